@@ -1,0 +1,109 @@
+"""Where a group starts on a topic that it has never read: a choice is a type, not a magic number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import (
+    duration_text,
+    parse_duration_ms,
+    parse_time_ms,
+    time_ms,
+    time_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first record still in the log."""
+
+    def __str__(self) -> str:
+        return "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of the log when the first window is planned: only what is written later is read."""
+
+    def __str__(self) -> str:
+        return "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The offset that the group has committed already, by whatever program."""
+
+    def __str__(self) -> str:
+        return "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record stamped at or after a time (ms since the epoch, UTC)."""
+
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, moment: datetime) -> AtTime:
+        """The bound for an aware datetime; a naive one is refused (`ConfigError`)."""
+        return cls(time_ms(moment, what="start"))
+
+    def __str__(self) -> str:
+        return time_text(self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """The first record stamped at or after the *cutoff* minus a span (ms): never relative to now."""
+
+    before_cutoff_ms: int
+
+    def __str__(self) -> str:
+        return f"-{duration_text(self.before_cutoff_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """One offset for every partition of every topic; partitions whose log is shorter start at its end."""
+
+    offset: int
+
+    def __str__(self) -> str:
+        return f"offset:{self.offset}"
+
+
+Bound = Earliest | Latest | Committed | AtTime | Relative | AtOffset
+
+_NAMED: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
+_AT_OFFSET = re.compile(r"offset:(\d{1,18})")
+
+
+def parse_bound(text: str) -> Bound:
+    """Reads ``earliest``, ``latest``, ``committed``, an ISO time with a zone, ``-PT1H`` or ``offset:N``.
+
+    Raises:
+        ConfigError: the text is none of these, or a time without a zone.
+    """
+    if text in _NAMED:
+        return _NAMED[text]
+    if text.startswith("-P"):
+        return Relative(parse_duration_ms(text[1:], what="start"))
+    if match := _AT_OFFSET.fullmatch(text):
+        return AtOffset(int(match[1]))
+    try:
+        return AtTime(parse_time_ms(text, what="start"))
+    except ConfigError as error:
+        raise ConfigError(
+            f"start {text!r} is not a start bound: use earliest, latest, committed, an ISO time with a zone, "
+            f"a span before the cutoff such as -PT1H, or offset:N ({error})"
+        ) from error
+
+
+def bound_from_json(value: Any) -> Bound | None:
+    """The inverse of ``str(bound)``; None stays None."""
+    return None if value is None else parse_bound(value)

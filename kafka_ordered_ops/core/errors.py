@@ -1,0 +1,285 @@
+"""Every error this package raises, in one tree.
+
+::
+
+    KafkaOrderedOpsError
+      ConfigError (also ValueError)    arguments and settings; raised before anything is touched
+        SettingNotAllowedError         a client setting outside the allow-list
+        EnvironmentConflictError       libraries installed side by side that break each other
+      BrokerError                      the cluster, or the way to it
+        BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
+      PlanError                        no window can be planned from what was found
+        UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
+        PartitionSetChangedError  WindowMismatchError  PlanTooLargeError  StartBoundRequiredError
+        WindowCoveredError  UnknownWindowError
+      RecordsLostError                 retention or deletion took records that were still to be delivered
+      LedgerError
+        LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
+      GroupInUseError                  the group has live members
+      ForeignCommitError               somebody else moved the group
+      CommitError
+        WindowFencedError  WindowSupersededError  CommitUnknownError
+      ReadError
+        ReadTimeoutError  CorruptRecordError  RecordTooLargeError
+      OrderingError
+        HeldLimitError
+      OffsetMapError
+        OffsetMapDecodeError  OffsetMapTooLargeError
+      SinkError                        the job or the sink failed; nothing was committed
+
+A message says what happened, where (``topic[partition]``, group, window), which numbers were wanted and
+found, and what to do. The same facts are fields. Hosts look at `retriable` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+def invariant(holds: bool, message: str) -> None:
+    """Stops at a mistake of this package's own; unlike ``assert`` it also holds under ``python -O``."""
+    if not holds:
+        raise AssertionError(message)
+
+
+class KafkaOrderedOpsError(Exception):
+    """The root. `facts` are set as attributes; subclasses declare theirs with a type."""
+
+    #: Whether the same call may succeed later with nothing changed by a person.
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark and multiprocessing carry errors between processes; the default loses keyword arguments.
+        return _rebuild, (type(self), self.message, self.facts)
+
+
+def _rebuild(
+    kind: type[KafkaOrderedOpsError], message: str, facts: Mapping[str, Any]
+) -> KafkaOrderedOpsError:
+    return kind(message, **facts)
+
+
+class ConfigError(KafkaOrderedOpsError, ValueError):
+    """An argument or a setting is wrong; nothing has been touched."""
+
+
+class SettingNotAllowedError(ConfigError):
+    """A client setting is outside the allow-list (it could run code, or break a guarantee)."""
+
+    key: str
+
+
+class EnvironmentConflictError(ConfigError):
+    """Installed libraries break each other, such as pyspark beside pyspark-client."""
+
+
+class BrokerError(KafkaOrderedOpsError):
+    """The cluster answered with an error, or could not be asked."""
+
+    code: str
+
+
+class BrokerUnreachableError(BrokerError):
+    """No broker answered within the deadline."""
+
+    retriable = True
+
+
+class AuthenticationError(BrokerError):
+    """The cluster refused the credentials."""
+
+
+class TlsError(BrokerError):
+    """The encrypted connection could not be made: unknown authority, wrong host name, plain text."""
+
+
+class AuthorizationError(BrokerError):
+    """A right is missing: which one, on what."""
+
+
+class PlanError(KafkaOrderedOpsError):
+    """No window can be planned from what was found."""
+
+
+class UnknownTopicError(PlanError):
+    """A topic does not exist, or a pattern matches none. Asking did not create it."""
+
+    topics: Sequence[str]
+
+
+class CommittedOffsetMissingError(PlanError):
+    """The window starts at the committed offset, and there is none."""
+
+    partitions: Sequence[str]
+
+
+class CutoffInFutureError(PlanError):
+    """The cutoff has not passed yet, so records before it may still be written."""
+
+    retriable = True
+    cutoff_ms: int
+    now_ms: int
+
+
+class TopicRecreatedError(PlanError):
+    """The topic was deleted and made anew: offsets of the old one mean nothing in the new one."""
+
+    topic: str
+    expected_id: str
+    found_id: str
+
+
+class PartitionSetChangedError(PlanError):
+    """The topic has fewer partitions than the group's state knows."""
+
+    topic: str
+
+
+class WindowMismatchError(PlanError):
+    """A window of this id exists, and was asked for with other arguments."""
+
+    window_id: str
+    differences: Mapping[str, tuple[Any, Any]]
+
+
+class PlanTooLargeError(PlanError):
+    """The plan passes a limit: it names the topic, the number and how to narrow the window."""
+
+    topic: str
+
+
+class StartBoundRequiredError(PlanError):
+    """The group has no progress on a topic, and the window does not say where to start."""
+
+    topics: Sequence[str]
+
+
+class WindowCoveredError(PlanError):
+    """Other windows have taken everything this one asks for (``on_covered="fail"``)."""
+
+    window_id: str
+
+
+class UnknownWindowError(PlanError):
+    """The ledger has no window of this id in this group."""
+
+    window_id: str
+
+
+class RecordsLostError(KafkaOrderedOpsError):
+    """Retention or deletion took records that were still to be delivered."""
+
+    #: ``topic[partition]`` -> half-open offset ranges
+    lost: Mapping[str, Sequence[tuple[int, int]]]
+
+
+class LedgerError(KafkaOrderedOpsError):
+    """The ledger topic cannot be trusted or used."""
+
+
+class LedgerUnavailableError(LedgerError):
+    """The ledger cannot be created, written, or read to its end in time."""
+
+    retriable = True
+
+
+class LedgerLostError(LedgerError):
+    """Committed offsets show that a ledger existed; it no longer knows this group."""
+
+
+class LedgerCorruptError(LedgerError):
+    """A ledger record cannot be read: it is damaged, or something else writes to the topic."""
+
+
+class LedgerVersionError(LedgerError):
+    """A ledger record was written by a newer version of this package."""
+
+
+class GroupInUseError(KafkaOrderedOpsError):
+    """The consumer group has live members; a commit would pass over their heads."""
+
+    retriable = True
+    group: str
+    members: Sequence[str]
+
+
+class ForeignCommitError(KafkaOrderedOpsError):
+    """Somebody else moved the group's committed offset."""
+
+    #: ``topic[partition]`` -> (offset this package last knew, offset found)
+    moved: Mapping[str, tuple[int | None, int | None]]
+
+
+class CommitError(KafkaOrderedOpsError):
+    """Progress was not stored."""
+
+
+class WindowFencedError(CommitError):
+    """Another process kept taking over the group's transactional id until the deadline, or it timed out."""
+
+    retriable = True
+
+
+class WindowSupersededError(CommitError):
+    """A newer attempt, an abandonment or a new plan owns this window now: this attempt may not commit."""
+
+    window_id: str
+
+
+class CommitUnknownError(CommitError):
+    """No answer to the commit, and its outcome could not be read back: it may have been stored."""
+
+    retriable = True
+
+
+class ReadError(KafkaOrderedOpsError):
+    """Records could not be read."""
+
+
+class ReadTimeoutError(ReadError):
+    """No position moved for too long: positions reached and ends wanted, by ``topic[partition]``."""
+
+    retriable = True
+    positions: Mapping[str, tuple[int, int]]
+
+
+class CorruptRecordError(ReadError):
+    """A record fails its checksum, or cannot be decoded."""
+
+
+class RecordTooLargeError(ReadError):
+    """A record passes the client's size limit."""
+
+
+class OrderingError(KafkaOrderedOpsError):
+    """Records cannot be put in order within the limits."""
+
+
+class HeldLimitError(OrderingError):
+    """More records or bytes would have to be held than the limit allows."""
+
+    limit: int
+
+
+class OffsetMapError(KafkaOrderedOpsError):
+    """The metadata of a committed offset is a problem."""
+
+
+class OffsetMapDecodeError(OffsetMapError):
+    """Commit metadata claims to be an offset map and is damaged."""
+
+
+class OffsetMapTooLargeError(OffsetMapError):
+    """An offset map does not fit the metadata of a commit."""
+
+
+class SinkError(KafkaOrderedOpsError):
+    """The job or the sink failed. Nothing was committed: the same window can be run again."""

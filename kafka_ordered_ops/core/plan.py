@@ -1,0 +1,298 @@
+"""What was resolved: for each partition the exact offsets of a window, decided once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.types import (
+    INT64_MIN,
+    Isolation,
+    PlanContent,
+    TopicPartition,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window import Window
+
+#: Version of the plan's JSON. A reader refuses a higher one.
+PLAN_VERSION: Final = 1
+
+#: A plan is held in memory by every process that touches it, and travels through the ledger.
+PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
+PLAN_RANGES_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LateSteps:
+    """From which offset on a record stamped before which time is late: a rising staircase.
+
+    Every frozen window (cutoff c, decided up to offset e) says: a record at or above e stamped before c was
+    written after the window that should have held it had been planned. Only the steps that raise the time
+    are kept. A value: `offsets` and `before_ms` are of equal length and both rise strictly.
+    """
+
+    offsets: tuple[int, ...] = ()
+    before_ms: tuple[int, ...] = ()
+
+    def with_step(self, offset: int, before_ms: int) -> LateSteps:
+        """The staircase with one more frozen window."""
+        steps = sorted([*zip(self.offsets, self.before_ms, strict=True), (offset, before_ms)])
+        kept: list[tuple[int, int]] = []
+        for at, before in steps:
+            if kept and before <= kept[-1][1]:
+                continue
+            if kept and at == kept[-1][0]:
+                kept.pop()
+            kept.append((at, before))
+        return LateSteps(tuple(at for at, _ in kept), tuple(before for _, before in kept))
+
+    def from_offset(self, base: int) -> LateSteps:
+        """The staircase for offsets at or above `base`: lower steps but the last are dropped."""
+        lower = sum(offset <= base for offset in self.offsets)
+        keep = max(lower - 1, 0)
+        return LateSteps(self.offsets[keep:], self.before_ms[keep:])
+
+    @property
+    def latest_ms(self) -> int | None:
+        """The greatest cutoff that was ever frozen here."""
+        return self.before_ms[-1] if self.before_ms else None
+
+    def mask(self, offsets: Int64Array, timestamps_ms: Int64Array) -> BoolArray:
+        """For each record whether it is late."""
+        at = np.searchsorted(np.array(self.offsets, dtype=np.int64), offsets, side="right")
+        before = np.array((INT64_MIN, *self.before_ms), dtype=np.int64)[at]
+        late: BoolArray = timestamps_ms < before
+        return late
+
+    def to_json(self) -> list[int]:
+        """Offset, time, offset, time, ..."""
+        return [n for step in zip(self.offsets, self.before_ms, strict=True) for n in step]
+
+    @classmethod
+    def from_json(cls, flat: Sequence[int]) -> LateSteps:
+        """The inverse of `to_json`; raises `JsonError`."""
+        steps = cls(tuple(flat[::2]), tuple(flat[1::2]))
+        rising = all(
+            a < b
+            for column in (steps.offsets, steps.before_ms)
+            for a, b in itertools.pairwise(column)
+        )
+        if len(flat) % 2 or not rising:
+            raise JsonError("late steps do not rise")
+        return steps
+
+
+#: Nothing was frozen yet: nothing is late.
+NO_STEPS: Final = LateSteps()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """One partition's share of a window."""
+
+    tp: TopicPartition
+    topic_id: str
+    #: The offsets that are the window's: read exactly these. Markers and holes are among them.
+    taken: OffsetSet
+    #: Offsets that retention took before they could be delivered; done with the window, never read.
+    lost: OffsetSet
+    #: Everything below was decided when the window was planned.
+    decided_end: int
+    #: Records at or above it that the window takes are stragglers: written behind one stamped at or after
+    #: the cutoff.
+    head_end: int
+    #: Which of the records are late.
+    late: LateSteps
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; ranges as start, length, gap, length, ..."""
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "topic_id": self.topic_id,
+            "taken": ranges_to_json(self.taken),
+            "lost": ranges_to_json(self.lost),
+            "decided_end": self.decided_end,
+            "head_end": self.head_end,
+            "late": self.late.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> PartitionPlan:
+        """The inverse of `to_json`; raises `JsonError`."""
+        plan = cls(
+            tp=TopicPartition(fields.text("topic"), fields.integer("partition", least=0)),
+            topic_id=fields.text("topic_id"),
+            taken=ranges_from_json(fields.integers("taken")),
+            lost=ranges_from_json(fields.integers("lost")),
+            decided_end=fields.integer("decided_end", least=0),
+            head_end=fields.integer("head_end", least=0),
+            late=LateSteps.from_json(fields.integers("late")),
+        )
+        fields.done()
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """An exact window: immutable, JSON-able, the only thing that a reader needs besides settings.
+
+    `claim_id` and `attempt` are its fencing token: only the newest attempt of a live claim may commit.
+    `status` is the window's state in the ledger when this value was made.
+    """
+
+    group: str
+    window_id: str
+    window: Window
+    claim_id: str
+    attempt: int
+    status: WindowStatus
+    content: PlanContent
+    planned_at_ms: int
+    partitions: tuple[PartitionPlan, ...]
+    #: Open windows of the group whose offsets this one leaves alone.
+    stepped_around: tuple[str, ...] = ()
+    #: What a person should know: offsets restored, records lost, partitions that appeared.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cutoff_ms(self) -> int:
+        """The window's exclusive end in time, ms since the epoch."""
+        return self.window.cutoff_ms
+
+    @property
+    def isolation(self) -> Isolation:
+        """Which records count."""
+        return self.window.isolation
+
+    @property
+    def taken(self) -> Mapping[TopicPartition, OffsetSet]:
+        """The offsets to read, for partitions that have any."""
+        return {part.tp: part.taken for part in self.partitions if part.taken}
+
+    @property
+    def lost(self) -> Mapping[TopicPartition, OffsetSet]:
+        """The offsets given up as lost, for partitions that have any."""
+        return {part.tp: part.lost for part in self.partitions if part.lost}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of the topics, sorted."""
+        return tuple(sorted({part.tp.topic for part in self.partitions}))
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are taken: an upper bound for records."""
+        return sum(part.taken.count for part in self.partitions)
+
+    def __iter__(self) -> Iterator[PartitionPlan]:
+        return iter(self.partitions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Versioned JSON."""
+        return {
+            "version": PLAN_VERSION,
+            "group": self.group,
+            "window_id": self.window_id,
+            "window": self.window.to_json(),
+            "claim_id": self.claim_id,
+            "attempt": self.attempt,
+            "status": self.status.value,
+            "content": self.content.value,
+            "planned_at_ms": self.planned_at_ms,
+            "partitions": [part.to_json() for part in self.partitions],
+            "stepped_around": list(self.stepped_around),
+            "notes": list(self.notes),
+        }
+
+    def to_text(self) -> str:
+        """The JSON as text."""
+        return strict_json.dumps(self.to_json())
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> WindowPlan:
+        """The inverse of `to_json`; raises `JsonError`."""
+        if (version := fields.integer("version")) != PLAN_VERSION:
+            raise JsonError(f"plan version {version}; this package reads version {PLAN_VERSION}")
+        try:
+            window = Window.from_json(fields.object("window"))
+        except ConfigError as error:
+            raise JsonError(f"window: {error}") from error
+        plan = cls(
+            group=fields.text("group"),
+            window_id=fields.text("window_id"),
+            window=window,
+            claim_id=fields.text("claim_id"),
+            attempt=fields.integer("attempt", least=0),
+            status=fields.choice("status", WindowStatus),
+            content=fields.choice("content", PlanContent),
+            planned_at_ms=fields.integer("planned_at_ms"),
+            partitions=tuple(
+                PartitionPlan.from_json(part) for part in fields.objects("partitions")
+            ),
+            stepped_around=fields.texts("stepped_around"),
+            notes=fields.texts("notes"),
+        )
+        fields.done()
+        if len({part.tp for part in plan.partitions}) != len(plan.partitions):
+            raise JsonError("a partition stands twice in the plan")
+        return plan
+
+    @classmethod
+    def from_text(cls, text: str) -> WindowPlan:
+        """A plan from its JSON.
+
+        Raises:
+            ConfigError: the text is not a plan of this version.
+        """
+        try:
+            return cls.from_json(
+                Fields(strict_json.loads(text, limit_bytes=PLAN_BYTES_MAX), "plan")
+            )
+        except JsonError as error:
+            raise ConfigError(f"this is not a window plan: {error}") from error
+
+
+def check_plan_size(plan: WindowPlan) -> None:
+    """Raises `PlanTooLargeError` for a plan with too many ranges or bytes, naming the largest topic."""
+    by_topic = dict.fromkeys(plan.topics, 0)
+    for part in plan.partitions:
+        by_topic[part.tp.topic] += len(part.taken)
+    ranges = sum(by_topic.values())
+    # A range costs a dozen bytes; text is made only where it could matter.
+    size = len(plan.to_text().encode()) if ranges > PLAN_RANGES_MAX // 50 else 0
+    if ranges <= PLAN_RANGES_MAX and size <= PLAN_BYTES_MAX:
+        return
+    worst = max(by_topic, key=lambda topic: by_topic[topic])
+    raise PlanTooLargeError(
+        f"window {plan.window_id} of group {plan.group} has {ranges:,} ranges and {size:,} bytes "
+        f"(limits {PLAN_RANGES_MAX:,} and {PLAN_BYTES_MAX:,}), {by_topic[worst]:,} of the ranges in topic "
+        f"{worst}: its records lie around the cutoff in no order. Plan fewer topics in one window, move the "
+        "cutoff to a quieter time, or set an allowed lateness",
+        topic=worst,
+    )
+
+
+def ranges_to_json(offsets: OffsetSet) -> list[int]:
+    """Start, length, gap, length, gap, ...: a third of the size of pairs of absolute offsets."""
+    steps: list[int] = np.diff(offsets.boundaries, prepend=0).tolist()
+    return steps
+
+
+def ranges_from_json(steps: Sequence[int]) -> OffsetSet:
+    """The inverse of `ranges_to_json`; raises `JsonError`."""
+    if not steps:
+        return EMPTY_SET
+    array = np.array(steps, dtype=np.int64)
+    boundaries = np.cumsum(array)
+    if len(steps) % 2 or array[0] < 0 or np.any(array[1:] <= 0) or np.any(np.diff(boundaries) <= 0):
+        raise JsonError("ranges do not rise")
+    return OffsetSet(boundaries)

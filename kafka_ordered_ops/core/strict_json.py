@@ -1,0 +1,161 @@
+"""JSON that outlives the process: read strictly, or not at all.
+
+The standard parser takes NaN, lets the last of two equal keys win, and dies on deep nesting and on very
+long integers. State that decides what is delivered is read with none of that: every field is known, typed
+and bounded, and what is wrong is named with its path.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NoReturn, TypeVar
+
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class JsonError(ValueError):
+    """What is wrong, and where; the caller turns it into an error of its own room."""
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON with sorted keys: equal values give equal text."""
+    return json.dumps(
+        value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=False
+    )
+
+
+def loads(text: str | bytes, *, limit_bytes: int) -> Any:
+    """Parses JSON of at most `limit_bytes`; raises `JsonError`."""
+    size = len(text)
+    if size > limit_bytes:
+        raise JsonError(f"{size:,} bytes where at most {limit_bytes:,} are allowed")
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_bounded_int,
+        )
+    except (ValueError, RecursionError) as error:
+        raise JsonError(f"not readable as JSON: {error}") from error
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise JsonError("a key stands twice in one object")
+    return result
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise JsonError(f"{text[:20]} is not a number of JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise JsonError(f"the number {text[:24]} is too large")
+    return value
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > 20 or not INT64_MIN <= (value := int(text)) <= INT64_MAX:
+        raise JsonError(f"the number {text[:24]} does not fit 64 bits")
+    return value
+
+
+class Fields:
+    """One JSON object, taken apart field by field; `done` refuses what nobody asked for."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise JsonError(f"{where} is {type(value).__name__}, not an object")
+        self._rest = dict(value)
+        self._where = where
+
+    def _take(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        if name not in self._rest:
+            raise JsonError(f"{self._where}.{name} is missing")
+        value = self._rest.pop(name)
+        # bool is an int to isinstance, and true is no offset.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise JsonError(f"{self._where}.{name} is {type(value).__name__}")
+        return value
+
+    def integer(self, name: str, *, least: int = INT64_MIN) -> int:
+        """An int64 of at least `least`."""
+        value: int = self._take(name, int)
+        if value < least:
+            raise JsonError(f"{self._where}.{name} is {value}, below {least}")
+        return value
+
+    def integer_or_none(self, name: str) -> int | None:
+        """An int64 or null."""
+        return None if self._rest.get(name, 0) is None and self._drop(name) else self.integer(name)
+
+    def text(self, name: str) -> str:
+        """A string."""
+        value: str = self._take(name, str)
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """A string or null."""
+        return None if self._rest.get(name, 0) is None and self._drop(name) else self.text(name)
+
+    def boolean(self, name: str) -> bool:
+        """True or false."""
+        value: bool = self._take(name, bool)
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings."""
+        values: list[Any] = self._take(name, list)
+        if not all(isinstance(value, str) for value in values):
+            raise JsonError(f"{self._where}.{name} holds something that is not text")
+        return tuple(values)
+
+    def integers(self, name: str) -> list[int]:
+        """A list of int64."""
+        values: list[Any] = self._take(name, list)
+        if not all(type(value) is int for value in values):
+            raise JsonError(f"{self._where}.{name} holds something that is not an integer")
+        return values
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        """A list of objects."""
+        values: list[Any] = self._take(name, list)
+        return (Fields(value, f"{self._where}.{name}[{n}]") for n, value in enumerate(values))
+
+    def object(self, name: str) -> Fields:
+        """One object."""
+        return Fields(self._take(name, dict), f"{self._where}.{name}")
+
+    def anything(self, name: str) -> Any:
+        """Any JSON value; for what a person or a host wrote, which is shown and never decided on."""
+        if name not in self._rest:
+            raise JsonError(f"{self._where}.{name} is missing")
+        return self._rest.pop(name)
+
+    def choice(self, name: str, kind: type[_Choice]) -> _Choice:
+        """A member of a string enumeration."""
+        value = self.text(name)
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise JsonError(f"{self._where}.{name} is {value!r}") from error
+
+    def done(self) -> None:
+        """Raises `JsonError` when fields are left that nobody asked for."""
+        if self._rest:
+            names: Sequence[str] = sorted(self._rest)
+            raise JsonError(f"{self._where} has unknown fields: {', '.join(names)}")
+
+    def _drop(self, name: str) -> bool:
+        self._rest.pop(name, None)
+        return True

@@ -1,0 +1,167 @@
+"""What a scan learned about timestamps, so that no record's timestamp is read twice.
+
+Kafka cannot fetch timestamps alone, so finding the records stamped before a cutoff behind the first one
+stamped at or after it means reading the tail of the log. A time map remembers that reading as *chunks*: a
+range of offsets with the least and the greatest timestamp of its records. The next window then decides
+whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
+was written since.
+
+A chunk speaks of the visible records in its range that no window has taken: those taken by the window
+whose scan made it are left out of its bounds. Abandoning a window therefore cuts its offsets out of the
+map (`TimeMap.without`), and they are simply read again. Bounds stay true for any part of a chunk's range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+
+#: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
+#: near 128 KiB, written anew whenever a scan extends it.
+CHUNKS_MAX: Final = 4_096
+
+_START, _END, _LEAST, _GREATEST = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSplit:
+    """The offsets of a map by their side of a cutoff."""
+
+    before: OffsetSet
+    after: OffsetSet
+    straddling: OffsetSet
+
+
+class TimeMap:
+    """Immutable; `rows` is int64 of shape (chunks, 4): start, end, least and greatest timestamp (ms)."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Int64Array | None = None) -> None:
+        self.rows: Int64Array = np.empty((0, 4), dtype=np.int64) if rows is None else rows
+        invariant(
+            bool(np.all(self.rows[:, _START] < self.rows[:, _END]))
+            and bool(np.all(self.rows[:-1, _END] <= self.rows[1:, _START])),
+            "chunks of a time map are sorted, disjoint and not empty",
+        )
+
+    @property
+    def covered(self) -> OffsetSet:
+        """The offsets that need no reading to be compared with a cutoff outside their chunk's bounds."""
+        return _offsets(self.rows)
+
+    def split(self, cutoff_ms: int) -> ChunkSplit:
+        """The covered offsets stamped before a cutoff, at or after it, and those that must be read."""
+        before = self.rows[:, _GREATEST] < cutoff_ms
+        after = self.rows[:, _LEAST] >= cutoff_ms
+        return ChunkSplit(
+            before=_offsets(self.rows[before]),
+            after=_offsets(self.rows[after]),
+            straddling=_offsets(self.rows[~(before | after)]),
+        )
+
+    def within(self, offsets: OffsetSet) -> TimeMap:
+        """The map of these offsets only."""
+        if not len(self.rows):
+            return self
+        points = np.union1d(self.rows[:, :2].ravel(), offsets.boundaries)
+        starts, ends = points[:-1], points[1:]
+        chunk = np.searchsorted(self.rows[:, _START], starts, side="right") - 1
+        kept = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)
+        bounds = self.rows[chunk[kept]][:, 2:]
+        return TimeMap(np.column_stack((starts[kept], ends[kept], bounds)))
+
+    def without(self, offsets: OffsetSet) -> TimeMap:
+        """The map with these offsets cut out."""
+        return self.within(self.covered - offsets)
+
+    def replaced(self, other: TimeMap) -> TimeMap:
+        """This map, with what `other` knows put in its place."""
+        kept = self.without(other.covered)
+        rows = np.concatenate((kept.rows, other.rows))
+        return TimeMap(rows[np.argsort(rows[:, _START], kind="stable")])
+
+    def limited(self, chunks_max: int = CHUNKS_MAX) -> TimeMap:
+        """At most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
+
+        Forgetting costs another scan and never a wrong answer.
+        """
+        rows = self.rows
+        while len(rows) > chunks_max:
+            merged = _merge_pairs(rows)
+            if len(merged) == len(rows):
+                rows = rows[-chunks_max:]
+                break
+            rows = merged
+        return TimeMap(rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimeMap) and bool(np.array_equal(self.rows, other.rows))
+
+    def __hash__(self) -> int:
+        return hash(self.rows.tobytes())
+
+    def __bool__(self) -> bool:
+        return len(self.rows) > 0
+
+    def __repr__(self) -> str:
+        return f"TimeMap({len(self.rows)} chunks over {self.covered!r})"
+
+    def to_json(self) -> Any:
+        """Rows as flat lists, starts as differences: short, and readable by eye."""
+        return {
+            "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
+            "lengths": (self.rows[:, _END] - self.rows[:, _START]).tolist(),
+            "least_ms": self.rows[:, _LEAST].tolist(),
+            "greatest_ms": self.rows[:, _GREATEST].tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> TimeMap:
+        """The inverse of `to_json`; raises `JsonError`."""
+        columns = [
+            fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
+        ]
+        fields.done()
+        if len({len(column) for column in columns}) != 1:
+            raise JsonError("the columns of a time map differ in length")
+        starts, lengths, least, greatest = (np.array(column, dtype=np.int64) for column in columns)
+        starts = np.cumsum(starts)
+        rows = np.column_stack((starts, starts + lengths, least, greatest))
+        try:
+            return cls(rows)
+        except AssertionError as error:
+            raise JsonError(str(error)) from error
+
+
+EMPTY_MAP: Final = TimeMap()
+
+
+def _offsets(rows: Int64Array) -> OffsetSet:
+    if not len(rows):
+        return EMPTY_SET
+    opens = np.concatenate(([True], rows[1:, _START] > rows[:-1, _END]))
+    closes = np.concatenate((opens[1:], [True]))
+    return OffsetSet(np.column_stack((rows[opens, _START], rows[closes, _END])).ravel())
+
+
+def _merge_pairs(rows: Int64Array) -> Int64Array:
+    """Every second touching neighbour folded into the one before it."""
+    touching = np.concatenate(([False], rows[1:, _START] == rows[:-1, _END]))
+    # Position within a run of touching chunks; odd ones fold into their left neighbour.
+    run_start = np.maximum.accumulate(np.where(touching, 0, np.arange(len(rows))))
+    folds = (np.arange(len(rows)) - run_start) % 2 == 1
+    merged = rows.copy()
+    into = np.flatnonzero(folds) - 1
+    source = into + 1
+    merged[into, _END] = rows[source, _END]
+    merged[into, _LEAST] = np.minimum(rows[into, _LEAST], rows[source, _LEAST])
+    merged[into, _GREATEST] = np.maximum(rows[into, _GREATEST], rows[source, _GREATEST])
+    kept: Int64Array = merged[~folds]
+    return kept

@@ -1,0 +1,86 @@
+"""Times and spans at the edge: aware datetimes and ISO text in, milliseconds since the epoch inside."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+# What `time_text` writes where the calendar of datetime ends (year 9999).
+_BEYOND_CALENDAR = re.compile(r"@(-?\d{1,19})")
+# Weeks, days, hours, minutes and seconds; no months or years, whose length depends on the calendar.
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
+)
+
+
+def time_ms(moment: datetime, *, what: str) -> int:
+    """Milliseconds since the epoch of an aware datetime, rounded down.
+
+    Raises:
+        ConfigError: the datetime has no zone.
+    """
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ConfigError(
+            f"{what} {moment.isoformat()} has no time zone, so it names no moment: "
+            "add one, such as +00:00 or tzinfo=timezone.utc"
+        )
+    return (moment - _EPOCH) // _MS
+
+
+def parse_time_ms(text: str, *, what: str) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time with a zone, such as 2026-11-20T12:00:00Z.
+
+    Raises:
+        ConfigError: not a time, or one without a zone.
+    """
+    if match := _BEYOND_CALENDAR.fullmatch(text):
+        return int(match[1])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{what} {text!r} is not an ISO 8601 time such as 2026-11-20T12:00:00Z"
+        ) from error
+    return time_ms(moment, what=what)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC, with milliseconds only where there are some; beyond year 9999 ``@<ms>``."""
+    try:
+        moment = _EPOCH + timestamp_ms * _MS
+    except OverflowError:
+        return f"@{timestamp_ms}"
+    precision = "milliseconds" if timestamp_ms % 1000 else "seconds"
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def parse_duration_ms(text: str, *, what: str) -> int:
+    """Milliseconds of an ISO 8601 span such as PT10M, P1D or P1DT12H.
+
+    Raises:
+        ConfigError: not such a span; months and years have no fixed length and are refused.
+    """
+    match = _DURATION.fullmatch(text)
+    parts = (
+        {unit: float(count) for unit, count in match.groupdict().items() if count} if match else {}
+    )
+    if not parts:
+        raise ConfigError(f"{what} {text!r} is not an ISO 8601 span such as PT10M, PT1H or P1D")
+    return timedelta(**parts) // _MS
+
+
+def duration_text(span_ms: int) -> str:
+    """The ISO 8601 text of a span, in the fewest parts."""
+    seconds, ms = divmod(span_ms, 1000)
+    days, seconds = divmod(seconds, 86_400)
+    hours, seconds = divmod(seconds, 3_600)
+    minutes, seconds = divmod(seconds, 60)
+    second_text = f"{seconds}.{ms:03d}S" if ms else f"{seconds}S" if seconds else ""
+    time_part = f"{f'{hours}H' if hours else ''}{f'{minutes}M' if minutes else ''}{second_text}"
+    text = f"P{f'{days}D' if days else ''}{f'T{time_part}' if time_part else ''}"
+    return "PT0S" if text == "P" else text

@@ -1,0 +1,76 @@
+"""The words of the package as types: a place in a log, a time, a partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+#: A record's place in one partition's log. Gaps are normal; a range excludes its end.
+Offset = NewType("Offset", int)
+
+#: Milliseconds since 1970-01-01T00:00Z. Kafka allows negative ones; -1 also means "no timestamp".
+TimestampMs = NewType("TimestampMs", int)
+
+INT64_MAX = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class Isolation(StrEnum):
+    """Which records count: those of committed transactions only, or all up to the high watermark."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class OnDataLoss(StrEnum):
+    """What to do when records of a window are gone: stop, or write them down as lost and go on."""
+
+    FAIL = "fail"
+    WARN = "warn"
+
+
+class OnCovered(StrEnum):
+    """What to do with a window of which other windows have taken everything."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+
+
+class WindowStatus(StrEnum):
+    """A window's life: planned, written, committed, published; or abandoned."""
+
+    PLANNED = "planned"
+    WRITTEN = "written"
+    COMMITTED = "committed"
+    PUBLISHED = "published"
+    ABANDONED = "abandoned"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the window still claims its offsets without having committed them."""
+        return self in (WindowStatus.PLANNED, WindowStatus.WRITTEN)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the window's offsets are part of the group's progress."""
+        return self in (WindowStatus.COMMITTED, WindowStatus.PUBLISHED)
+
+
+class PlanContent(StrEnum):
+    """What a plan holds: offsets, nothing because nothing happened, nothing because others took it."""
+
+    RECORDS = "records"
+    EMPTY = "empty"
+    COVERED = "covered"

@@ -1,0 +1,182 @@
+"""What is asked for: the records of some topics that are stamped before a cutoff."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.bounds import Bound, bound_from_json
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.times import (
+    duration_text,
+    parse_duration_ms,
+    parse_time_ms,
+    time_ms,
+    time_text,
+)
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss
+
+#: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+#: Longest window id: it is shown in tables and hashed into paths, never used in them as it is.
+WINDOW_ID_LENGTH_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A question to a group: everything stamped before `cutoff` that it has not been given yet.
+
+    Args:
+        topics: names, or regular expressions that begin with ``^`` and must match a whole name.
+        cutoff: exclusive end in time, with a zone.
+        start: where to begin on topics that the group has never planned; needed then, ignored later.
+        allowed_lateness: None reads every timestamp up to the end offset, so nothing stamped before the
+            cutoff is left. A span stops reading at the first record stamped at or after cutoff + span; what
+            lies behind it goes to a later window.
+        isolation: whether records of aborted and open transactions count.
+        exclude: names or patterns to leave out of what `topics` match.
+        on_data_loss: stop when records of the window are gone, or write them down as lost.
+        allow_future_cutoff: plan although records before the cutoff may still be written.
+
+    Raises:
+        ConfigError: a naive time, no topic, a name or pattern that cannot be one.
+    """
+
+    topics: Sequence[str]
+    cutoff: datetime
+    start: Bound | None = None
+    allowed_lateness: timedelta | None = None
+    isolation: Isolation = Isolation.READ_COMMITTED
+    exclude: Sequence[str] = ()
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    allow_future_cutoff: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.topics, str) or not self.topics:
+            raise ConfigError(
+                f"topics is a list of at least one name or pattern, not {self.topics!r}"
+            )
+        if isinstance(self.exclude, str):
+            raise ConfigError(f"exclude is a list of names or patterns, not {self.exclude!r}")
+        for name in (*self.topics, *self.exclude):
+            _check_topic(name)
+        time_ms(self.cutoff, what="cutoff")
+        if self.allowed_lateness is not None and self.allowed_lateness < timedelta(0):
+            raise ConfigError(f"allowed lateness {self.allowed_lateness} is negative")
+        object.__setattr__(self, "topics", tuple(sorted(set(self.topics))))
+        object.__setattr__(self, "exclude", tuple(sorted(set(self.exclude))))
+        object.__setattr__(self, "isolation", Isolation(self.isolation))
+        object.__setattr__(self, "on_data_loss", OnDataLoss(self.on_data_loss))
+
+    @property
+    def cutoff_ms(self) -> int:
+        """The cutoff in milliseconds since the epoch."""
+        return time_ms(self.cutoff, what="cutoff")
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """The allowed lateness in milliseconds."""
+        return (
+            None
+            if self.allowed_lateness is None
+            else self.allowed_lateness // timedelta(milliseconds=1)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The question as it is stored with the plan."""
+        lateness_ms = self.lateness_ms
+        return {
+            "topics": list(self.topics),
+            "exclude": list(self.exclude),
+            "cutoff": time_text(self.cutoff_ms),
+            "start": None if self.start is None else str(self.start),
+            "allowed_lateness": None if lateness_ms is None else duration_text(lateness_ms),
+            "isolation": self.isolation.value,
+            "on_data_loss": self.on_data_loss.value,
+            "allow_future_cutoff": self.allow_future_cutoff,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> Window:
+        """The inverse of `to_json`; raises `JsonError` or `ConfigError`."""
+        lateness = fields.text_or_none("allowed_lateness")
+        window = cls(
+            topics=fields.texts("topics"),
+            exclude=fields.texts("exclude"),
+            cutoff=datetime.fromisoformat(
+                time_text(parse_time_ms(fields.text("cutoff"), what="cutoff"))
+            ),
+            start=bound_from_json(fields.text_or_none("start")),
+            allowed_lateness=(
+                None
+                if lateness is None
+                else timedelta(milliseconds=parse_duration_ms(lateness, what="allowed lateness"))
+            ),
+            isolation=fields.choice("isolation", Isolation),
+            on_data_loss=fields.choice("on_data_loss", OnDataLoss),
+            allow_future_cutoff=fields.boolean("allow_future_cutoff"),
+        )
+        fields.done()
+        return window
+
+    def differences(self, other: Window) -> dict[str, tuple[Any, Any]]:
+        """The fields by which two questions ask for different records: (this one's, the other's)."""
+        mine, theirs = self._identity(), other._identity()
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+
+    def _identity(self) -> dict[str, Any]:
+        # How loss is handled and whether the future is allowed may change from try to try.
+        neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
+        return neutral.to_json()
+
+
+def default_window_id(group: str, window: Window) -> str:
+    """The id of a window that was given none: the same question of the same group is the same window."""
+    question = {
+        "group": group,
+        "topics": list(window.topics),
+        "exclude": list(window.exclude),
+        "cutoff_ms": window.cutoff_ms,
+        "start": None if window.start is None else str(window.start),
+    }
+    digest = hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()
+    return f"{time_text(window.cutoff_ms)}-{digest[:12]}"
+
+
+def check_window_id(window_id: str) -> str:
+    """The id itself; raises `ConfigError` for an empty or overlong one, or one with control characters."""
+    if not 0 < len(window_id) <= WINDOW_ID_LENGTH_MAX or not window_id.isprintable():
+        raise ConfigError(
+            f"window id {window_id[:40]!r} has {len(window_id)} characters: use 1 to {WINDOW_ID_LENGTH_MAX}, "
+            "all of them printable"
+        )
+    return window_id
+
+
+def safe_name(text: str) -> str:
+    """A file name for any id: a readable beginning, and a digest that keeps different ids apart."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{readable}-{digest}" if readable else digest
+
+
+def _check_topic(name: str) -> None:
+    if name.startswith("^"):
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ConfigError(
+                f"topic pattern {name!r} is not a regular expression: {error}"
+            ) from error
+    elif not _TOPIC_NAME.fullmatch(name):
+        raise ConfigError(
+            f"topic {name!r} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
+            "a pattern begins with '^'"
+        )
