@@ -1,0 +1,77 @@
+# Everything a checkout needs, from nothing but Python 3.11 to 3.13 and make: `make help`.
+# `make test` and `make demo` set up what they need by themselves, once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+# dev: the package, Spark, the broker, and the tools. all: Airflow and Dagster as well.
+LOCK ?= dev
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up-$(LOCK)
+
+# The universal lock holds every Python version and platform that the package supports.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links --group dev
+
+.PHONY: help setup check format test test-all nightly demo docs lock jars clean
+
+help: ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## Make .venv with exactly the locked packages (LOCK=all adds Airflow and Dagster)
+
+$(BIN)/uv: requirements/uv.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, found %d.%d; set PYTHON=..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(STAMP): $(BIN)/uv requirements/$(LOCK).txt pyproject.toml
+	@rm -f $(VENV)/.set-up-*
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/uv.txt requirements/$(LOCK).txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+check: $(STAMP) ## Formatting, lint, types, and the import rules of the rooms
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code, and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(STAMP) ## The tests that need no more than seconds each
+	$(BIN)/python -m pytest -m "not slow"
+
+# With pytest, 5 means "no test was selected", which is no failure here.
+test-all: $(STAMP) docs ## What `make test` leaves out: the tests that need minutes, and the documentation
+	$(BIN)/python -m pytest -m slow || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+
+nightly: $(STAMP) ## Everything, with many more random examples
+	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest
+
+demo: $(STAMP) ## See it work: a real broker, a real Spark, one window
+	$(BIN)/python -m kafka_ordered_ops.cli demo
+
+docs: $(STAMP) ## Build the documentation into build/docs; a warning is an error
+	@if [ -f docs/conf.py ]; then $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs; \
+	else echo "docs: no docs/conf.py yet"; fi
+
+lock: $(BIN)/uv ## Resolve the newest allowed versions again
+	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
+	$(COMPILE) --upgrade --extra demo pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --upgrade --extra all pyproject.toml -o requirements/all.txt
+
+jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes
+	$(BIN)/python -m kafka_ordered_ops.embedded.relock
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find kafka_ordered_ops tests -name __pycache__ -type d -prune -exec rm -rf {} +
