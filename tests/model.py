@@ -33,7 +33,6 @@ from kafka_ordered_ops.core.planning import (
     lookup_time_ms,
     resolve_start,
 )
-from kafka_ordered_ops.core.scan_fold import ScanFold
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window import Window
@@ -131,7 +130,7 @@ class ModelGroup:
         )
         if not question.to_scan:
             return draft(question, None)
-        fold = ScanFold(question.to_scan, window.cutoff_ms, question.stop)
+        fold = question.fold(window.cutoff_ms)
         records = log.visible(question.to_scan)
         self.scanned += [(tp, offset) for offset in records]
         # Batches as a broker might cut them: neither the fold nor the plan may depend on it.

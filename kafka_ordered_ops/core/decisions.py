@@ -239,7 +239,7 @@ def commit(
             topic, settled=True, partitions={**topic.partitions, part.tp.partition: moved}
         )
         known = view.time_map(part.tp)
-        if (remaining := known.without(moved.done)) != known:
+        if (remaining := known.trimmed(moved.done)) != known:
             time_maps[part.tp] = remaining
     state = replace(
         state, topics={name: _with_committed_bases(topic) for name, topic in topics.items()}
@@ -293,7 +293,7 @@ def abandon(view: GroupView, window_id: str) -> Change | WindowRecord:
         for name, topic in state.topics.items()
         if topic.settled or name in others
     }
-    freed = {part.tp: view.time_map(part.tp).without(part.taken) for part in record.plan}
+    freed = {part.tp: view.time_map(part.tp).forgetting(part.taken) for part in record.plan}
     return Change(
         state=_next(replace(state, topics=topics), closed=window_id),
         record=replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED)),
@@ -430,11 +430,11 @@ def _learned_maps(
 ) -> dict[TopicPartition, TimeMap]:
     learned: dict[TopicPartition, TimeMap] = {}
     for draft in drafts:
-        if not draft.scanned:
+        if not draft.learned and not draft.superseded:
             continue
         tp = draft.facts.tp
         known = view.time_map(tp)
-        newest = known.without(draft.scanned).replaced(draft.learned).limited()
+        newest = known.without(draft.superseded).replaced(draft.learned).limited()
         if newest != known:
             learned[tp] = newest
     return learned

@@ -27,9 +27,9 @@ from kafka_ordered_ops.core.bounds import (
     Relative,
 )
 from kafka_ordered_ops.core.errors import PlanError, invariant
-from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan
-from kafka_ordered_ops.core.scan_fold import ScanResult, ScanStop
+from kafka_ordered_ops.core.scan_fold import ScanFold, ScanResult, ScanStop
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.types import TopicPartition
 
@@ -64,8 +64,14 @@ class PartitionQuestion:
     known_after: OffsetSet
     #: Its timestamps must be read.
     to_scan: OffsetSet
-    #: Time map chunks that `to_scan` replaces or extends.
+    #: Chunks of the time map that need no reading, and those that a scan replaces.
+    known: OffsetSet
+    superseded: OffsetSet
     stop: ScanStop | None
+
+    def fold(self, cutoff_ms: int) -> ScanFold:
+        """Takes in what a scan of `to_scan` finds."""
+        return ScanFold(self.to_scan, cutoff_ms, self.stop, self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,9 @@ class PartitionDraft:
     included: OffsetSet
     lost: OffsetSet
     decided_end: int
-    #: What the scan learned, and which offsets it looked at.
+    #: What the scan learned, and the older chunks that it replaces.
     learned: TimeMap
-    scanned: OffsetSet
+    superseded: OffsetSet
     records_scanned: int
 
 
@@ -157,9 +163,8 @@ def ask(
     pending = OffsetSet.of((base, facts.end)) - done - claimed
     open_ = pending - OffsetSet.of((0, facts.log_start))
     tail = open_ - OffsetSet.of((0, facts.head_end))
-    known = time_map.within(tail)
-    split = known.split(cutoff_ms)
-    unseen = tail - known.covered
+    split = time_map.split(cutoff_ms)
+    known = split.before | split.after
     scanned_to = time_map.covered.end if time_map else 0
     stop = None
     if lateness_ms is not None:
@@ -172,8 +177,10 @@ def ask(
         facts=facts,
         open=open_,
         lost=pending - open_,
-        known_after=split.after,
-        to_scan=unseen | split.straddling,
+        known_after=tail & split.after,
+        to_scan=tail - known,
+        known=known,
+        superseded=split.straddling,
         stop=stop,
     )
 
@@ -183,12 +190,12 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
     decided_end = question.facts.end
     excluded = question.known_after
-    learned, scanned, records = EMPTY_MAP, question.to_scan, 0
+    learned, superseded, records = EMPTY_MAP, EMPTY_SET, 0
     if scan is not None:
         excluded, learned, records = excluded | scan.excluded, scan.time_map, scan.records
+        superseded = question.superseded
         if scan.stopped_at is not None:
             decided_end = scan.stopped_at
-            scanned = scanned & OffsetSet.of((0, decided_end))
     decided = question.open & OffsetSet.of((0, decided_end))
     return PartitionDraft(
         facts=question.facts,
@@ -197,7 +204,7 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
         lost=question.lost,
         decided_end=decided_end,
         learned=learned,
-        scanned=scanned,
+        superseded=superseded,
         records_scanned=records,
     )
 

@@ -49,10 +49,20 @@ class ScanResult:
 
 
 class ScanFold:
-    """One partition's scan; feed batches in offset order, then `finish`."""
+    """One partition's scan; feed batches in offset order, then `finish`.
 
-    def __init__(self, wanted: OffsetSet, cutoff_ms: int, stop: ScanStop | None = None) -> None:
+    `known` are offsets that other chunks speak of: the chunks made here leave them out.
+    """
+
+    def __init__(
+        self,
+        wanted: OffsetSet,
+        cutoff_ms: int,
+        stop: ScanStop | None = None,
+        known: OffsetSet = EMPTY_SET,
+    ) -> None:
         self._wanted = wanted
+        self._known = known
         self._cutoff_ms = cutoff_ms
         self._stop = stop
         self._excluded_since: int | None = None
@@ -96,7 +106,7 @@ class ScanFold:
         rows = np.array(self._chunks, dtype=np.int64).reshape(-1, 4)
         return ScanResult(
             excluded=excluded,
-            time_map=TimeMap(rows).within(looked_at).limited(),
+            time_map=TimeMap(rows).without(self._known).limited(),
             stopped_at=self._stopped_at,
             records=self._records,
         )

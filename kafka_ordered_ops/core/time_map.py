@@ -6,9 +6,10 @@ range of offsets with the least and the greatest timestamp of its records. The n
 whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
 was written since.
 
-A chunk speaks of the visible records in its range that no window has taken: those taken by the window
-whose scan made it are left out of its bounds. Abandoning a window therefore cuts its offsets out of the
-map (`TimeMap.without`), and they are simply read again. Bounds stay true for any part of a chunk's range.
+A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
+others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
+part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
+therefore forget the chunks around them (`TimeMap.forgetting`): they are simply read again.
 """
 
 from __future__ import annotations
@@ -80,6 +81,23 @@ class TimeMap:
     def without(self, offsets: OffsetSet) -> TimeMap:
         """The map with these offsets cut out."""
         return self.within(self.covered - offsets)
+
+    def trimmed(self, done: OffsetSet) -> TimeMap:
+        """The map without what is done at the start of chunks, and without chunks that are all done."""
+        starts = self.rows[:, _START]
+        at = np.searchsorted(done.boundaries, starts, side="right")
+        inside = at % 2 == 1
+        starts = starts.copy()
+        starts[inside] = done.boundaries[at[inside]]
+        rows = np.column_stack((starts, self.rows[:, 1:]))
+        return TimeMap(rows[starts < self.rows[:, _END]])
+
+    def forgetting(self, offsets: OffsetSet) -> TimeMap:
+        """The map without the chunks that hold any of these offsets."""
+        bounds = offsets.boundaries
+        first = np.searchsorted(bounds, self.rows[:, _START], side="right")
+        last = np.searchsorted(bounds, self.rows[:, _END] - 1, side="right")
+        return TimeMap(self.rows[(first == last) & (first % 2 == 0)])
 
     def replaced(self, other: TimeMap) -> TimeMap:
         """This map, with what `other` knows put in its place."""

@@ -1,0 +1,81 @@
+"""Exact, ordered windows of Kafka records for scheduled jobs.
+
+::
+
+    windows = OrderedWindows({"bootstrap.servers": "localhost:9092"}, group="orders-hourly")
+    plan = windows.plan(Window(["orders"], cutoff=noon, start=Earliest()))
+    ...  # read exactly the plan's records, for example with kafka_ordered_ops.spark.read_window
+    windows.commit(plan)
+
+Names are loaded when they are first used: importing the package loads neither the Kafka client nor
+PySpark, so that a scheduler can parse a hundred files that mention it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.bounds import AtOffset as AtOffset
+    from kafka_ordered_ops.core.bounds import AtTime as AtTime
+    from kafka_ordered_ops.core.bounds import Bound as Bound
+    from kafka_ordered_ops.core.bounds import Committed as Committed
+    from kafka_ordered_ops.core.bounds import Earliest as Earliest
+    from kafka_ordered_ops.core.bounds import Latest as Latest
+    from kafka_ordered_ops.core.bounds import Relative as Relative
+    from kafka_ordered_ops.core.offset_set import OffsetSet as OffsetSet
+    from kafka_ordered_ops.core.plan import PartitionPlan as PartitionPlan
+    from kafka_ordered_ops.core.plan import WindowPlan as WindowPlan
+    from kafka_ordered_ops.core.types import Isolation as Isolation
+    from kafka_ordered_ops.core.types import OnCovered as OnCovered
+    from kafka_ordered_ops.core.types import OnDataLoss as OnDataLoss
+    from kafka_ordered_ops.core.types import PlanContent as PlanContent
+    from kafka_ordered_ops.core.types import TopicPartition as TopicPartition
+    from kafka_ordered_ops.core.types import WindowStatus as WindowStatus
+    from kafka_ordered_ops.core.window import Window as Window
+    from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
+    from kafka_ordered_ops.windows import OrderedWindows as OrderedWindows
+
+__version__ = "0.1.0"
+
+#: Where each public name lives; the errors of `core.errors` are public as well.
+_HOMES = {
+    "AtOffset": "core.bounds",
+    "AtTime": "core.bounds",
+    "Bound": "core.bounds",
+    "ClientSettings": "kafka.settings",
+    "Committed": "core.bounds",
+    "Earliest": "core.bounds",
+    "Isolation": "core.types",
+    "Latest": "core.bounds",
+    "OffsetSet": "core.offset_set",
+    "OnCovered": "core.types",
+    "OnDataLoss": "core.types",
+    "OrderedWindows": "windows",
+    "PartitionPlan": "core.plan",
+    "PlanContent": "core.types",
+    "Relative": "core.bounds",
+    "TopicPartition": "core.types",
+    "Window": "core.window",
+    "WindowPlan": "core.plan",
+    "WindowStatus": "core.types",
+}
+
+__all__ = sorted([*_HOMES, "errors"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("kafka_ordered_ops.core.errors")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
+    if name.endswith("Error"):
+        errors = importlib.import_module("kafka_ordered_ops.core.errors")
+        if hasattr(errors, name):
+            return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

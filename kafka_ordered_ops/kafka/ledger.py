@@ -1,0 +1,469 @@
+"""The ledger: every change of a group's state as one fenced compare-and-set on Kafka itself.
+
+The order is everything:
+
+1. A **new** producer with the group's one transactional id; ``init_transactions`` fences whoever held it,
+   and finishes what it left open.
+2. *Then* the ledger and the committed offsets are read, to their stable end.
+3. The decision (`core.decisions`) is made on what was read.
+4. Ledger records and committed offsets are written in **one transaction**.
+5. The producer is thrown away. Fenced, timed out, or no answer: start at 1 with a new one. A decision that
+   had come through after all is then found in the ledger, and gives no change.
+
+Deciding before fencing, one id per window, or a producer used twice each lose updates: a late EndTxn of an
+older transaction can commit or abort a newer one of the same producer (KIP-890 is about that).
+
+"Stable end" means: the partition's *uncommitted* end after ``init_transactions``, read under
+read_committed. Stopping at the last stable offset instead would miss this group's own newest records
+whenever another group has a transaction open in the same partition.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import random
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    CommitUnknownError,
+    GroupInUseError,
+    KafkaOrderedOpsError,
+    LedgerLostError,
+    LedgerUnavailableError,
+    UnknownTopicError,
+    WindowFencedError,
+)
+from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_map import OffsetMap, decode_offset_map, encode_offset_map
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.ledger_log import LedgerLog
+from kafka_ordered_ops.kafka.lookup import Lookup, TopicFacts
+from kafka_ordered_ops.kafka.offsets import (
+    CommittedOffset,
+    read_committed_offsets,
+    send_offsets_to_transaction,
+)
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+_log = logging.getLogger("kafka_ordered_ops.ledger")
+
+LEDGER_TOPIC: Final = "__kafka_ordered_ops"
+
+#: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
+LEDGER_PARTITIONS: Final = 16
+
+#: A process that dies inside a transaction holds back the readers of its ledger partition for this long.
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+#: All tries of one change together.
+UPDATE_TIMEOUT_S: Final = 120.0
+
+#: One blocking call to a transaction coordinator.
+_CALL_TIMEOUT_S: Final = 15.0
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+
+#: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
+_FETCH_WAIT_MS: Final = 10
+
+_TOPIC_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.message.bytes": str(2 * 1024 * 1024),
+}
+
+_FENCED_CODES: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError._STATE,
+    }
+)
+_FINAL_CODES: Final = frozenset(
+    {
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.UNSUPPORTED_VERSION,
+    }
+)
+
+Decision = Callable[
+    [GroupView, Mapping[TopicPartition, CommittedOffset | None]], Change | WindowRecord | None
+]
+
+
+class Ledger:
+    """The ledger topic of one cluster; `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        lookup: Lookup,
+        *,
+        topic: str = LEDGER_TOPIC,
+        timeout_s: float = UPDATE_TIMEOUT_S,
+    ) -> None:
+        self._settings = settings
+        self._lookup = lookup
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._reasons = FaultReasons(settings.secret_values())
+        self._topic_id: str | None = None
+        self._partitions = 0
+        self._logs: dict[str, tuple[LedgerLog, Consumer]] = {}
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the readers."""
+        for _, consumer in self._logs.values():
+            consumer.close()
+        self._logs.clear()
+
+    def read(
+        self, group: str, wanted: Collection[str] = (), *, everything: bool = False
+    ) -> GroupView:
+        """The group as of now, without fencing anybody; an empty view where there is no ledger yet."""
+        if not self._open(create=False):
+            return GroupView(group)
+        return self._read(group, time.monotonic() + self._timeout_s).view(
+            wanted, everything=everything
+        )
+
+    def update(
+        self,
+        group: str,
+        decide: Decision,
+        *,
+        wanted: Collection[str],
+        partitions: Iterable[TopicPartition] = (),
+    ) -> WindowRecord | None:
+        """Changes a group's state; returns the record that the decision made or found.
+
+        `decide` may run several times, each time on a newer view, and must not have side effects.
+        `partitions` are those whose committed offsets it reads besides the ones the group knows.
+
+        Raises:
+            WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no
+                success before the deadline, by the last reason seen.
+            LedgerLostError: commits of the group point to a ledger that is gone.
+            KafkaOrderedOpsError: whatever `decide` raises.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        self._open(create=True)
+        unknown = False
+        for attempt in range(1_000_000):
+            transaction = _Transaction(self, group, deadline)
+            try:
+                return transaction.run(decide, wanted, set(partitions))
+            except KafkaException as error:
+                unknown = unknown or transaction.outcome_unknown
+                cause = self._judge(error, group, unknown)
+                if not cause.retriable:
+                    raise cause from error
+                pause = min(
+                    _BACKOFF_FIRST_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S
+                ) * random.uniform(0.5, 1.5)
+                if time.monotonic() + pause >= deadline:
+                    raise cause from error
+                _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
+                time.sleep(pause)
+        raise AssertionError("the deadline ends the loop")
+
+    def _judge(self, error: KafkaException, group: str, unknown: bool) -> KafkaOrderedOpsError:
+        """What a failed try would mean if it were the last."""
+        code = error.args[0].code()
+        where = f"group {group}, ledger {self._topic}"
+        if code in _FINAL_CODES:
+            return translate(
+                error, doing="changing the group's state", where=where, reasons=self._reasons
+            )
+        if unknown:
+            return CommitUnknownError(
+                f"{where}: no answer to a commit within {self._timeout_s:g} s, and the ledger could not be read "
+                f"back ({error}): the change may have been stored. Run the same window again: it finds out"
+            )
+        if code in _FENCED_CODES:
+            return WindowFencedError(
+                f"{where}: other processes changed the group's state again and again for {self._timeout_s:g} s, "
+                f"or its transactions timed out ({error}). Run the same window again"
+            )
+        translated = translate(
+            error, doing="changing the group's state", where=where, reasons=self._reasons
+        )
+        # Within the deadline everything that is not final is tried again, whatever the client calls it.
+        return (
+            translated
+            if translated.retriable
+            else BrokerUnreachableError(str(translated), code=str(code))
+        )
+
+    def _open(self, *, create: bool) -> bool:
+        """Finds the ledger topic, or makes it; whether it is there."""
+        if self._topic_id is not None:
+            return True
+        try:
+            facts = self._lookup.topics([self._topic])[self._topic]
+        except UnknownTopicError:
+            if not create:
+                return False
+            self._create()
+            facts = self._lookup.topics([self._topic])[self._topic]
+        self._check_compacted()
+        self._topic_id, self._partitions = facts.topic_id, len(facts.partitions)
+        return True
+
+    def _create(self) -> None:
+        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
+        doing = f"creating the ledger topic {self._topic}"
+        try:
+            brokers = len(admin.list_topics(timeout=_CALL_TIMEOUT_S).brokers)
+            new = NewTopic(
+                self._topic,
+                num_partitions=LEDGER_PARTITIONS,
+                replication_factor=min(3, max(brokers, 1)),
+                config=_TOPIC_CONFIG,
+            )
+            futures = admin.create_topics([new], request_timeout=_CALL_TIMEOUT_S)
+            wait_for(
+                admin,
+                futures.values(),
+                timeout_s=_CALL_TIMEOUT_S,
+                doing=doing,
+                reasons=self._reasons,
+            )
+            futures[self._topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            cause = translate(error, doing=doing, where=self._topic, reasons=self._reasons)
+            raise LedgerUnavailableError(
+                f"the ledger topic {self._topic} does not exist and cannot be created ({cause}): create it with "
+                f"{LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant CREATE on it"
+            ) from error
+
+    def _check_compacted(self) -> None:
+        """A ledger topic with time-based retention forgets progress: refused."""
+        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        doing = f"reading the configuration of {self._topic}"
+        futures = admin.describe_configs([resource], request_timeout=_CALL_TIMEOUT_S)
+        try:
+            wait_for(
+                admin,
+                futures.values(),
+                timeout_s=_CALL_TIMEOUT_S,
+                doing=doing,
+                reasons=self._reasons,
+            )
+            policy = futures[resource].result()["cleanup.policy"].value
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                _log.warning("%s is not allowed; its cleanup.policy is not checked", doing)
+                return
+            raise translate(error, doing=doing, where=self._topic, reasons=self._reasons) from error
+        if policy != "compact":
+            raise LedgerUnavailableError(
+                f"the ledger topic {self._topic} has cleanup.policy={policy}: with anything but compact it "
+                "forgets the progress of groups. Set cleanup.policy=compact"
+            )
+
+    def _read(self, group: str, deadline: float) -> LedgerLog:
+        """The group's log, folded up to the uncommitted end as of now."""
+        if group not in self._logs:
+            number = zlib.crc32(group.encode()) % self._partitions
+            # Any group id does for plain reads; the group's own is the one that rights are granted on.
+            config = self._settings.consumer(
+                group=group,
+                isolation=Isolation.READ_COMMITTED,
+                fetch_wait_max_ms=_FETCH_WAIT_MS,
+            )
+            consumer = open_client(Consumer, config, self._reasons)
+            self._logs[group] = LedgerLog(group, self._topic, number), consumer
+        log, consumer = self._logs[group]
+        tp = TopicPartition(self._topic, zlib.crc32(group.encode()) % self._partitions)
+        end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
+        start = self._lookup.log_starts([tp])[tp]
+        log.read_to(
+            end, log_start=start, consumer=consumer, reasons=self._reasons, deadline=deadline
+        )
+        return log
+
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Those of the topics that are still there."""
+        wanted = set(names)
+        try:
+            return self._lookup.topics(wanted)
+        except UnknownTopicError as error:
+            remaining = wanted - set(error.topics)
+            return self._lookup.topics(remaining) if remaining else {}
+
+    def check_not_lost(
+        self, view: GroupView, committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> None:
+        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        sequence = view.state.sequence if view.state else 0
+        for tp, found in committed.items():
+            offset_map = decode_offset_map(found.metadata) if found else None
+            if offset_map is None:
+                continue
+            ledger_id = topic_id_text(offset_map.ledger_id)
+            if offset_map.sequence > sequence or ledger_id != self._topic_id:
+                raise LedgerLostError(
+                    f"group {view.group}: the commit of {tp} was made with state {offset_map.sequence} of the "
+                    f"ledger topic {ledger_id}, and the ledger {self._topic} ({self._topic_id}) holds state "
+                    f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
+                    "group from a start bound of your choice"
+                )
+
+
+class _Transaction:
+    """One try: one producer, one transaction at most."""
+
+    def __init__(self, ledger: Ledger, group: str, deadline: float) -> None:
+        self._ledger = ledger
+        self._group = group
+        self._deadline = deadline
+        #: Whether a commit was asked for and not answered.
+        self.outcome_unknown = False
+
+    def run(
+        self, decide: Decision, wanted: Collection[str], partitions: set[TopicPartition]
+    ) -> WindowRecord | None:
+        ledger = self._ledger
+        config = ledger._settings.producer(
+            transactional_id=self._transactional_id(), transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
+        producer = open_client(Producer, config, ledger._reasons)
+        producer.init_transactions(self._call_timeout_s())
+        log = ledger._read(self._group, self._deadline)
+        view = log.view(wanted)
+        known = {tp for tp, _ in view.state} if view.state else set()
+        committed = read_committed_offsets(
+            ledger._settings,
+            self._group,
+            sorted(known | partitions),
+            timeout_s=self._call_timeout_s(),
+        )
+        ledger.check_not_lost(view, committed)
+        outcome = decide(view, committed)
+        if not isinstance(outcome, Change):
+            return outcome
+        self._write(producer, log, outcome, committed)
+        return outcome.record
+
+    def _write(
+        self,
+        producer: Producer,
+        log: LedgerLog,
+        change: Change,
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> None:
+        offsets = self._offsets(change.state, committed) if change.moves_offsets else {}
+        if offsets:
+            self._check_group_is_empty()
+        number = zlib.crc32(self._group.encode()) % self._ledger._partitions
+        producer.begin_transaction()
+        for key, value, headers in log.messages(change):
+            producer.produce(
+                self._ledger._topic,
+                key=key,
+                value=value,
+                headers=list(headers.items()),
+                partition=number,
+            )
+        if offsets:
+            send_offsets_to_transaction(
+                producer, self._group, offsets, timeout_s=self._call_timeout_s()
+            )
+        self.outcome_unknown = True
+        try:
+            producer.commit_transaction(self._call_timeout_s())
+        except KafkaException as error:
+            # An abortable error is an answer: nothing was stored.
+            self.outcome_unknown = not error.args[0].txn_requires_abort()
+            raise
+        self.outcome_unknown = False
+
+    def _offsets(
+        self, state: GroupState, committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What every partition of the group is committed at: all of them, so that none expires alone."""
+        present = self._ledger.existing(state.topics)
+        ledger_id = topic_id_bytes(self._ledger._topic_id or "")
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        for tp, partition in state:
+            topic_id = state.topics[tp.topic].topic_id
+            # A topic deleted meanwhile must not hold up the others.
+            if (facts := present.get(tp.topic)) is None or facts.topic_id != topic_id:
+                continue
+            offset_map = OffsetMap(
+                topic_id=topic_id_bytes(topic_id),
+                ledger_id=ledger_id,
+                sequence=state.sequence,
+                base=partition.base,
+                beyond=partition.done - OffsetSet.of((0, partition.base)),
+            )
+            offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
+        return offsets
+
+    def _check_group_is_empty(self) -> None:
+        members = self._ledger._lookup.group_members(self._group)
+        if members:
+            raise GroupInUseError(
+                f"group {self._group} has {len(members)} live members ({', '.join(members[:3])}): a window's "
+                "commit would pass over their heads. Stop them, or give the windows a group of their own",
+                group=self._group,
+                members=members,
+            )
+
+    def _transactional_id(self) -> str:
+        name = f"{self._ledger._lookup.cluster_id()}/{self._group}"
+        # Never the user's text: one prefixed right on "koo." is enough for every group.
+        return f"koo.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+    def _call_timeout_s(self) -> float:
+        return max(min(_CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)
+
+
+def topic_id_bytes(topic_id: str) -> bytes:
+    """The 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """The inverse of `topic_id_bytes`."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

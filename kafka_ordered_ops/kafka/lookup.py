@@ -1,0 +1,424 @@
+"""What the cluster knows now: topics, log starts, end offsets, offsets by time, group members.
+
+Every question is one admin call for all partitions. Asking creates nothing: a metadata request *for one
+topic* creates it on a broker with its default settings, so only the describe calls and the listing of the
+whole cluster are used. No sentinel leaves this file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    KafkaOrderedOpsError,
+    UnknownTopicError,
+    invariant,
+)
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: A whole look-up; within it, answers that pass by themselves are asked for again.
+TIMEOUT_S: Final = 30.0
+#: Metadata spreads over the brokers within some tens of milliseconds after a topic was made or moved.
+RETRY_PAUSE_S: Final = 0.1
+#: A name that is not known is asked about again this long: right after its creation, a broker may not have
+#: heard of it. Longer would make every mistyped name slow.
+UNKNOWN_NAME_RETRY_S: Final = 0.3
+#: The first listing is given this long, each further one twice as long: the error callback, which tells of
+#: a wrong password, runs only between them.
+FIRST_LISTING_S: Final = 0.5
+#: Names offered when one is unknown.
+CLOSE_MATCHES_MAX: Final = 3
+#: Topics named in one error.
+TOPICS_NAMED_MAX: Final = 20
+
+#: How a topic is asked for by pattern: as in the Java client and librdkafka, a leading ``^``.
+PATTERN_MARK: Final = "^"
+#: Kafka's own topics, and this package's ledger: no pattern matches them.
+INTERNAL_PREFIX: Final = "__"
+
+#: "No record at or after that time" in the broker's answer.
+_NO_OFFSET: Final = -1
+
+_LEADERSHIP_UNSETTLED: Final = frozenset(
+    {
+        ck.KafkaError.LEADER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+        ck.KafkaError.FENCED_LEADER_EPOCH,
+        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+        ck.KafkaError.OFFSET_NOT_AVAILABLE,
+        ck.KafkaError.REPLICA_NOT_AVAILABLE,
+        ck.KafkaError.KAFKA_STORAGE_ERROR,
+    }
+)
+_COORDINATOR_UNSETTLED: Final = frozenset(
+    {
+        ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        ck.KafkaError.NOT_COORDINATOR,
+    }
+)
+_UNKNOWN_TOPIC: Final = frozenset(
+    {
+        ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+        ck.KafkaError._UNKNOWN_PARTITION,
+        ck.KafkaError._UNKNOWN_TOPIC,
+        ck.KafkaError._NOENT,
+    }
+)
+
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the cluster describes it."""
+
+    name: str
+    #: Tells a topic from one of the same name that was deleted before it (Kafka's base64 form).
+    topic_id: str
+    #: Partition numbers, rising.
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """How the errors among the answers to one question are taken."""
+
+    #: Codes of a state that passes by itself: asked again until the deadline.
+    passing: frozenset[int] = frozenset()
+    #: Codes for "does not exist": asked again for `unknown_s`, and then an answer.
+    unknown: frozenset[int] = frozenset()
+    unknown_s: float = 0.0
+
+    def asks_again(self, error: ck.KafkaException, elapsed_s: float, timeout_s: float) -> bool:
+        code = error.args[0].code()
+        if code in self.unknown:
+            return elapsed_s < min(self.unknown_s, timeout_s)
+        return code in self.passing and elapsed_s < timeout_s
+
+
+_CLUSTER_RULES: Final = _Rules()
+_TOPIC_RULES: Final = _Rules(_LEADERSHIP_UNSETTLED, _UNKNOWN_TOPIC, UNKNOWN_NAME_RETRY_S)
+_LEADER_RULES: Final = _Rules(_LEADERSHIP_UNSETTLED, _UNKNOWN_TOPIC, math.inf)
+#: Newer brokers say "no such group" instead of describing a dead one.
+_GROUP_RULES: Final = _Rules(_COORDINATOR_UNSETTLED, frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a topic is asked for by pattern rather than by name."""
+    return name.startswith(PATTERN_MARK)
+
+
+class Lookup:
+    """Asks one cluster. A context manager; not for use by several threads at once.
+
+    Every method raises the `BrokerError` family within `timeout_s`, earlier when the broker refuses the
+    credentials or the TLS handshake fails.
+    """
+
+    def __init__(self, settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._where = settings.bootstrap_servers
+        self._reasons = FaultReasons(settings.secret_values())
+        self._admin = open_client(AdminClient, settings.admin(), self._reasons)
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Runs the callbacks that are due; the client itself has no close and goes with its last use."""
+        self._admin.poll(0)
+
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        answers, _ = self._ask(
+            "asking for the cluster id",
+            [self._where],
+            lambda _, timeout: {self._where: self._admin.describe_cluster(request_timeout=timeout)},
+            _CLUSTER_RULES,
+        )
+        return str(answers[self._where].cluster_id)
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes topics by name.
+
+        Raises one `UnknownTopicError` naming all that do not exist, with the names nearest to them.
+        """
+        answers, unknown = self._ask(
+            "describing topics",
+            dict.fromkeys(names),
+            lambda wanted, timeout: self._admin.describe_topics(
+                ck.TopicCollection(wanted), request_timeout=timeout
+            ),
+            _TOPIC_RULES,
+        )
+        if unknown:
+            raise self._unknown(sorted(unknown))
+        return {
+            name: TopicFacts(
+                name,
+                _id_text(answer.topic_id),
+                tuple(sorted(part.id for part in answer.partitions)),
+            )
+            for name, answer in answers.items()
+        }
+
+    def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
+        """The topics that the names and patterns select, less the excluded ones, sorted.
+
+        A name that begins with ``^`` is a regular expression (Python's) for the whole name. Patterns never
+        match internal topics, whose names begin with ``__``; a plain name may. Only topics that this
+        principal may describe are seen.
+
+        Raises `UnknownTopicError` when nothing is left, or a plain name does not exist.
+        """
+        asked = list(patterns)
+        listed = self._listed()
+        unknown = [name for name in asked if not is_pattern(name) and name not in listed]
+        if unknown:
+            raise self._unknown(unknown)
+        excluded = _selected(exclude, listed)
+        found = sorted(_selected(asked, listed) - excluded)
+        if not found:
+            raise UnknownTopicError(
+                f"no topic matches {', '.join(asked) or 'an empty selection'}"
+                f"{f' once {len(excluded)} are excluded' if excluded else ''}: patterns must match the "
+                f"whole name and never match internal topics ({INTERNAL_PREFIX}*); topics that this "
+                "principal may not describe are not seen",
+                topics=tuple(asked),
+            )
+        return found
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still in each log (for an empty log: its end)."""
+        found = self._offsets("log starts", partitions, _EARLIEST)
+        return {tp: _present(tp, offset) for tp, offset in found.items()}
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """Where reading ends now: the last stable offset under read_committed, else the high watermark."""
+        found = self._offsets("end offsets", partitions, _LATEST, isolation)
+        return {tp: _present(tp, offset) for tp, offset in found.items()}
+
+    def first_at_or_after(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset stamped at or after a time; None where there is none below the end offset.
+
+        An index answer: it counts transaction markers and aborted records, and later offsets may still
+        hold earlier timestamps. `timestamp_ms` is not negative.
+        """
+        # -1, -2 and -3 would ask the broker for the end, the start and the greatest timestamp.
+        invariant(timestamp_ms >= 0, f"a look-up by the negative timestamp {timestamp_ms}")
+        spec = OffsetSpec.for_timestamp(timestamp_ms)
+        return self._offsets("offsets by time", partitions, spec, isolation)
+
+    def group_members(self, group: str) -> list[str]:
+        """The live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
+        answers, _ = self._ask(
+            "describing the group",
+            [group],
+            lambda wanted, timeout: self._admin.describe_consumer_groups(
+                list(wanted), request_timeout=timeout
+            ),
+            _GROUP_RULES,
+        )
+        description = answers.get(group)
+        members = [] if description is None else description.members
+        return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
+
+    def _offsets(
+        self,
+        what: str,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int | None]:
+        level = (
+            ck.IsolationLevel.READ_COMMITTED
+            if isolation is Isolation.READ_COMMITTED
+            else ck.IsolationLevel.READ_UNCOMMITTED
+        )
+
+        def ask(wanted: list[TopicPartition], timeout: float) -> dict[TopicPartition, Future[Any]]:
+            answers = self._admin.list_offsets(
+                {ck.TopicPartition(tp.topic, tp.partition): spec for tp in wanted},
+                isolation_level=level,
+                request_timeout=timeout,
+            )
+            return {TopicPartition(tp.topic, tp.partition): one for tp, one in answers.items()}
+
+        doing = f"looking up {what}"
+        answers, unknown = self._ask(doing, partitions, ask, _TOPIC_RULES)
+        if unknown:
+            self._check_existence(unknown)
+            # They exist: a leader is being elected, which may take as long as the whole look-up.
+            late, unknown = self._ask(doing, unknown, ask, _LEADER_RULES)
+            answers |= late
+        for tp, error in unknown.items():
+            raise self._translated(error, doing, tp) from error
+        return {
+            tp: None if answers[tp].offset == _NO_OFFSET else int(answers[tp].offset)
+            for tp in partitions
+        }
+
+    def _check_existence(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises what describing the topics tells: that they do not exist, or may not be seen.
+
+        The offset look-up itself says "no leader" in all these cases.
+        """
+        known = self.topics({tp.topic for tp in partitions})
+        absent = [tp for tp in partitions if tp.partition not in known[tp.topic].partitions]
+        if absent:
+            raise UnknownTopicError(
+                f"unknown partitions: {', '.join(map(str, absent[:TOPICS_NAMED_MAX]))}; the topic has "
+                f"{len(known[absent[0].topic].partitions)} partitions, numbered from 0",
+                topics=tuple(sorted({tp.topic for tp in absent})),
+            )
+
+    def _listed(self) -> frozenset[str]:
+        """Every topic that this principal may describe. Listing all creates none."""
+        doing = "listing topics"
+        deadline = time.monotonic() + self._timeout_s
+        slice_s = FIRST_LISTING_S
+        while True:
+            try:
+                listed = self._admin.list_topics(timeout=slice_s).topics
+            except ck.KafkaException as error:
+                self._admin.poll(0)
+                self._reasons.raise_if_hopeless(doing=doing, where=self._where)
+                translated = self._translated(error, doing, self._where)
+                left_s = deadline - time.monotonic()
+                if not translated.retriable or left_s <= 0:
+                    raise translated from error
+                slice_s = min(2 * slice_s, left_s)
+            else:
+                self._reasons.clear()
+                return frozenset(listed)
+
+    def _unknown(self, names: list[str]) -> UnknownTopicError:
+        try:
+            listed = sorted(self._listed())
+        except KafkaOrderedOpsError:
+            listed = []  # The names alone are still the better error.
+        shown = []
+        for name in names[:TOPICS_NAMED_MAX]:
+            close = difflib.get_close_matches(name, listed, n=CLOSE_MATCHES_MAX)
+            shown.append(f"{name} (nearest: {', '.join(close)})" if close else name)
+        more = len(names) - len(shown)
+        return UnknownTopicError(
+            f"unknown topics: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}. Nothing was "
+            "created by asking; check the names, and that this principal may DESCRIBE them",
+            topics=tuple(names),
+        )
+
+    def _ask(
+        self,
+        doing: str,
+        keys: Iterable[_Key],
+        ask: Callable[[list[_Key], float], Mapping[_Key, Future[Any]]],
+        rules: _Rules,
+    ) -> tuple[dict[_Key, Any], dict[_Key, ck.KafkaException]]:
+        """One batched question, repeated for those keys alone whose answer passes by itself.
+
+        Returns the answers, and the keys that stayed unknown with the broker's words for it.
+        """
+        started = time.monotonic()
+        answers: dict[_Key, Any] = {}
+        unknown: dict[_Key, ck.KafkaException] = {}
+        waiting = list(keys)
+        while waiting:
+            left_s = max(0.001, started + self._timeout_s - time.monotonic())
+            futures = ask(waiting, left_s)
+            # The request ends by its own time-out; a second more here, lest both ends race.
+            wait_for(
+                self._admin,
+                futures.values(),
+                timeout_s=left_s + 1.0,
+                doing=doing,
+                where=self._where,
+                reasons=self._reasons,
+            )
+            waiting = []
+            for key, future in futures.items():
+                error = future.exception()
+                if error is None:
+                    answers[key] = future.result()
+                elif not isinstance(error, ck.KafkaException):
+                    raise error
+                elif rules.asks_again(error, time.monotonic() - started, self._timeout_s):
+                    waiting.append(key)
+                elif error.args[0].code() in rules.unknown:
+                    unknown[key] = error
+                else:
+                    raise self._translated(error, doing, key) from error
+            if waiting:
+                time.sleep(RETRY_PAUSE_S)
+        self._reasons.clear()
+        return answers, unknown
+
+    def _translated(
+        self, error: ck.KafkaException, doing: str, key: object
+    ) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=str(key), reasons=self._reasons)
+
+
+def _selected(names: Iterable[str], listed: Collection[str]) -> set[str]:
+    selected: set[str] = set()
+    for name in names:
+        if not is_pattern(name):
+            selected.add(name)
+            continue
+        try:
+            whole = re.compile(name)
+        except re.error as error:
+            raise ConfigError(
+                f"topic pattern {name!r} is no regular expression: {error}"
+            ) from error
+        selected.update(
+            topic
+            for topic in listed
+            if not topic.startswith(INTERNAL_PREFIX) and whole.fullmatch(topic)
+        )
+    return selected
+
+
+def _id_text(topic_id: ck.Uuid) -> str:
+    """The id as Kafka's own tools print it: the client uses the other base64 alphabet."""
+    return str(topic_id).replace("+", "-").replace("/", "_")
+
+
+def _present(tp: TopicPartition, offset: int | None) -> int:
+    if offset is None:
+        raise BrokerUnreachableError(
+            f"the broker knows neither start nor end of {tp} now; its leader may be changing",
+            code="OFFSET_NOT_AVAILABLE",
+        )
+    return offset

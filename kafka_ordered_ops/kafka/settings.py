@@ -1,0 +1,442 @@
+"""Client settings: which keys may come in, which values are ours, and what may be shown.
+
+A client configuration can run code (plug-ins, engines, shell commands) and can undo a guarantee (a reset
+policy that skips records in silence). So keys pass an allow-list, and the keys that carry a guarantee
+always have our value, whatever a shared connection says about them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
+from kafka_ordered_ops.core.types import Isolation
+
+SettingValue = str | int | float | bool
+
+#: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
+#: transaction's calls outlive the transaction, because they ignore the time-out of the call.
+SOCKET_TIMEOUT_MS: Final = 10_000
+#: A partition whose local queue is full is looked at again after this long. The client's own 1,000 ms
+#: cut reading to a fifth of its speed; 0 spins.
+FETCH_QUEUE_BACKOFF_MS: Final = 5
+#: Records fetched ahead, per consumer, all partitions together: more does not read faster, and the
+#: client's own 64 MiB add up on a worker with many tasks.
+QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
+#: How long a broker may hold a fetch at the end of the log: the end of a bounded read is felt this late.
+FETCH_WAIT_MAX_MS: Final = 100
+#: An owner that died blocks other readers of the group's offsets this long.
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+#: The client's settings for every connection.
+FORCED_COMMON: Final[Mapping[str, str]] = {
+    # Asking about a mistyped topic must not create it.
+    "allow.auto.create.topics": "false",
+    # Somebody in the middle would get the password and could serve other records.
+    "enable.ssl.certificate.verification": "true",
+    "ssl.endpoint.identification.algorithm": "https",
+}
+FORCED_CONSUMER: Final[Mapping[str, str]] = {
+    # Progress is stored by our transactions and by nothing else.
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    # Any other value skips or repeats records in silence once retention has passed a position.
+    "auto.offset.reset": "error",
+    # Off by default: a flipped bit on the broker's disk would be delivered as a good record.
+    "check.crcs": "true",
+    # One of the signs by which a reader knows that it has reached its end.
+    "enable.partition.eof": "true",
+}
+FORCED_PRODUCER: Final[Mapping[str, str]] = {"enable.idempotence": "true", "acks": "all"}
+
+#: Set for a call or a client, never by a connection. Listed so that they are overridden, not refused.
+_FORCED_PER_CALL: Final = frozenset(
+    {
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.protocol.type",
+        "group.remote.assignor",
+        "isolation.level",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "auto.commit.interval.ms",
+        "auto.commit.enable",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "offset.store.method",
+        "offset.store.path",
+        "offset.store.sync.interval.ms",
+        "request.required.acks",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "enable.gapless.guarantee",
+        "retries",
+        "message.send.max.retries",
+    }
+)
+_FORCED: Final = (
+    _FORCED_PER_CALL | FORCED_COMMON.keys() | FORCED_CONSUMER.keys() | FORCED_PRODUCER.keys()
+)
+#: Forced keys that a deployment may keep by naming them in `extra_allowed`: a test cluster without a
+#: certificate authority has no other way.
+_FORCED_UNLESS_ALLOWED: Final = frozenset(
+    {"enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm"}
+)
+
+_DEFAULTS_COMMON: Final[Mapping[str, str]] = {"socket.timeout.ms": str(SOCKET_TIMEOUT_MS)}
+_DEFAULTS_CONSUMER: Final[Mapping[str, str]] = {
+    "fetch.queue.backoff.ms": str(FETCH_QUEUE_BACKOFF_MS),
+    "queued.max.messages.kbytes": str(QUEUED_MAX_MESSAGES_KBYTES),
+    "fetch.wait.max.ms": str(FETCH_WAIT_MAX_MS),
+}
+
+_ALLOWED_COMMON: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "client.id",
+        "client.rack",
+        "client.dns.lookup",
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.principal",
+        "sasl.kerberos.keytab",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.extensions",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.grant.type",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.metadata.authentication.type",
+        "sasl.oauthbearer.assertion.algorithm",
+        "sasl.oauthbearer.assertion.private.key.file",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.assertion.file",
+        "sasl.oauthbearer.assertion.jwt.template.file",
+        "sasl.oauthbearer.assertion.claim.aud",
+        "sasl.oauthbearer.assertion.claim.exp.seconds",
+        "sasl.oauthbearer.assertion.claim.iss",
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        "sasl.oauthbearer.assertion.claim.nbf.seconds",
+        "sasl.oauthbearer.assertion.claim.sub",
+        "ssl.cipher.suites",
+        "ssl.curves.list",
+        "ssl.sigalgs.list",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.ca.certificate.stores",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.crl.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "https.ca.location",
+        "https.ca.pem",
+        "socket.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.keepalive.enable",
+        "socket.max.fails",
+        "socket.nagle.disable",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+        "connections.max.idle.ms",
+        "reconnect.backoff.ms",
+        "reconnect.backoff.max.ms",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "broker.address.family",
+        "broker.address.ttl",
+        "broker.version.fallback",
+        "api.version.request",
+        "api.version.request.timeout.ms",
+        "api.version.fallback.ms",
+        "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.fast.interval.ms",
+        "topic.metadata.refresh.sparse",
+        "topic.metadata.propagation.max.ms",
+        "metadata.max.age.ms",
+        "metadata.recovery.strategy",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "message.max.bytes",
+        "message.copy.max.bytes",
+        "receive.message.max.bytes",
+        "enable.metrics.push",
+        "log.connection.close",
+        "log.thread.name",
+        "log_level",
+    }
+)
+_ALLOWED_CONSUMER: Final = frozenset(
+    {
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "max.partition.fetch.bytes",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+        "coordinator.query.interval.ms",
+    }
+)
+_ALLOWED_PRODUCER: Final = frozenset(
+    {
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.timeout.ms",
+        "linger.ms",
+        "message.timeout.ms",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "queue.buffering.backpressure.threshold",
+        "request.timeout.ms",
+        "sticky.partitioning.linger.ms",
+    }
+)
+ALLOWED_KEYS: Final = _ALLOWED_COMMON | _ALLOWED_CONSUMER | _ALLOWED_PRODUCER
+
+#: Java's names for what librdkafka calls otherwise: in a file written for a Java client they are no typo.
+_JAVA_HINTS: Final[Mapping[str, str]] = {
+    "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
+    "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc instead",
+    "ssl.truststore.location": "set ssl.ca.location to a PEM file instead",
+    "ssl.truststore.password": "a PEM file in ssl.ca.location needs no password",
+    "ssl.truststore.certificates": "set ssl.ca.pem instead",
+    "ssl.keystore.type": "ssl.keystore.location takes PKCS#12; for PEM set ssl.key.location and ssl.certificate.location",
+    "ssl.keystore.key": "set ssl.key.pem instead",
+    "ssl.keystore.certificate.chain": "set ssl.certificate.pem instead",
+    "default.api.timeout.ms": "set socket.timeout.ms instead",
+}
+
+#: Keys whose value is never shown. User names stay visible: without them nobody can tell which of two
+#: credentials was refused.
+_SECRET_KEY: Final = re.compile(
+    r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
+)
+_SECRET_MASK: Final = "***"
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of this key must not be shown."""
+    return bool(_SECRET_KEY.search(key)) and not key.endswith((".url", ".name"))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClientSettings:
+    """Checked client settings, without the ones that belong to a single client (group, transactional id).
+
+    Immutable, and can be pickled: with its secrets, which is how they reach Spark's executors. Its text
+    forms show no secret.
+    """
+
+    _values: Mapping[str, str]
+    _extra_allowed: frozenset[str] = frozenset()
+    #: Keys that were given and have our value instead, sorted; worth one log line.
+    overridden: tuple[str, ...] = ()
+
+    @classmethod
+    def from_mapping(
+        cls, mapping: Mapping[str, SettingValue], *, extra_allowed: Collection[str] = ()
+    ) -> ClientSettings:
+        """Checks every key and value.
+
+        `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
+        the two certificate checks, which otherwise cannot be turned off.
+
+        Raises `SettingNotAllowedError` for a key outside the allow-list and `ConfigError` for a value of
+        another type, or when there is no ``bootstrap.servers``.
+        """
+        allowed = frozenset(extra_allowed)
+        kept = _FORCED_UNLESS_ALLOWED & allowed
+        values: dict[str, str] = {}
+        overridden = []
+        for key, value in mapping.items():
+            if key in _FORCED and key not in kept:
+                overridden.append(key)
+                continue
+            if key not in ALLOWED_KEYS and key not in allowed and key not in kept:
+                raise SettingNotAllowedError(_refusal(key), key=key)
+            values[key] = _as_text(key, value)
+        if not (values.get("bootstrap.servers") or values.get("metadata.broker.list")):
+            raise ConfigError(
+                "client settings without bootstrap.servers: name at least one broker as host:port"
+            )
+        return cls(values, allowed, tuple(sorted(overridden)))
+
+    @classmethod
+    def from_file(
+        cls, path: str | PathLike[str], *, extra_allowed: Collection[str] = ()
+    ) -> ClientSettings:
+        """Reads a ``.properties`` file (Java's syntax, librdkafka's keys, UTF-8)."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            # Of a file that is not text, the error would show some bytes: they may be a secret's.
+            reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise ConfigError(f"client settings cannot be read from {path}: {reason}") from None
+        return cls.from_mapping(parse_properties(text), extra_allowed=extra_allowed)
+
+    def merged(self, other: Mapping[str, SettingValue]) -> ClientSettings:
+        """These settings with others on top, checked in the same way."""
+        merged = ClientSettings.from_mapping(
+            {**self._values, **other}, extra_allowed=self._extra_allowed
+        )
+        overridden = tuple(sorted({*self.overridden, *merged.overridden}))
+        return ClientSettings(merged._values, merged._extra_allowed, overridden)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers asked first, as given."""
+        return self._values.get("bootstrap.servers") or self._values["metadata.broker.list"]
+
+    def secret_values(self) -> tuple[str, ...]:
+        """The values that no log, plan or message may hold, for masking them in text of others."""
+        return tuple(value for key, value in self._values.items() if is_secret(key) and value)
+
+    def consumer(
+        self, *, group: str, isolation: Isolation, **extra: SettingValue
+    ) -> dict[str, str]:
+        """The configuration of a consumer; in `extra`, ``_`` stands for the dot of a key."""
+        return {
+            **_DEFAULTS_COMMON,
+            **_DEFAULTS_CONSUMER,
+            **self._of(_ALLOWED_CONSUMER),
+            **_extra(extra),
+            **self._forced_common(),
+            **FORCED_CONSUMER,
+            "group.id": group,
+            "isolation.level": str(isolation),
+        }
+
+    def producer(
+        self,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **extra: SettingValue,
+    ) -> dict[str, str]:
+        """The configuration of an idempotent producer, transactional when there is an id."""
+        config = {
+            **_DEFAULTS_COMMON,
+            **self._of(_ALLOWED_PRODUCER),
+            **_extra(extra),
+            **self._forced_common(),
+            **FORCED_PRODUCER,
+        }
+        if transactional_id is not None:
+            # The client refuses records that may outlive their transaction.
+            for key in ("delivery.timeout.ms", "message.timeout.ms"):
+                if key in config:
+                    config[key] = str(min(int(config[key]), transaction_timeout_ms))
+            config["transactional.id"] = transactional_id
+            config["transaction.timeout.ms"] = str(transaction_timeout_ms)
+        return config
+
+    def admin(self) -> dict[str, str]:
+        """The configuration of an admin client."""
+        return {**_DEFAULTS_COMMON, **self._of(frozenset()), **self._forced_common()}
+
+    def _of(self, kind: frozenset[str]) -> dict[str, str]:
+        """Values for one kind of client: the client logs a warning for each key of another kind."""
+        others = (_ALLOWED_CONSUMER | _ALLOWED_PRODUCER) - kind
+        return {key: value for key, value in self._values.items() if key not in others}
+
+    def _forced_common(self) -> dict[str, str]:
+        kept = _FORCED_UNLESS_ALLOWED & self._values.keys()
+        return {key: value for key, value in FORCED_COMMON.items() if key not in kept}
+
+    def __repr__(self) -> str:
+        shown = {
+            key: _SECRET_MASK if is_secret(key) else value
+            for key, value in sorted(self._values.items())
+        }
+        return f"ClientSettings({shown})"
+
+
+def _as_text(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # JSON's and YAML's 1e4, say: the client takes digits only
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ConfigError(
+        f"client setting {key!r} is a {type(value).__name__}; it must be text, a number or a bool"
+    )
+
+
+def _extra(extra: Mapping[str, SettingValue]) -> dict[str, str]:
+    return {key.replace("_", "."): _as_text(key, value) for key, value in extra.items()}
+
+
+def _refusal(key: str) -> str:
+    close = difflib.get_close_matches(key, ALLOWED_KEYS, n=1, cutoff=0.8)
+    hint = _JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
+    return (
+        f"client setting {key!r} is not on the allow-list"
+        f"{f' ({hint})' if hint else ''}: it could run code or undo a guarantee. "
+        f"If this deployment needs it, name it in extra_allowed"
+    )
+
+
+# Not str.splitlines: it also splits at characters that a password may hold.
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_PROPERTY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parses Java's ``.properties`` syntax: comments, continued lines, escapes; a later key wins.
+
+    Raises `ConfigError` with the line number, and never with the line: it may hold a secret.
+    """
+    properties: dict[str, str] = {}
+    lines = iter(enumerate(_LINE_END.split(text), start=1))
+    for number, line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        # An odd number of backslashes at the end continues the line; an even one is escaped backslashes.
+        while (len(logical) - len(logical.rstrip("\\"))) % 2:
+            logical = logical[:-1] + next(lines, (number, ""))[1].lstrip()
+        match = _PROPERTY.fullmatch(logical)
+        if match is None:
+            raise ConfigError(f"line {number} of the client settings is not 'key=value'")
+        key, value = (_ESCAPE.sub(_unescape, part) for part in match.groups())
+        properties[key] = value
+    return properties
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code, char = match.groups()
+    return chr(int(code, 16)) if code else _ESCAPED.get(char, char)

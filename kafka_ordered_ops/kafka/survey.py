@@ -1,0 +1,351 @@
+"""Gathers the facts of a window and drafts it: everything that happens outside the fence.
+
+The order of the questions matters: topics, log starts and end offsets first, times after them. A record
+that arrives in between is then either below the end offset and seen, or above it and left for the next
+window, and "no record at or after the cutoff" is an answer about everything below the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ordered_ops.core.bounds import Bound, Committed, Earliest, Latest
+from kafka_ordered_ops.core.errors import (
+    CommittedOffsetMissingError,
+    PartitionSetChangedError,
+    StartBoundRequiredError,
+    TopicRecreatedError,
+)
+from kafka_ordered_ops.core.group_state import GroupView, PartitionState, TopicState
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.planning import (
+    PartitionDraft,
+    PartitionFacts,
+    PartitionQuestion,
+    ask,
+    bound_time_ms,
+    draft,
+    head_end,
+    lookup_time_ms,
+    resolve_start,
+)
+from kafka_ordered_ops.core.scan_fold import ScanResult
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka.lookup import Lookup, TopicFacts, is_pattern
+from kafka_ordered_ops.kafka.offsets import CommittedOffset
+from kafka_ordered_ops.kafka.reader import RangeReader
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: Called with (offsets scanned, offsets to scan).
+ScanProgress = Callable[[int, int], None]
+
+#: Batches between two reports: a report looks at every partition.
+_PROGRESS_BATCHES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A window as far as it can be decided without the fence."""
+
+    drafts: tuple[PartitionDraft, ...]
+    #: Topics and partitions that the group has no state for yet.
+    newcomers: Mapping[str, TopicState]
+    patterns: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def records_scanned(self) -> int:
+        """How many records' timestamps were read."""
+        return sum(one.records_scanned for one in self.drafts)
+
+
+def select_topics(lookup: Lookup, window: Window) -> dict[str, TopicFacts]:
+    """The topics a window means; raises `UnknownTopicError`. Nothing is created by asking."""
+    names: Sequence[str] = window.topics
+    if window.exclude or any(is_pattern(name) for name in names):
+        names = lookup.matching(names, window.exclude)
+    return lookup.topics(names)
+
+
+def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
+    """All partitions of the topics, sorted."""
+    return [
+        TopicPartition(name, number)
+        for name, facts in sorted(topics.items())
+        for number in facts.partitions
+    ]
+
+
+def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
+    """Raises when a topic is not the one that the group's state is about."""
+    for name, facts in topics.items():
+        known = view.state.topics.get(name) if view.state else None
+        if known is None:
+            continue
+        if known.topic_id != facts.topic_id:
+            raise TopicRecreatedError(
+                f"group {view.group}: topic {name} has id {facts.topic_id}, and the group's progress is about "
+                f"{known.topic_id}: the topic was deleted and made anew, and its offsets begin again. Read it "
+                "with a new group",
+                topic=name,
+                expected_id=known.topic_id,
+                found_id=facts.topic_id,
+            )
+        gone = sorted(set(known.partitions) - set(facts.partitions))
+        if gone:
+            raise PartitionSetChangedError(
+                f"group {view.group}: topic {name} has {len(facts.partitions)} partitions, and the group knows "
+                f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
+                topic=name,
+            )
+
+
+class Surveyor:
+    """Makes surveys for one group."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        settings: ClientSettings,
+        group: str,
+        *,
+        stall_timeout_s: float,
+        progress: ScanProgress | None = None,
+    ) -> None:
+        self._lookup = lookup
+        self._settings = settings
+        self._group = group
+        self._stall_timeout_s = stall_timeout_s
+        self._progress = progress
+
+    def survey(
+        self,
+        view: GroupView,
+        window: Window,
+        topics: Mapping[str, TopicFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+        *,
+        now_ms: int,
+    ) -> Survey:
+        """Facts, scan and draft for every partition of the window.
+
+        Raises:
+            TopicRecreatedError, PartitionSetChangedError, PlanError: the state is not about these logs.
+            StartBoundRequiredError, CommittedOffsetMissingError: where to start is not known.
+            ReadError, BrokerError: the scan failed.
+        """
+        check_identity(view, topics)
+        facts = self._facts(window, topics)
+        newcomers, notes = self._newcomers(view, window, topics, facts, committed)
+        claims = view.claims()
+        questions = []
+        for one in facts:
+            known = view.state.partition(one.tp) if view.state else None
+            state = known or newcomers[one.tp.topic].partitions[one.tp.partition]
+            questions.append(
+                ask(
+                    one,
+                    done=state.done,
+                    claimed=claims.offsets(one.tp),
+                    time_map=view.time_map(one.tp),
+                    cutoff_ms=window.cutoff_ms,
+                    lateness_ms=window.lateness_ms,
+                    now_ms=now_ms,
+                )
+            )
+        scans = self._scan(questions, window)
+        return Survey(
+            drafts=tuple(draft(one, scans.get(one.facts.tp)) for one in questions),
+            newcomers=newcomers,
+            patterns=tuple(name for name in window.topics if is_pattern(name)),
+            notes=notes,
+        )
+
+    def _facts(self, window: Window, topics: Mapping[str, TopicFacts]) -> list[PartitionFacts]:
+        partitions = partitions_of(topics)
+        starts = self._lookup.log_starts(partitions)
+        ends = self._lookup.end_offsets(partitions, window.isolation)
+        found = self._first_at(partitions, lookup_time_ms(window.cutoff_ms), window.isolation)
+        return [
+            PartitionFacts(
+                tp=tp,
+                topic_id=topics[tp.topic].topic_id,
+                log_start=starts[tp],
+                end=max(ends[tp], starts[tp]),
+                head_end=head_end(
+                    window.cutoff_ms, log_start=starts[tp], end=ends[tp], found=found[tp]
+                ),
+            )
+            for tp in partitions
+        ]
+
+    def _first_at(
+        self, partitions: Sequence[TopicPartition], time_ms: int | None, isolation: Isolation
+    ) -> Mapping[TopicPartition, int | None]:
+        if time_ms is None:
+            return dict.fromkeys(partitions)
+        return self._lookup.first_at_or_after(partitions, time_ms, isolation)
+
+    def _newcomers(
+        self,
+        view: GroupView,
+        window: Window,
+        topics: Mapping[str, TopicFacts],
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> tuple[dict[str, TopicState], tuple[str, ...]]:
+        """States for what the group has never planned, and what to tell about them."""
+        known_topics = view.state.topics if view.state else {}
+        new = [
+            one
+            for one in facts
+            if (topic := known_topics.get(one.tp.topic)) is None
+            or one.tp.partition not in topic.partitions
+        ]
+        begin = {name for name in topics if self._is_first_plan(view, window, name)}
+        first = [one for one in new if one.tp.topic in begin]
+        later = [one for one in new if one.tp.topic not in begin]
+        origins = {one.tp: one.log_start for one in later}
+        origins |= self._origins(window, first, committed)
+        states: dict[str, dict[int, PartitionState]] = {}
+        for one in new:
+            found = committed.get(one.tp)
+            origin = origins[one.tp]
+            states.setdefault(one.tp.topic, {})[one.tp.partition] = PartitionState(
+                origin=origin,
+                done=OffsetSet.of((0, origin)),
+                committed=None if found is None else found.offset,
+            )
+        newcomers = {
+            name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
+            for name, partitions in states.items()
+        }
+        notes = [f"{one.tp} is new to the group and starts at earliest" for one in later]
+        if len(notes) > 5:
+            notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
+        return newcomers, tuple(notes)
+
+    def _is_first_plan(self, view: GroupView, window: Window, topic: str) -> bool:
+        """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""
+        if view.state is None:
+            return True
+        if topic in view.state.topics:
+            return False
+        if topic in window.topics:
+            return True
+        return not any(name in view.state.patterns for name in window.topics if is_pattern(name))
+
+    def _origins(
+        self,
+        window: Window,
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> dict[TopicPartition, int]:
+        if not facts:
+            return {}
+        if window.start is None:
+            raise self._bound_required(facts, committed)
+        found = self._first_at(
+            [one.tp for one in facts],
+            bound_time_ms(window.start, window.cutoff_ms),
+            window.isolation,
+        )
+        origins: dict[TopicPartition, int] = {}
+        missing: list[TopicPartition] = []
+        for one in facts:
+            start = _resolve(window.start, one, committed, found[one.tp])
+            if start is None:
+                missing.append(one.tp)
+            else:
+                origins[one.tp] = start
+        if missing:
+            raise CommittedOffsetMissingError(
+                f"group {self._group} has no committed offset for {len(missing)} of {len(facts)} partitions, "
+                f"the first {missing[0]}: it never committed there, or the offsets expired. Choose another "
+                "start, such as earliest",
+                partitions=[str(tp) for tp in missing],
+            )
+        return origins
+
+    def _bound_required(
+        self,
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> StartBoundRequiredError:
+        def offsets_from(bound: Bound) -> str:
+            starts = [_resolve(bound, one, committed, None) for one in facts]
+            if any(start is None for start in starts):
+                return "not possible: some partitions have no committed offset"
+            left = sum(
+                max(one.end - (start or 0), 0) for one, start in zip(facts, starts, strict=True)
+            )
+            return f"{left:,} offsets"
+
+        topics = sorted({one.tp.topic for one in facts})
+        choices = "; ".join(
+            f"{bound}: {offsets_from(bound)}" for bound in (Earliest(), Latest(), Committed())
+        )
+        return StartBoundRequiredError(
+            f"group {self._group} has never planned topic {', '.join(topics)}: say where it starts. Up to the "
+            f"ends of the logs each choice would read ({choices}); a time or a span before the cutoff are "
+            "possible too",
+            topics=topics,
+        )
+
+    def _scan(
+        self, questions: Sequence[PartitionQuestion], window: Window
+    ) -> dict[TopicPartition, ScanResult]:
+        wanted = {one.facts.tp: one.to_scan for one in questions if one.to_scan}
+        folds = {one.facts.tp: one.fold(window.cutoff_ms) for one in questions if one.to_scan}
+        if not wanted:
+            return {}
+        total = sum(offsets.count for offsets in wanted.values())
+        reader = RangeReader(
+            self._settings,
+            self._group,
+            window.isolation,
+            wanted,
+            stall_timeout_s=self._stall_timeout_s,
+        )
+        with reader:
+            for number, batch in enumerate(reader.timestamps()):
+                fold = folds[batch.tp]
+                fold.feed(batch.offsets, batch.timestamps_ms)
+                if fold.stopped:
+                    reader.stop(batch.tp)
+                if self._progress and number % _PROGRESS_BATCHES == 0:
+                    self._progress(_scanned(wanted, reader.positions), total)
+        if self._progress:
+            self._progress(total, total)
+        return {tp: fold.finish() for tp, fold in folds.items()}
+
+
+def _resolve(
+    bound: Bound,
+    facts: PartitionFacts,
+    committed: Mapping[TopicPartition, CommittedOffset | None],
+    found: int | None,
+) -> int | None:
+    offset = committed.get(facts.tp)
+    return resolve_start(
+        bound,
+        log_start=facts.log_start,
+        end=facts.end,
+        committed=None if offset is None else offset.offset,
+        found=found,
+    )
+
+
+def _scanned(
+    wanted: Mapping[TopicPartition, OffsetSet], positions: Mapping[TopicPartition, int]
+) -> int:
+    # Ranges differ in number, so an estimate by position within the whole: enough for a progress bar.
+    done = 0
+    for tp, offsets in wanted.items():
+        span = offsets.end - offsets.first
+        reached = min(max(positions.get(tp, offsets.first) - offsets.first, 0), span)
+        done += offsets.count * reached // span if span else 0
+    return done

@@ -1,0 +1,102 @@
+"""The broker goes away at each step: a bounded wait and a named error, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    CommitUnknownError,
+    KafkaOrderedOpsError,
+    LedgerUnavailableError,
+    ReadTimeoutError,
+)
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.embedded import EmbeddedKafka
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.logs import read_plan
+
+TOPIC = "orders"
+BASE_MS = 1_700_000_000_000
+WAIT_S = 3.0
+#: What a caller may get when nobody answers; all of them say that trying again is right.
+AWAY = (BrokerUnreachableError, LedgerUnavailableError, ReadTimeoutError, CommitUnknownError)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedKafka]:
+    """A broker of this test's own, with a topic of six records."""
+    with EmbeddedKafka() as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        new = NewTopic(TOPIC, num_partitions=1, config={"retention.ms": "-1"})
+        admin.create_topics([new])[TOPIC].result(30)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for second in (0, 10, 20, 5, 30, 15):
+            producer.produce(TOPIC, value=b"x", partition=0, timestamp=BASE_MS + second * 1000)
+        assert producer.flush(30) == 0
+        yield kafka
+
+
+def open_windows(kafka: EmbeddedKafka) -> OrderedWindows:
+    """The service with short bounds."""
+    return OrderedWindows(
+        {"bootstrap.servers": kafka.bootstrap, "socket.timeout.ms": 3_000},
+        "group",
+        timeout_s=WAIT_S,
+        lookup_timeout_s=WAIT_S,
+        stall_timeout_s=WAIT_S,
+    )
+
+
+def window(second: int) -> Window:
+    """Everything stamped before a second."""
+    return Window([TOPIC], datetime.fromtimestamp(BASE_MS / 1000 + second, UTC), start=Earliest())
+
+
+@pytest.mark.parametrize("fault", ["killed", pytest.param("hung", marks=pytest.mark.slow)])
+def test_a_broker_that_is_away_is_a_named_error_at_every_step(
+    broker: EmbeddedKafka, fault: str
+) -> None:
+    """Preview, plan, take-up, read, write-down, commit, list; afterwards the same window goes on."""
+    with open_windows(broker) as windows:
+        windows.commit(windows.plan(window(1), "first"))
+        plan = windows.plan(window(12), "w")
+        steps: dict[str, Callable[[], object]] = {
+            "preview": lambda: windows.preview(window(20)),
+            "plan": lambda: windows.plan(window(20), "other"),
+            "take up": lambda: windows.plan(window(12), "w"),
+            "write down": lambda: windows.write_down(plan, {}),
+            "commit": lambda: windows.commit(plan),
+            "list": windows.list,
+            "read": lambda: read_with_short_patience(windows, plan),
+        }
+        broker.kill() if fault == "killed" else broker.pause()
+        for step, call in steps.items():
+            with pytest.raises(KafkaOrderedOpsError) as caught:
+                call()
+            assert isinstance(caught.value, AWAY), f"{step}: {caught.value!r}"
+            assert caught.value.retriable
+        broker.restart() if fault == "killed" else broker.resume()
+    with open_windows(broker) as windows:
+        again = windows.plan(window(12), "w")
+        assert again.taken == plan.taken
+        assert len(read_plan(windows.settings, again)) == 2
+        windows.commit(again)
+
+
+def read_with_short_patience(windows: OrderedWindows, plan: WindowPlan) -> None:
+    """Reads a plan with the tests' short stall time."""
+    from kafka_ordered_ops.kafka.reader import RangeReader
+
+    with RangeReader(
+        windows.settings, plan.group, plan.isolation, plan.taken, stall_timeout_s=WAIT_S
+    ) as reader:
+        for _ in reader.batches():
+            pass

@@ -1,0 +1,572 @@
+"""The service on a real broker: planning, committing, and every rule of the ledger."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from kafka_ordered_ops.core import types as core
+from kafka_ordered_ops.core.bounds import AtTime, Bound, Committed, Earliest, Latest, Relative
+from kafka_ordered_ops.core.errors import (
+    CommittedOffsetMissingError,
+    ConfigError,
+    CutoffInFutureError,
+    ForeignCommitError,
+    GroupInUseError,
+    LedgerLostError,
+    RecordsLostError,
+    StartBoundRequiredError,
+    TopicRecreatedError,
+    UnknownTopicError,
+    UnknownWindowError,
+    WindowCoveredError,
+    WindowMismatchError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.offset_map import decode_offset_map
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    PlanContent,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets import CommittedOffset, read_committed_offsets
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic, Produce
+from tests.logs import LogWriter, Records, read_plan, visible_records, write_afresh
+
+BASE_MS = 1_700_000_000_000
+TIMEOUT_S = 30.0
+
+
+def at(seconds: float) -> datetime:
+    """A moment of the tests' time."""
+    return datetime.fromtimestamp(BASE_MS / 1000, UTC) + timedelta(seconds=seconds)
+
+
+def before(topic: str, seconds: float, start: Bound | None = None) -> Window:
+    """Everything of a topic stamped before a moment."""
+    return Window([topic], at(seconds), start=start)
+
+
+def offsets_of(records: Records) -> set[int]:
+    """The offsets of records of one partition."""
+    return {offset for _, _, offset in records}
+
+
+@pytest.fixture
+def ledger_topic(topic: MakeTopic) -> str:
+    """A ledger of this test's own, so that its other tests cannot be disturbed."""
+    return f"ledger-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def windows(bootstrap: str, group: str) -> Iterator[OrderedWindows]:
+    """The service, for a fresh group."""
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=60) as service:
+        yield service
+
+
+@pytest.fixture
+def orders(topic: MakeTopic, produce: Produce) -> str:
+    """One partition; seconds 0, 10, 20, 5, 30, 15 at offsets 0 to 5."""
+    name = topic()
+    seconds = [0, 10, 20, 5, 30, 15]
+    produce((name, 0, None, b"x", BASE_MS + s * 1000, ()) for s in seconds)
+    return name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_visible_record_is_in_exactly_one_window(
+    bootstrap: str, topic: MakeTopic, group: str, seed: int
+) -> None:
+    """Random topics and windows: out-of-order times, ties, empty partitions, aborted transactions."""
+    random = Random(seed)
+    topics = {topic(partitions=random.randint(1, 8)): 0 for _ in range(random.randint(1, 3))}
+    writer = LogWriter(bootstrap, random)
+    delivered: Records = {}
+    settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
+    with OrderedWindows(settings, group) as windows, Lookup(settings) as lookup:
+        facts = lookup.topics(topics)
+        every = [core.TopicPartition(name, p) for name in topics for p in facts[name].partitions]
+        # Some partitions stay empty.
+        written = [(tp.topic, tp.partition) for tp in every if random.random() < 0.8] or [
+            (every[0].topic, every[0].partition)
+        ]
+        for number in range(5):
+            low = BASE_MS + number * 10_000
+            writer.write(written, count=150, low_ms=low - 15_000, high_ms=low + 15_000)
+            window = Window(list(topics), at(number * 10), start=Earliest())
+            plan = windows.plan(window, f"w{number}")
+            ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
+            expected = {
+                key: time_ms
+                for key, time_ms in visible_records(bootstrap, ends).items()
+                if time_ms < plan.cutoff_ms and key not in delivered
+            }
+            assert read_plan(windows.settings, plan) == expected
+            if random.random() < 0.3:
+                windows.abandon(plan.window_id)
+                continue
+            delivered |= expected
+            windows.commit(plan)
+        last = windows.plan(Window(list(topics), at(1_000), start=Earliest()), "last")
+        delivered |= read_plan(windows.settings, last)
+        windows.commit(last)
+        ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
+        assert delivered == visible_records(bootstrap, ends)
+        committed = read_committed_offsets(windows.settings, group, every, timeout_s=TIMEOUT_S)
+        assert {tp: one.offset if one else None for tp, one in committed.items()} == ends
+
+
+def test_a_window_takes_stragglers_and_leaves_the_rest(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """Before second 12: offsets 0, 1 and the straggler 3; the rest comes with the next window, as late."""
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == {0, 1, 3}
+    assert plan.status is WindowStatus.PLANNED
+    assert windows.commit(plan).status is WindowStatus.COMMITTED
+    rest = windows.plan(before(orders, 100), "rest")
+    assert offsets_of(read_plan(windows.settings, rest)) == {2, 4, 5}
+
+
+def test_a_preview_is_the_plan_and_writes_nothing(
+    bootstrap: str, group: str, orders: str, ledger_topic: str
+) -> None:
+    """No ledger topic is made, no claim, and no topic by asking for one that does not exist."""
+    with OrderedWindows(
+        {"bootstrap.servers": bootstrap}, group, ledger_topic=ledger_topic
+    ) as windows:
+        preview = windows.preview(before(orders, 12, Earliest()))
+        with pytest.raises(UnknownTopicError):
+            windows.preview(before(f"{orders}-unknown", 12, Earliest()))
+        listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+        assert ledger_topic not in listed
+        assert f"{orders}-unknown" not in listed
+        with pytest.raises(ConfigError, match="preview"):
+            windows.commit(preview)
+        assert [part.taken for part in preview] == [OffsetSet.of((0, 2), (3, 4))]
+        planned = windows.plan(before(orders, 12, Earliest()))
+        assert [part.taken for part in planned] == [part.taken for part in preview]
+
+
+def test_the_same_id_takes_up_the_same_plan(
+    windows: OrderedWindows, orders: str, produce: Produce
+) -> None:
+    """Records that arrive in between do not change it; the attempt rises, and the older may not commit."""
+    first = windows.plan(before(orders, 12, Earliest()), "w")
+    produce([(orders, 0, None, b"late", BASE_MS, ())])
+    second = windows.plan(before(orders, 12), "w")
+    assert (second.attempt, second.claim_id) == (2, first.claim_id)
+    assert second.taken == first.taken
+    with pytest.raises(WindowSupersededError, match="attempt 1"):
+        windows.commit(first)
+    windows.commit(second)
+    # Committed is committed, whoever asks again.
+    assert windows.commit(first).status is WindowStatus.COMMITTED
+
+
+def test_another_question_under_the_same_id_is_refused(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """The differing fields are named."""
+    windows.plan(before(orders, 12, Earliest()), "w")
+    with pytest.raises(WindowMismatchError, match="cutoff") as caught:
+        windows.plan(before(orders, 13, Earliest()), "w")
+    assert set(caught.value.differences) == {"cutoff"}
+    with pytest.raises(WindowMismatchError, match="start"):
+        windows.plan(before(orders, 12, Latest()), "w")
+
+
+def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, orders: str) -> None:
+    """Its old plan can no longer commit, also when the id was planned anew."""
+    old = windows.plan(before(orders, 12, Earliest()), "w")
+    windows.abandon("w")
+    windows.abandon("w")
+    with pytest.raises(WindowSupersededError):
+        windows.commit(old)
+    # The origin that nothing was committed from may be chosen anew.
+    with pytest.raises(StartBoundRequiredError):
+        windows.plan(before(orders, 100), "other")
+    other = windows.plan(before(orders, 100, Earliest()), "other")
+    assert other.offsets == 6
+    new = windows.plan(before(orders, 12), "w")
+    assert new.content is PlanContent.COVERED
+    assert new.claim_id != old.claim_id
+    with pytest.raises(WindowSupersededError, match="claim"):
+        windows.commit(old)
+    windows.commit(other)
+    with pytest.raises(WindowSupersededError, match="Replay"):
+        windows.abandon("other")
+
+
+def test_windows_commit_in_any_order(windows: OrderedWindows, orders: str) -> None:
+    """A later window first: the committed offset waits, the offset map and the ledger know the rest."""
+    early = windows.plan(before(orders, 12, Earliest()), "early")
+    late = windows.plan(before(orders, 100), "late")
+    assert late.stepped_around == ("early",)
+    windows.commit(late)
+    tp = core.TopicPartition(orders, 0)
+    [found] = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10).values()
+    assert found is not None
+    offset_map = decode_offset_map(found.metadata)
+    assert offset_map is not None
+    assert (found.offset, offset_map.base) == (0, 0)
+    assert offset_map.beyond == OffsetSet.of((2, 3), (4, 6))
+    windows.commit(early)
+    [found] = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10).values()
+    assert found is not None
+    assert found.offset == 6
+
+
+def test_a_plain_consumer_goes_on_where_the_windows_stopped(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """The group's ordinary committed offset is moved along, for lag monitors and take-overs."""
+    windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": windows.group, "enable.auto.commit": False}
+    )
+    [committed] = consumer.committed([TopicPartition(orders, 0)], timeout=TIMEOUT_S)
+    consumer.close()
+    assert committed.offset == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (Earliest(), {0, 1, 2, 3, 4, 5}),
+        (Latest(), set()),
+        (AtTime(BASE_MS + 15_000), {2, 3, 4, 5}),
+        # Relative to the cutoff (second 35), never to now.
+        (Relative(15_000), {2, 3, 4, 5}),
+        (AtTime(BASE_MS + 3_600_000), set()),
+    ],
+)
+def test_the_start_bound_is_resolved_once(
+    windows: OrderedWindows, orders: str, start: Bound, expected: set[int]
+) -> None:
+    """Each kind of bound; what lies below the origin is never read, also not by later windows."""
+    plan = windows.plan(before(orders, 35, start), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == expected
+    windows.commit(plan)
+    assert windows.plan(before(orders, 200), "next").offsets == 0
+
+
+def test_the_committed_offset_as_start(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """What an ordinary consumer committed is where the windows begin; without one there is a named error."""
+    with pytest.raises(CommittedOffsetMissingError, match=r"\[0\]"):
+        windows.plan(before(orders, 100, Committed()), "w")
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    consumer.commit(offsets=[TopicPartition(orders, 0, 4)], asynchronous=False)
+    consumer.close()
+    plan = windows.plan(before(orders, 100, Committed()), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == {4, 5}
+    windows.commit(plan)
+
+
+def test_a_first_plan_without_a_start_says_what_each_choice_would_read(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(StartBoundRequiredError, match=r"earliest: 6 offsets; latest: 0 offsets"):
+        windows.plan(before(orders, 12))
+
+
+def test_partitions_that_appear_later_start_at_earliest(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """Whatever the first window's start bound was: nothing written to them may be missed."""
+    windows.commit(windows.plan(before(orders, 12, Latest()), "w"))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [done] = admin.create_partitions([NewPartitions(orders, 2)]).values()
+    done.result(TIMEOUT_S)
+    write_afresh(bootstrap, orders, 1, [BASE_MS])
+    plan = windows.plan(before(orders, 50, Latest()), "next")
+    assert {key[1:] for key in read_plan(windows.settings, plan)} == {(1, 0)}
+    assert "starts at earliest" in plan.notes[0]
+
+
+def test_topics_that_come_to_match_a_pattern_start_at_earliest(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce
+) -> None:
+    """Also when the window asks for latest; excluded ones stay out."""
+    stem = f"match-{uuid.uuid4().hex[:8]}"
+    topic(f"{stem}-a")
+    topic(f"{stem}-skip")
+
+    def matching(seconds: int) -> Window:
+        return Window([f"^{stem}-.*"], at(seconds), start=Latest(), exclude=[f"{stem}-skip"])
+
+    windows.commit(windows.plan(matching(1), "w"))
+    topic(f"{stem}-b")
+    for name in ("a", "b", "skip"):
+        produce([(f"{stem}-{name}", 0, None, b"x", BASE_MS, ())])
+    plan = windows.plan(matching(2), "next")
+    assert {key[0] for key in read_plan(windows.settings, plan)} == {f"{stem}-a", f"{stem}-b"}
+
+
+def test_empty_is_not_covered(windows: OrderedWindows, orders: str, topic: MakeTopic) -> None:
+    """Nothing happened: empty. Others took it all: covered, and refused where that is asked for."""
+    windows.commit(windows.plan(before(orders, 100, Earliest()), "all"))
+    assert windows.plan(before(orders, 200), "later").content is PlanContent.EMPTY
+    assert windows.plan(before(orders, 50), "earlier").content is PlanContent.COVERED
+    with pytest.raises(WindowCoveredError, match="Replay"):
+        windows.plan(before(orders, 60), "strict", on_covered=OnCovered.FAIL)
+    nothing = topic()
+    assert windows.plan(before(nothing, 5, Earliest()), "n").content is PlanContent.EMPTY
+
+
+def test_a_committed_window_can_be_replayed(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """The same offsets, no new commit; a clear error once retention has taken them."""
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    with pytest.raises(UnknownWindowError, match="not committed"):
+        windows.replay("w")
+    windows.commit(plan)
+    again = windows.replay("w")
+    assert read_plan(windows.settings, again) == read_plan(windows.settings, plan)
+    assert windows.commit(again).status is WindowStatus.COMMITTED
+    delete_before(bootstrap, orders, 1)
+    with pytest.raises(RecordsLostError, match="replayed") as caught:
+        windows.replay("w")
+    assert caught.value.lost == {f"{orders}[0]": [(0, 1)]}
+
+
+def test_records_that_retention_took_are_an_error_or_written_down(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """Before planning: a named error with the ranges; with warn, lost once and never again."""
+    windows.commit(windows.plan(before(orders, 1, Earliest()), "w"))
+    delete_before(bootstrap, orders, 3)
+    with pytest.raises(RecordsLostError, match="warn") as caught:
+        windows.plan(before(orders, 100), "next")
+    assert caught.value.lost == {f"{orders}[0]": [(1, 3)]}
+    tolerant = Window([orders], at(100), on_data_loss=OnDataLoss.WARN)
+    plan = windows.plan(tolerant, "next")
+    assert plan.lost == {core.TopicPartition(orders, 0): OffsetSet.of((1, 3))}
+    assert offsets_of(read_plan(windows.settings, plan)) == {3, 4, 5}
+    windows.commit(plan)
+    assert windows.plan(before(orders, 200), "after").lost == {}
+
+
+def test_loss_between_plan_and_retry_is_found_when_the_plan_is_taken_up(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """It belongs to the window whose offsets are gone."""
+    windows.plan(before(orders, 100, Earliest()), "w")
+    delete_before(bootstrap, orders, 2)
+    with pytest.raises(RecordsLostError):
+        windows.plan(before(orders, 100), "w")
+    plan = windows.plan(Window([orders], at(100), on_data_loss=OnDataLoss.WARN), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == {2, 3, 4, 5}
+    windows.commit(plan)
+
+
+def test_expired_offsets_are_restored(bootstrap: str, windows: OrderedWindows, orders: str) -> None:
+    """Committed offset missing, ledger present: progress is kept, said, and written again for all."""
+    windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_consumer_groups([windows.group])[windows.group].result(TIMEOUT_S)
+    plan = windows.plan(before(orders, 25), "next")
+    assert offsets_of(read_plan(windows.settings, plan)) == {2, 5}
+    assert "expired" in plan.notes[0]
+    windows.commit(plan)
+    tp = core.TopicPartition(orders, 0)
+    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10)[tp]
+    assert found is not None
+    assert found.offset == 4
+
+
+def test_a_foreign_commit_is_noticed(bootstrap: str, windows: OrderedWindows, orders: str) -> None:
+    """At plan and at commit: what was known, what was found."""
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    windows.commit(plan)
+    open_plan = windows.plan(before(orders, 18), "open")
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    consumer.commit(offsets=[TopicPartition(orders, 0, 5)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(ForeignCommitError) as at_plan:
+        windows.plan(before(orders, 100), "next")
+    with pytest.raises(ForeignCommitError) as at_commit:
+        windows.commit(open_plan)
+    assert at_plan.value.moved == at_commit.value.moved == {f"{orders}[0]": (2, 5)}
+
+
+def test_a_group_with_live_members_is_refused(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """At plan and at commit, the members named."""
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": windows.group, "client.id": "intruder"}
+    )
+    consumer.subscribe([orders])
+    for _ in range(100):
+        consumer.poll(0.2)
+        if consumer.assignment():
+            break
+    try:
+        with pytest.raises(GroupInUseError, match="intruder"):
+            windows.commit(plan)
+        with pytest.raises(GroupInUseError, match="intruder"):
+            windows.plan(before(orders, 20), "next")
+    finally:
+        consumer.close()
+    windows.commit(plan)
+
+
+def test_a_recreated_topic_is_not_read_as_the_old_one(
+    bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
+) -> None:
+    """Offsets of the old one mean nothing: an error at plan and at commit."""
+    name = topic()
+    produce([(name, 0, None, b"old", BASE_MS, ())] * 3)
+    windows.commit(windows.plan(before(name, 1, Earliest()), "w"))
+    produce([(name, 0, None, b"old", BASE_MS + 5_000, ())] * 3)
+    plan = windows.plan(before(name, 10), "open")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(TIMEOUT_S)
+    wait_until_gone(bootstrap, name)
+    topic(name)
+    write_afresh(bootstrap, name, 0, [BASE_MS] * 9)
+    with pytest.raises(TopicRecreatedError):
+        windows.plan(before(name, 20), "next")
+    with pytest.raises(TopicRecreatedError):
+        windows.commit(plan)
+
+
+def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> None:
+    """Commits of ours and no state in the ledger: never the start bound again."""
+    settings = {"bootstrap.servers": bootstrap}
+    old, new = (f"ledger-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    with OrderedWindows(settings, group, ledger_topic=old) as windows:
+        windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
+    with (
+        OrderedWindows(settings, group, ledger_topic=new) as windows,
+        pytest.raises(LedgerLostError, match="new group"),
+    ):
+        windows.plan(before(orders, 20, Earliest()), "next")
+
+
+def test_a_cutoff_in_the_future_is_refused_unless_allowed(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """Records before it may still be written."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with pytest.raises(CutoffInFutureError):
+        windows.plan(Window([orders], tomorrow, start=Earliest()))
+    plan = windows.plan(Window([orders], tomorrow, start=Earliest(), allow_future_cutoff=True))
+    assert plan.offsets == 6
+
+
+def test_open_transactions_end_a_window_at_the_last_stable_offset(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """What is behind an open transaction comes with a later window; uncommitted readers get it at once."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"tx-{orders}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(orders, value=b"open", partition=0, timestamp=BASE_MS)
+    producer.flush(TIMEOUT_S)
+    plan = windows.plan(before(orders, 100, Earliest()), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == {0, 1, 2, 3, 4, 5}
+    windows.commit(plan)
+    producer.commit_transaction(TIMEOUT_S)
+    rest = windows.plan(before(orders, 200), "rest")
+    assert offsets_of(read_plan(windows.settings, rest)) == {6}
+    windows.commit(rest)
+    state = windows.state()
+    assert state is not None
+    # The marker at the end is done as well: progress never sticks on one.
+    assert [partition.base for _, partition in state] == [8]
+
+
+def test_a_plan_larger_than_one_record_is_split_and_read_back(
+    bootstrap: str, windows: OrderedWindows, topic: MakeTopic
+) -> None:
+    """Sixty thousand ranges: more than 512 KiB of state, in parts; shrinking leaves no part behind."""
+    name = topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for n in range(240_000):
+        while True:
+            try:
+                producer.produce(name, partition=0, timestamp=BASE_MS + (n % 2) * 10_000)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(TIMEOUT_S) == 0
+    plan = windows.plan(before(name, 1, Earliest()), "odd")
+    assert len(plan.partitions[0].taken) == 120_000
+    windows.commit(plan)
+    with OrderedWindows(windows.settings, windows.group) as other:
+        assert other.show("odd").plan.taken == plan.taken
+        rest = other.plan(before(name, 100), "even")
+        other.commit(rest)
+    with OrderedWindows(windows.settings, windows.group) as third:
+        state = third.state()
+        assert state is not None
+        assert [partition.base for _, partition in state] == [240_000]
+
+
+def test_the_metadata_of_others_does_no_harm(
+    bootstrap: str, windows: OrderedWindows, orders: str
+) -> None:
+    """Any text another program left with its commit."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    foreign = TopicPartition(orders, 0, 3, metadata="bgABAAk= host-1:4711")
+    consumer.commit(offsets=[foreign], asynchronous=False)
+    consumer.close()
+    tp = core.TopicPartition(orders, 0)
+    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10)[tp]
+    assert isinstance(found, CommittedOffset)
+    plan = windows.plan(before(orders, 100, Committed()), "w")
+    assert offsets_of(read_plan(windows.settings, plan)) == {3, 4, 5}
+    windows.commit(plan)
+
+
+def test_the_block_of_open_commits_only_when_it_ends_well(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """An exception leaves the window planned, to be taken up again."""
+    window = before(orders, 12, Earliest())
+    with pytest.raises(ZeroDivisionError), windows.open(window, "w"):
+        raise ZeroDivisionError
+    assert windows.show("w").status is WindowStatus.PLANNED
+    with windows.open(window, "w") as plan:
+        assert plan.attempt == 2
+    assert windows.show("w").status is WindowStatus.COMMITTED
+    assert [record.plan.window_id for record in windows.list()] == ["w"]
+
+
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    """Moves the log start, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [done] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    done.result(TIMEOUT_S)
+
+
+def wait_until_gone(bootstrap: str, topic: str) -> None:
+    """Until the broker has forgotten a deleted topic."""
+    import time
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + TIMEOUT_S
+    while topic in admin.list_topics(timeout=10).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
