@@ -1,0 +1,36 @@
+"""Where downloads and generated files are kept between runs, and how processes share them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE_VARIABLE = "KAFKA_ORDERED_OPS_CACHE"
+
+
+def cache_dir() -> Path:
+    """The cache folder of this user, made if need be."""
+    explicit = os.environ.get(CACHE_VARIABLE)
+    if explicit:
+        folder = Path(explicit).expanduser().absolute()
+    else:
+        # The XDG rules say to ignore a relative path.
+        xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (xdg if xdg.is_absolute() else Path.home() / ".cache") / "kafka-ordered-ops"
+    # Java code is run from here: nobody else may put any in.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Holds the lock `name` among all processes of this cache.
+
+    The kernel frees it when its holder dies, so a killed process leaves nothing to clean up.
+    """
+    with (cache_dir() / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,35 @@
+"""What can go wrong with the embedded broker.
+
+::
+
+    EmbeddedKafkaError
+      JarsError            the class path is not exactly the committed list, or cannot be downloaded
+      JavaNotFoundError    no Java of at least the version that the broker needs
+      BrokerStartError     the broker's process ended, or did not answer in time; `log_tail` says why
+"""
+
+from __future__ import annotations
+
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+
+
+class EmbeddedKafkaError(KafkaOrderedOpsError):
+    """The embedded broker cannot do what was asked of it."""
+
+
+class JarsError(EmbeddedKafkaError):
+    """The broker's jars are missing, altered, too many, or cannot be downloaded; `problems` lists them."""
+
+    problems: tuple[str, ...]
+
+
+class JavaNotFoundError(EmbeddedKafkaError):
+    """No usable Java; `tried` lists every place that was looked at, and what was there."""
+
+    tried: tuple[str, ...]
+
+
+class BrokerStartError(EmbeddedKafkaError):
+    """The broker did not come up; `log_tail` holds the last lines it wrote."""
+
+    log_tail: str

@@ -1,0 +1,139 @@
+"""The broker's class path: exactly the files of ``jars.sha256``, or an error.
+
+The list is the lock: one line for each jar, its hash and its path in a Maven repository, from which its
+coordinates follow. A start needs no dependency resolution, only files that match. They are hashed before
+*every* start, because a download tool that finds a bad checksum may do no more than warn, and because a
+cache folder is writable.
+
+To move to another Kafka, change `KAFKA_VERSION` and run ``make jars``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+from kafka_ordered_ops.embedded.cache import cache_dir, locked
+from kafka_ordered_ops.embedded.errors import JarsError
+
+KAFKA_VERSION = "4.3.0"
+
+#: What the list is resolved from. The logger is not among Kafka's own dependencies; without it the
+#: broker is silent, and a failed start has no explanation. (Kafka speaks the SLF4J 1.7 interface.)
+ROOTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+
+#: The committed list.
+LIST = Path(__file__).with_name("jars.sha256")
+
+#: About 50 small files: the time goes into round trips, not into bytes.
+_PARALLEL_DOWNLOADS = 8
+DOWNLOAD_TIMEOUT_S = 60
+
+
+def class_path() -> list[Path]:
+    """The verified jars, downloaded if this is the first time."""
+    listed = read_list(LIST)
+    # The folder is named for the list, so that versions live side by side and never mix.
+    name = hashlib.sha256(LIST.read_bytes()).hexdigest()[:16]
+    folder = cache_dir() / f"kafka-{KAFKA_VERSION}-{name}"
+    if not folder.is_dir():
+        with locked("jars"):
+            # Another process may have been the first to get the lock.
+            if not folder.is_dir():
+                _download(listed, folder)
+    verify(folder, listed)
+    return [folder / path for path in listed]
+
+
+def read_list(file: Path) -> dict[str, str]:
+    """The hash of each jar by its path, in the order of the class path."""
+    pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+    return {path: digest for digest, path in pairs}
+
+
+def verify(folder: Path, listed: Mapping[str, str]) -> None:
+    """Raises `JarsError` unless `folder` holds exactly the listed jars, byte for byte."""
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.jar")}
+    problems = [f"not in the list: {path}" for path in sorted(found - listed.keys())]
+    for path, wanted in listed.items():
+        if path not in found:
+            problems.append(f"missing: {path}")
+        elif (digest := sha256(folder / path)) != wanted:
+            problems.append(f"altered: {path} (SHA-256 {digest}, wanted {wanted})")
+    if problems:
+        raise JarsError(
+            f"The embedded broker's jars in {folder} are not the ones in the committed list: "
+            f"{'; '.join(problems)}. If nobody changed them on purpose, delete the folder; "
+            "the next start downloads it again.",
+            problems=tuple(problems),
+        )
+
+
+def sha256(file: Path) -> str:
+    """The hash of a file, as the list writes it."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _download(listed: Mapping[str, str], folder: Path) -> None:
+    """Fetches every listed jar into `folder`, which appears complete and verified or not at all."""
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _fetch([_coordinates(path) for path in listed], staging)
+        verify(staging, listed)
+        staging.rename(folder)
+    finally:
+        # Gone after the rename; what is left of a failed download has no further use.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
+    try:
+        from jgo.config import GlobalSettings
+        from jgo.constants import MAVEN_CENTRAL_URL
+        from jgo.maven import MavenContext
+    except ImportError as error:
+        raise JarsError(
+            "The embedded broker must be downloaded once, and that needs jgo: "
+            "pip install 'kafka-ordered-ops[embedded]'",
+            problems=("jgo is not installed",),
+        ) from error
+    # A mirror that the user has configured for jgo comes first: Maven Central may be out of reach.
+    # What arrives from where makes no difference, since every byte is checked.
+    mirrors = {**GlobalSettings.load().repositories, "central": MAVEN_CENTRAL_URL}
+    context = MavenContext(
+        repo_cache=repository,
+        local_repos=[],
+        remote_repos=mirrors,
+        timeout=DOWNLOAD_TIMEOUT_S,
+    )
+
+    def fetch(coordinate: tuple[str, str, str]) -> str | None:
+        group, artifact, version = coordinate
+        try:
+            context.project(group, artifact).at_version(version).artifact().resolve()
+        except Exception as error:  # noqa: BLE001 - jgo lets its HTTP library's errors through, and plain RuntimeError
+            return f"{group}:{artifact}:{version}: {error}"
+        return None
+
+    with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+        problems = tuple(problem for problem in pool.map(fetch, coordinates) if problem)
+    if problems:
+        raise JarsError(
+            f"{len(problems)} of the embedded broker's {len(coordinates)} jars could not be "
+            f"downloaded, the first: {problems[0]}. Maven Central, or a mirror named in jgo's "
+            "settings, must be in reach for the first start.",
+            problems=problems,
+        )
+
+
+def _coordinates(path: str) -> tuple[str, str, str]:
+    *group, artifact, version, _file = PurePosixPath(path).parts
+    return ".".join(group), artifact, version

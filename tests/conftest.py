@@ -1,0 +1,219 @@
+"""A real broker for the tests, fresh topics and groups on it, and how many random examples to try."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import re
+import time
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import HealthCheck, settings
+
+from kafka_ordered_ops.embedded import EmbeddedKafka
+
+BOOTSTRAP_VARIABLE = "KAFKA_ORDERED_OPS_TEST_BOOTSTRAP"
+
+# Kafka 4, as the embedded one: transactions and groups follow other rules in Kafka 3.
+_IMAGE = "confluentinc/cp-kafka:8.1.0"
+
+_TIMEOUT_S = 30.0
+_DOCKER_TIMEOUT_S = 5
+
+# A topic's name may have 249 characters, and a parametrised test's can be longer.
+_NAME_LENGTH = 100
+
+# No deadline: on a busy machine it fails for reasons that no example can reproduce.
+# print_blob: the line it prints replays a failure on another machine.
+settings.register_profile("dev", deadline=None, print_blob=True)
+# A fresh checkout has no earlier failures to replay, and nobody keeps the ones it finds.
+settings.register_profile("ci", settings.get_profile("dev"), database=None)
+settings.register_profile(
+    "nightly",
+    settings.get_profile("ci"),
+    max_examples=2_000,
+    # Large examples are the point of the long run.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+#: ``(topic, partition, key, value, timestamp in ms, headers)``. Partition None: the client chooses;
+#: timestamp None: it takes the time of day.
+Record = tuple[
+    str,
+    int | None,
+    bytes | None,
+    bytes | None,
+    int | None,
+    Sequence[tuple[str, bytes | None]],
+]
+
+
+class MakeTopic(Protocol):
+    """Creates a topic and returns its name, which is a new one unless given."""
+
+    def __call__(
+        self,
+        name: str | None = None,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str: ...
+
+
+class Produce(Protocol):
+    """Writes the records and waits until all are stored; returns their offsets, in the same order."""
+
+    def __call__(self, records: Iterable[Record]) -> list[int]: ...
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    """The address of a real broker: the one named in the environment, one in Docker, or our own."""
+    if named := os.environ.get(BOOTSTRAP_VARIABLE):
+        yield named
+        return
+    with _broker_in_docker() if _docker_answers() else EmbeddedKafka() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture
+def topic(_admin: AdminClient, request: pytest.FixtureRequest) -> MakeTopic:
+    """Makes topics of this test's own.
+
+    Nothing expires in them unless `config` says so: a record with an old timestamp would be deleted by
+    Kafka's default retention within seconds.
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:_NAME_LENGTH]
+
+    def make(
+        name: str | None = None,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        name = name or f"{stem}-{uuid.uuid4().hex[:12]}"
+        new = NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=1,
+            config={"retention.ms": "-1", **(config or {})},
+        )
+        _admin.create_topics([new])[name].result(_TIMEOUT_S)
+        _wait_until_usable(_admin, name, partitions)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """The name of a consumer group that nobody has used."""
+    return f"{request.node.originalname}-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def produce(bootstrap: str) -> Produce:
+    """Writes records, in order and each once, and waits until the broker has stored them."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+    def write(records: Iterable[Record]) -> list[int]:
+        failures: list[KafkaError] = []
+        offsets: dict[int, int] = {}
+
+        def on_delivery(index: int, error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+            elif (offset := message.offset()) is not None:
+                offsets[index] = offset
+
+        for index, (name, partition, key, value, timestamp_ms, headers) in enumerate(records):
+            # The client takes an absent argument for "choose", and refuses None.
+            chosen: dict[str, Any] = {}
+            if partition is not None:
+                chosen["partition"] = partition
+            if timestamp_ms is not None:
+                chosen["timestamp"] = timestamp_ms
+            producer.produce(
+                name,
+                value=value,
+                key=key,
+                headers=list(headers),
+                on_delivery=functools.partial(on_delivery, index),
+                **chosen,
+            )
+            producer.poll(0)
+        left = producer.flush(_TIMEOUT_S)
+        assert (failures, left) == ([], 0)
+        return [offsets[index] for index in sorted(offsets)]
+
+    return write
+
+
+def _wait_until_usable(admin: AdminClient, name: str, partitions: int) -> None:
+    """A topic exists before its partitions have leaders, and a client may be told either."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        # Without a name, because asking about one topic can create it.
+        found = admin.list_topics(timeout=_TIMEOUT_S).topics.get(name)
+        if (
+            found is not None
+            and len(found.partitions) == partitions
+            and all(part.leader >= 0 for part in found.partitions.values())
+        ):
+            return
+        assert time.monotonic() < deadline, f"{name} has no leaders after {_TIMEOUT_S} s"
+        time.sleep(0.02)
+
+
+class _HasBootstrap(Protocol):
+    @property
+    def bootstrap(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class _Address:
+    bootstrap: str
+
+
+def _docker_answers() -> bool:
+    """Whether an engine stands behind the Docker client, and not just the client is installed."""
+    import docker
+    from docker.errors import DockerException
+
+    with warnings.catch_warnings():
+        # Where nobody listens, the client drops its socket without closing it; collected here, so that
+        # the warning is not laid at some later test's door.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            client = docker.from_env(timeout=_DOCKER_TIMEOUT_S)
+            client.close()
+        except DockerException:
+            return False
+        finally:
+            gc.collect()
+    # Connecting includes asking the engine for its version.
+    return True
+
+
+@contextmanager
+def _broker_in_docker() -> Iterator[_HasBootstrap]:
+    from testcontainers.community.kafka import KafkaContainer
+
+    with KafkaContainer(_IMAGE).with_kraft() as container:
+        yield _Address(container.get_bootstrap_server())
