@@ -256,7 +256,7 @@ class OrderedWindows:
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
         """
         self._check_committable(plan)
-        if staged is not None and plan.status is WindowStatus.PLANNED:
+        if staged is not None and plan.status.is_open:
             plan = self.write_down(plan, staged.to_json())
         now_ms = self._now_ms()
 
@@ -271,7 +271,8 @@ class OrderedWindows:
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
         """Makes a committed window's output visible, and writes that down."""
         staged.publish()
-        return self._update(plan, lambda view, _: decisions.publish(view, plan)).plan
+        result = dict(staged.to_json())
+        return self._update(plan, lambda view, _: decisions.publish(view, plan, result)).plan
 
     def abandon(self, window_id: str) -> WindowRecord:
         """Gives an open window's offsets free for others; its tries can no longer commit.

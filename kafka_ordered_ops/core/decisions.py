@@ -203,7 +203,8 @@ def write_down(view: GroupView, plan: WindowPlan, result: Any) -> Change | Windo
         UnknownWindowError, WindowSupersededError
     """
     record = _owned(view, plan)
-    if record.status is not WindowStatus.PLANNED:
+    # Written again when the output of an earlier try is gone: the newest result counts.
+    if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
         return record
     written = replace(record, plan=replace(record.plan, status=WindowStatus.WRITTEN), result=result)
     return Change(state=_next(_state(view)), record=written)
@@ -253,8 +254,8 @@ def commit(
     )
 
 
-def publish(view: GroupView, plan: WindowPlan) -> Change | WindowRecord:
-    """The sink has made the committed window visible.
+def publish(view: GroupView, plan: WindowPlan, result: Any) -> Change | WindowRecord:
+    """The sink has made the committed window visible; its newest result is kept.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -262,10 +263,12 @@ def publish(view: GroupView, plan: WindowPlan) -> Change | WindowRecord:
     record = known_window(view, plan.window_id)
     if record.plan.claim_id != plan.claim_id or not record.status.is_done:
         raise _superseded(record, plan)
-    if record.status is WindowStatus.PUBLISHED:
+    if record.status is WindowStatus.PUBLISHED and record.result == result:
         return record
     published = replace(record.plan, status=WindowStatus.PUBLISHED)
-    return Change(state=_next(_state(view)), record=replace(record, plan=published))
+    return Change(
+        state=_next(_state(view)), record=replace(record, plan=published, result=result)
+    )
 
 
 def abandon(view: GroupView, window_id: str) -> Change | WindowRecord:

@@ -1,0 +1,148 @@
+"""Bringing a window from wherever an earlier try left it to published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic, Produce
+from tests.test_windows import BASE_MS, at
+
+
+@dataclass
+class Shelf:
+    """A sink in memory: what is staged by attempt, what is published by window."""
+
+    staged: dict[str, str] = field(default_factory=dict)
+    published: dict[str, str] = field(default_factory=dict)
+    jobs: int = 0
+
+    def write(self, plan: WindowPlan) -> Output:
+        """The user's job."""
+        self.jobs += 1
+        name = f"{plan.window_id}/{plan.claim_id}-{plan.attempt}-{self.jobs}"
+        self.staged[name] = plan.window_id
+        return Output(self, name)
+
+    def reopen(self, result: Mapping[str, Any]) -> Output | None:
+        """What an earlier try wrote, if it is still there."""
+        name = result.get("name")
+        if name in self.staged or name in self.published.values():
+            return Output(self, str(name))
+        return None
+
+
+@dataclass
+class Output:
+    """One try's output on a shelf."""
+
+    shelf: Shelf
+    name: str
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger keeps."""
+        return {"name": self.name}
+
+    def publish(self) -> None:
+        """Idempotent."""
+        window_id = self.shelf.staged.pop(self.name, None)
+        if window_id is not None:
+            self.shelf.published[window_id] = self.name
+        elif self.name not in self.shelf.published.values():
+            raise SinkError(f"{self.name} is gone")
+
+
+@pytest.fixture
+def windows(bootstrap: str, group: str) -> Iterator[OrderedWindows]:
+    """The service, for a fresh group."""
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as service:
+        yield service
+
+
+@pytest.fixture
+def window(topic: MakeTopic, produce: Produce) -> Window:
+    """Three records in one partition."""
+    name = topic()
+    produce((name, 0, None, b"x", BASE_MS + n, ()) for n in range(3))
+    return Window([name], at(100), start=Earliest())
+
+
+def test_a_window_is_delivered_once(windows: OrderedWindows, window: Window) -> None:
+    """Job, commit, publish; again, the same window: nothing runs."""
+    shelf = Shelf()
+    first = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (first.ran, first.record.status) == (True, WindowStatus.PUBLISHED)
+    second = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (second.ran, second.record) == (False, first.record)
+    assert (shelf.jobs, list(shelf.published)) == (1, ["w"])
+
+
+def test_a_written_window_is_only_committed(windows: OrderedWindows, window: Window) -> None:
+    """The job of the try that died is not run again."""
+    shelf = Shelf()
+    plan = windows.plan(window, "w")
+    windows.write_down(plan, shelf.write(plan).to_json())
+    retry = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (retry.ran, shelf.jobs) == (False, 1)
+    assert retry.record.status is WindowStatus.PUBLISHED
+
+
+def test_a_committed_window_is_only_published(windows: OrderedWindows, window: Window) -> None:
+    """Between commit and publish nothing is lost."""
+    shelf = Shelf()
+    plan = windows.plan(window, "w")
+    windows.write_down(plan, shelf.write(plan).to_json())
+    windows.commit(plan)
+    retry = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (retry.ran, shelf.jobs) == (False, 1)
+    assert list(shelf.published) == ["w"]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_output_that_is_gone_is_written_again(
+    windows: OrderedWindows, window: Window, committed: bool
+) -> None:
+    """The newest result is the one the ledger keeps, so that a third try runs nothing."""
+    shelf = Shelf()
+    plan = windows.plan(window, "w")
+    windows.write_down(plan, shelf.write(plan).to_json())
+    if committed:
+        windows.commit(plan)
+    shelf.staged.clear()
+    second = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (second.ran, shelf.jobs) == (True, 2)
+    third = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    assert (third.ran, shelf.jobs) == (False, 2)
+    assert third.record.result == {"name": shelf.published["w"]}
+
+
+def test_a_covered_window_never_reaches_the_sink(windows: OrderedWindows, window: Window) -> None:
+    """Others deliver its records: an empty overwrite would be a loss."""
+    shelf = Shelf()
+    windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    covered = windows.deliver(windows.plan(window, "same"), shelf.write, shelf.reopen)
+    assert covered.plan.content is PlanContent.COVERED
+    assert covered.record.status is WindowStatus.COMMITTED
+    assert (covered.ran, shelf.jobs) == (False, 1)
+
+
+def test_a_failed_job_commits_nothing(windows: OrderedWindows, window: Window) -> None:
+    """The window stays planned, and the next try gets the same plan."""
+
+    def fail(plan: WindowPlan) -> Output:
+        raise SinkError("no space")
+
+    plan = windows.plan(window, "w")
+    with pytest.raises(SinkError):
+        windows.deliver(plan, fail, Shelf().reopen)
+    assert windows.show("w").status is WindowStatus.PLANNED
+    assert windows.plan(window, "w").taken == plan.taken
