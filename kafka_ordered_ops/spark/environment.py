@@ -1,0 +1,36 @@
+"""What must hold before pyspark is imported."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from kafka_ordered_ops.core.errors import ConfigError, EnvironmentConflictError
+
+
+def check_pyspark() -> None:
+    """Every way into Spark begins here: a broken installation fails in places that say nothing of it.
+
+    Raises:
+        EnvironmentConflictError: pyspark and pyspark-client are both installed.
+        ConfigError: neither of them is.
+    """
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full and client:
+        raise EnvironmentConflictError(
+            f"pyspark {full} and pyspark-client {client} are both installed: they share one folder, and the "
+            "one installed last has overwritten parts of the other. Keep one of them (pip uninstall "
+            "pyspark-client, then pip install --force-reinstall pyspark). If a package depends on "
+            "pyspark-client, as Airflow's Spark provider does, install that package with an override "
+            "(uv: --override with the line: pyspark-client; python_version < '3') or in an environment of its own"
+        )
+    if not full and not client:
+        raise ConfigError(
+            "pyspark is not installed: pip install 'kafka-ordered-ops[spark]', or the version of your cluster"
+        )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,215 @@
+"""The few things that publishing needs of a file system, and how a local one does them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+
+#: Readers of a table are seldom the user that wrote it.
+FOLDER_MODE: Final = 0o755
+
+#: Publishing holds the lock for some renames and deletes; who waits longer waits for something stuck.
+LOCK_WAIT_S: Final = 60.0
+_LOCK_POLL_S: Final = 0.05
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+
+class Files(Protocol):
+    """A file system as `StagedOutput` sees it. A change is durable when the call returns."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a small file; None when there is none."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Writes a small file so that it is there whole or not at all."""
+
+    def exists(self, path: str) -> bool:
+        """Whether anything has this name."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when there is no folder."""
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and its parents, where missing."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames a folder in one step; `target` does not exist."""
+
+    def remove(self, path: str) -> None:
+        """Removes a folder with all that is in it; nothing happens when it is not there."""
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Removes a folder that holds nothing."""
+
+    def settle(self, folder: str) -> None:
+        """Makes durable what others wrote below a folder."""
+
+    def locked(self, folder: str) -> AbstractContextManager[None]:
+        """Keeps other publishers of the same root out, across processes."""
+
+
+class LocalFiles:
+    """`Files` on a local or mounted POSIX file system."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a small file; None when there is none."""
+        try:
+            return Path(path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, path: str, content: bytes) -> None:
+        """Writes a small file so that it is there whole or not at all."""
+        temporary = f"{path}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether anything has this name, a dangling link included."""
+        return os.path.lexists(path)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when there is no folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and its parents, where missing."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+                os.chmod(folder, FOLDER_MODE)  # whatever the umask
+                _sync(os.path.dirname(folder))
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames a folder in one step; `target` does not exist."""
+        os.rename(source, target)
+        # The new name before the old one: a folder that shows up twice after a crash is no loss.
+        for folder in dict.fromkeys((os.path.dirname(target), os.path.dirname(source))):
+            _sync(folder)
+
+    def remove(self, path: str) -> None:
+        """Removes a folder with all that is in it; links are removed, never followed."""
+        if os.path.islink(path) or os.path.isfile(path):
+            os.unlink(path)
+        else:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Removes a folder that holds nothing."""
+        with suppress(OSError):
+            os.rmdir(folder)
+
+    def settle(self, folder: str) -> None:
+        """Makes durable what others wrote below a folder, and readable for others."""
+        for parent, _, names in os.walk(folder, topdown=False):
+            for name in names:
+                _sync(os.path.join(parent, name))
+            os.chmod(parent, FOLDER_MODE)
+            _sync(parent)
+
+    @contextmanager
+    def locked(self, folder: str) -> Iterator[None]:
+        """Keeps other publishers of the same root out, across processes; the system frees a dead one's lock.
+
+        Raises:
+            SinkError: another process did not let go in time.
+        """
+        self.make_folder(folder)
+        path = os.path.join(folder, ".lock")
+        deadline = time.monotonic() + LOCK_WAIT_S
+        # The file stays: deleting a lock that others may have open lets two of them in.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise SinkError(
+                            f"another process has held {path} for {LOCK_WAIT_S:g} s: it is publishing "
+                            "below the same folder, or hangs. Run the same window again when it is done"
+                        ) from None
+                    time.sleep(_LOCK_POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def normal_root(root: str | os.PathLike[str]) -> str:
+    """A root folder by its one full name: an absolute path, or a URI as it is.
+
+    A window may be published by another process than the one that wrote it, with another working folder.
+
+    Raises:
+        ConfigError: an empty name, or a ``file:`` URI of another machine.
+    """
+    text = os.fspath(root)
+    if not text:
+        raise ConfigError("the root folder for a window's output is empty: name a folder")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return os.path.abspath(text)
+    if scheme[1].lower() != "file":
+        return text.rstrip("/")
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise ConfigError(
+            f"{text!r} is not a local folder: write it as file:///folder or as a plain path"
+        )
+    return os.path.abspath(unquote(parts.path))
+
+
+def files_for(root: str) -> Files:
+    """The file system of a root as `normal_root` gives it.
+
+    Raises:
+        ConfigError: a scheme other than ``file:``.
+    """
+    scheme = _SCHEME.match(root)
+    if scheme is None:
+        return LocalFiles()
+    raise ConfigError(
+        f"windows cannot be staged and published below {root!r}: {scheme[1]}: has no atomic rename that this "
+        "package could rely on. Name a local or mounted folder; or write with a sink of your own that "
+        "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
+        "commit the window after it"
+    )
+
+
+def spark_path(path: str) -> str:
+    """A local path as Spark must be given it: without a scheme it would mean the default file system."""
+    return path if _SCHEME.match(path) else f"file://{path}"
+
+
+def _sync(path: str) -> None:
+    if os.path.islink(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""A quiet Spark in this process: for the command line, the demo, tests, and windows that fit one machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.spark.environment import check_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG_CONFIGURATION: Final = Path(__file__).with_name("log4j2.properties")
+
+_CONF: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def local_session(
+    app_name: str,
+    *,
+    cores: int | None = None,
+    memory: str = "1g",
+    java_home: Path | None = None,
+) -> SparkSession:
+    """Starts Spark in this process, or returns the session that runs here already.
+
+    No web page, no port but on 127.0.0.1, errors only in the log; times are UTC and are written to Parquet
+    as microseconds. Tasks run on this Python.
+
+    Args:
+        app_name: shown in Spark's log.
+        cores: tasks at a time; all cores of the machine when None.
+        memory: the JVM's heap, as ``"1g"``; the Python workers' memory comes on top.
+        java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
+
+    Raises:
+        ConfigError: pyspark is not installed; there is no Java; or `cores` is not positive.
+        EnvironmentConflictError: pyspark and pyspark-client are both installed.
+    """
+    check_pyspark()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if cores is not None and cores < 1:
+        raise ConfigError(f"cores={cores}: use at least 1, or None for all of the machine")
+    builder = SparkSession.Builder().master(f"local[{cores or '*'}]").appName(app_name)
+    for key, value in {**_CONF, "spark.driver.memory": memory}.items():
+        builder = builder.config(key, value)
+    environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if java_home is not None:
+        environment["JAVA_HOME"] = str(java_home)
+    try:
+        with _environment(environment):
+            return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise ConfigError(
+            "Spark's Java process did not start: it needs Java 17 or newer, as JAVA_HOME, on the path, or by "
+            f"java_home= ({java_home or os.environ.get('JAVA_HOME') or 'none given'}). Its own words are in "
+            "this process's standard error"
+        ) from error
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Sets environment variables while Spark starts: it reads them then, and hands them to its JVM."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,152 @@
+"""A DataFrame as the output of a window."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.spark.columns import ORDER
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.output import Facts, StagedOutput
+from kafka_ordered_ops.spark.read import is_in_order
+from kafka_ordered_ops.spark.stage import check_has_output
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Spark's own default is INT96, which other readers take for nanoseconds without a zone.
+_TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+
+def write_window(
+    df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
+) -> StagedOutput:
+    """Writes a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
+
+    The caller commits the window, then publishes: ``windows.commit(plan)``, ``output.publish()``. Writing the
+    same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
+    the folder's name carries: ``<path>/window_id=<safe id>/``.
+
+    Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max`` and ``late``. They are counted in the same job.
+
+    Args:
+        df: the result of the user's job: the window's records, or anything made from them.
+        path: the folder that holds the output of all windows: a local or mounted one that the driver and
+            all executors see.
+        plan: the window.
+        ordered: sort by (timestamp, topic, partition, offset), so that the files' rows, in the order of the
+            files' names, are in total order. `df` is computed once and kept by the executors meanwhile. A
+            result of ``read_window(ordered=True)`` handed over as it is is not sorted again, and a `df`
+            without these four columns is written as it comes. False writes any `df` as it comes: rows in
+            the order of its partitions, which keeps an order that it has.
+
+    Raises:
+        SinkError: the job failed, or its files are not here; nothing was committed and the stage is removed.
+        ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
+        WindowCoveredError: other windows deliver this one's records; an empty output would hide theirs.
+        ConfigError: the path is not local.
+    """
+    check_pyspark()
+    check_has_output(plan)
+    started = time.monotonic()
+    output = StagedOutput.of(plan, path)
+    output.prepare()
+    try:
+        facts = _run(df.drop("window_id"), output, plan, sort=ordered and not is_in_order(df))
+        elapsed_ms = round((time.monotonic() - started) * 1000)
+        return output.seal({**facts, **_files(output, facts), "elapsed_ms": elapsed_ms})
+    except BaseException:
+        output.discard()
+        raise
+
+
+def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -> Facts:
+    from pyspark.sql import Observation
+
+    observation = Observation()
+    try:
+        with _sorted(df, sort=sort) as rows, _timestamp_type(df.sparkSession):
+            # Observed last: what lies below a sort may run more than once.
+            observed = rows.observe(observation, *_counts(df))
+            observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
+    except Exception as error:
+        # Of Spark's own kinds or py4j's, which Connect does not have.
+        named = named_error(error)
+        if named is not None:
+            raise named from error
+        raise SinkError(
+            f"the Spark job that writes window {plan.window_id} of group {plan.group} to {output.stage_path} "
+            f"failed: {_first_line(error)}. Nothing was committed: run the same window again",
+            window_id=plan.window_id,
+        ) from error
+    return {name: None if value is None else int(value) for name, value in observation.get.items()}
+
+
+@contextmanager
+def _sorted(df: DataFrame, *, sort: bool) -> Iterator[DataFrame]:
+    if not sort or not set(ORDER) <= set(df.columns):
+        yield df
+        return
+    # Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with
+    # it whatever the user's job does.
+    kept = df.persist()
+    try:
+        yield kept.orderBy(*ORDER)
+    finally:
+        kept.unpersist()
+
+
+@contextmanager
+def _timestamp_type(spark: SparkSession) -> Iterator[None]:
+    # A write takes this from the session only; there is no option for it.
+    key, value = _TIMESTAMP_TYPE
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
+
+
+def _counts(df: DataFrame) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    types = dict(df.dtypes)
+    counts = [f.count(f.lit(1)).alias("records")]
+    if types.get("timestamp") == "timestamp":
+        counts.append(f.unix_millis(f.min("timestamp")).alias("timestamp_ms_min"))
+        counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
+    if types.get("late") == "boolean":
+        counts.append(f.count_if(f.col("late")).alias("late"))
+    return counts
+
+
+def _files(output: StagedOutput, facts: Facts) -> Facts:
+    files = list(Path(output.stage_path).glob("part-*.parquet"))
+    if facts["records"] and not files:
+        raise SinkError(
+            f"Spark has written {facts['records']:,} records of window {output.window_id}, but there is no file "
+            f"in {output.stage_path} on this machine: the executors run on others. Name a folder that the "
+            "driver and all executors see",
+            window_id=output.window_id,
+        )
+    return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of a Python traceback the last line says what happened; of a JVM one, the first.
+    if any(line.startswith("Traceback") for line in lines):
+        return lines[-1]
+    return lines[0] if lines else type(error).__name__
