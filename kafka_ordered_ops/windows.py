@@ -188,7 +188,7 @@ class OrderedWindows:
         window_id = self._window_id(window, window_id)
         self._check_cutoff(window)
         for _ in range(_DRAFTS_MAX):
-            view = self._ledger.read(self.group, [window_id])
+            view = self._ledger.read(self.group, [window_id], settle=True)
             existing = view.windows.get(window_id)
             if existing is not None and existing.status is not WindowStatus.ABANDONED:
                 return self._take_up(existing, window)

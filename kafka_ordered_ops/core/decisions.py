@@ -266,9 +266,7 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Change | WindowRe
     if record.status is WindowStatus.PUBLISHED and record.result == result:
         return record
     published = replace(record.plan, status=WindowStatus.PUBLISHED)
-    return Change(
-        state=_next(_state(view)), record=replace(record, plan=published, result=result)
-    )
+    return Change(state=_next(_state(view)), record=replace(record, plan=published, result=result))
 
 
 def abandon(view: GroupView, window_id: str) -> Change | WindowRecord:

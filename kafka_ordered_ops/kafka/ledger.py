@@ -77,6 +77,9 @@ UPDATE_TIMEOUT_S: Final = 120.0
 #: One blocking call to a transaction coordinator.
 _CALL_TIMEOUT_S: Final = 15.0
 
+#: A transaction of a living process is open for some ten milliseconds.
+_PATIENCE_S: Final = 1.0
+
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 2.0
 
@@ -154,14 +157,30 @@ class Ledger:
         self._logs.clear()
 
     def read(
-        self, group: str, wanted: Collection[str] = (), *, everything: bool = False
+        self,
+        group: str,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        settle: bool = False,
     ) -> GroupView:
-        """The group as of now, without fencing anybody; an empty view where there is no ledger yet."""
+        """The group as of now, without fencing anybody; an empty view where there is no ledger yet.
+
+        With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
+        process of this group and ended: whoever wants to plan need not wait out its time-out.
+        """
         if not self._open(create=False):
             return GroupView(group)
-        return self._read(group, time.monotonic() + self._timeout_s).view(
-            wanted, everything=everything
-        )
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            patience_s = _PATIENCE_S if settle else self._timeout_s
+            log = self._read(group, min(deadline, time.monotonic() + patience_s))
+        except LedgerUnavailableError:
+            if not settle:
+                raise
+            self.update(group, lambda _view, _committed: None, wanted=())
+            log = self._read(group, deadline)
+        return log.view(wanted, everything=everything)
 
     def update(
         self,
