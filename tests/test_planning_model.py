@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core import scan_fold
 from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.errors import RecordsLostError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import PlanContent, TopicPartition
+from kafka_ordered_ops.core.types import OnDataLoss, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from tests.model import ModelGroup, ModelLog
+from tests.strategies import members
 
 TP = TopicPartition("orders", 0)
 
@@ -115,7 +118,7 @@ action = st.one_of(
 )
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=2_000)
 @given(st.lists(action, max_size=25), st.integers(1, 3))
 def test_every_record_is_in_exactly_one_window(
     actions: list[tuple[str, object]], partitions: int
@@ -190,13 +193,60 @@ def test_drafts_made_at_once_never_overlap(
 def test_a_draft_is_stale_when_a_claim_was_abandoned_meanwhile() -> None:
     """What became open after the draft must be looked at: start over."""
     group = ModelGroup({TP: ModelLog()})
+    group.logs[TP].append(0)
+    # Something is committed, so that the topic's origin stays when a window is abandoned.
+    group.commit(group.plan(window(1), "settled"))
     for time in [1, 5, 2]:
         group.logs[TP].append(time)
     group.plan(window(3), "first")
     wish = group.draft(window(6), "second")
     group.abandon("first")
     assert group.claim(wish) is None
-    assert set(group.records(group.plan(window(6), "second"))) == {(TP, 0), (TP, 1), (TP, 2)}
+    assert set(group.records(group.plan(window(6), "second"))) == {(TP, 1), (TP, 2), (TP, 3)}
+
+
+def test_an_origin_that_nothing_was_committed_from_is_forgotten() -> None:
+    """Unless another open window stands on it."""
+    group = ModelGroup({TP: ModelLog()})
+    for time in [1, 5, 2]:
+        group.logs[TP].append(time)
+    group.plan(window(3), "first")
+    group.plan(window(6), "second")
+    for window_id, topics in (("first", {"orders"}), ("second", set())):
+        group.abandon(window_id)
+        assert group.view.state is not None
+        assert set(group.view.state.topics) == topics
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=20),
+    st.integers(0, 21),
+    st.integers(0, 20),
+    st.integers(0, 21),
+)
+def test_what_retention_took_is_lost_once_and_never_taken(
+    times: list[int], first_cutoff: int, log_start: int, cutoff: int
+) -> None:
+    """Lost are the offsets that were neither done nor claimed; refused unless the window allows it."""
+    group = ModelGroup({TP: ModelLog()})
+    for time in times:
+        group.logs[TP].append(time)
+    group.commit(group.plan(window(first_cutoff), "first"))
+    done = {offset for offset, time in enumerate(times) if time < first_cutoff}
+    log_start = min(log_start, len(times))
+    group.logs[TP].log_start = log_start
+    lost = set(range(log_start)) - done
+    strict, tolerant = (replace(window(cutoff), on_data_loss=policy) for policy in OnDataLoss)
+    if lost:
+        with pytest.raises(RecordsLostError):
+            group.plan(strict, "strict")
+    plan = group.plan(tolerant, "tolerant")
+    assert members(plan.partitions[0].lost) == lost
+    expected = {n for n, time in enumerate(times) if time < cutoff and n >= log_start} - done
+    assert {offset for _, offset in group.records(plan)} == expected
+    group.commit(plan)
+    assert not group.plan(window(1_000), "rest").lost
 
 
 @settings(max_examples=300)
@@ -208,7 +258,7 @@ def test_a_backlog_is_scanned_once(times: list[int], step: int) -> None:
         group.logs[TP].append(time)
     for number, cutoff in enumerate(range(0, 100 + step, step)):
         group.commit(group.plan(window(cutoff), f"w{number}"))
-    counts = {key: group.scanned.count(key) for key in set(group.scanned)}
+    counts = Counter(group.scanned)
     # A chunk of two records straddles one cutoff, and its records are read again then.
     assert max(counts.values(), default=0) <= 3
     assert len(group.scanned) <= len(times) + 2 * (100 // step + 2)
