@@ -46,7 +46,7 @@ from kafka_ordered_ops.kafka.survey import (
     ScanProgress,
     Survey,
     Surveyor,
-    check_identity,
+    check_plan_identity,
     partitions_of,
     select_topics,
 )
@@ -261,9 +261,11 @@ class OrderedWindows:
         now_ms = self._now_ms()
 
         def decide(view: GroupView, committed: Committed) -> Change | WindowRecord:
-            self._check_topics(view.state, plan)
             offsets = {tp: found.offset if found else None for tp, found in committed.items()}
-            return decisions.commit(view, plan, now_ms=now_ms, committed=offsets)
+            outcome = decisions.commit(view, plan, now_ms=now_ms, committed=offsets)
+            if isinstance(outcome, Change):
+                self._check_topics(plan)
+            return outcome
 
         plan = self._update(plan, decide).plan
         return plan if staged is None else self.publish(plan, staged)
@@ -389,12 +391,12 @@ class OrderedWindows:
                 f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
             )
 
-    def _check_topics(self, state: GroupState | None, plan: WindowPlan) -> None:
+    def _check_topics(self, plan: WindowPlan) -> None:
         """The topics that are still there must be those that were planned."""
-        present = self._ledger.existing(plan.topics)
-        check_identity(GroupView(self.group, state), present)
+        check_plan_identity(plan, self._ledger.existing(plan.topics))
 
     def _check_still_there(self, plan: WindowPlan) -> None:
+        self._check_topics(plan)
         starts = self._lookup.log_starts(list(plan.taken))
         strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
         gone = decisions.with_losses(
@@ -459,6 +461,7 @@ class OrderedWindows:
         if not existing.status.is_open:
             return existing.plan
         self._check_no_members()
+        self._check_topics(existing.plan)
         starts = self._lookup.log_starts([part.tp for part in existing.plan])
         attempt = existing.plan.attempt
 

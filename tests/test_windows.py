@@ -449,6 +449,10 @@ def test_a_recreated_topic_is_not_read_as_the_old_one(
         windows.plan(before(name, 20), "next")
     with pytest.raises(TopicRecreatedError):
         windows.commit(plan)
+    with pytest.raises(TopicRecreatedError):
+        windows.plan(before(name, 10), "open")
+    with pytest.raises(TopicRecreatedError):
+        windows.replay("w")
 
 
 def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -125,14 +124,18 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
 
 def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """The offsets that a group has committed on a topic; partitions without one are absent."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    request = ConsumerGroupTopicPartitions(group)
+    # A consumer that never subscribes is no member. The admin client's call for it kills the process where
+    # the broker answers that the group's coordinator is another one, or not there yet (librdkafka 2.16).
+    consumer = _reader(bootstrap, group)
     try:
-        answer = admin.list_consumer_group_offsets([request])[group].result(REQUEST_TIMEOUT_S)
+        partitions = consumer.list_topics(topic, REQUEST_TIMEOUT_S).topics[topic].partitions
+        asked = [TopicPartition(topic, number) for number in sorted(partitions)]
+        found = consumer.committed(asked, REQUEST_TIMEOUT_S)
     except KafkaException as error:
         raise _broker_error(f"offsets of group {group} cannot be read", error.args[0]) from error
-    found = [tp for tp in answer.topic_partitions or [] if tp.topic == topic and tp.offset >= 0]
-    return {tp.partition: tp.offset for tp in sorted(found, key=lambda tp: tp.partition)}
+    finally:
+        consumer.close()
+    return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
 
 
 def _hand_over(

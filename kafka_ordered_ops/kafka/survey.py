@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.group_state import GroupView, PartitionState, TopicState
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.planning import (
     PartitionDraft,
     PartitionFacts,
@@ -85,15 +86,7 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
         known = view.state.topics.get(name) if view.state else None
         if known is None:
             continue
-        if known.topic_id != facts.topic_id:
-            raise TopicRecreatedError(
-                f"group {view.group}: topic {name} has id {facts.topic_id}, and the group's progress is about "
-                f"{known.topic_id}: the topic was deleted and made anew, and its offsets begin again. Read it "
-                "with a new group",
-                topic=name,
-                expected_id=known.topic_id,
-                found_id=facts.topic_id,
-            )
+        _check_id(view.group, facts, known.topic_id)
         gone = sorted(set(known.partitions) - set(facts.partitions))
         if gone:
             raise PartitionSetChangedError(
@@ -101,6 +94,25 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
                 f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
                 topic=name,
             )
+
+
+def check_plan_identity(plan: WindowPlan, topics: Mapping[str, TopicFacts]) -> None:
+    """Raises when a topic is not the one that a plan was made for."""
+    for name, topic_id in {part.tp.topic: part.topic_id for part in plan}.items():
+        if name in topics:
+            _check_id(plan.group, topics[name], topic_id)
+
+
+def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
+    if found.topic_id != expected_id:
+        raise TopicRecreatedError(
+            f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
+            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. Read it "
+            "with a new group",
+            topic=found.name,
+            expected_id=expected_id,
+            found_id=found.topic_id,
+        )
 
 
 class Surveyor:
