@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -38,7 +38,8 @@ from kafka_ordered_ops.core.types import (
     WindowStatus,
 )
 from kafka_ordered_ops.core.window import Window, check_window_id, default_window_id
-from kafka_ordered_ops.kafka.ledger import LEDGER_TOPIC, UPDATE_TIMEOUT_S, Ledger
+from kafka_ordered_ops.kafka.ledger import UPDATE_TIMEOUT_S, Ledger
+from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
 from kafka_ordered_ops.kafka.offsets import CommittedOffset, read_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -160,7 +161,7 @@ class OrderedWindows:
         if existing is not None and existing.status is not WindowStatus.ABANDONED:
             decisions.check_same_question(existing.plan, window)
             return existing.plan
-        _, _, wish = self._wish(view, window, window_id, OnCovered.SKIP)
+        _, view, wish = self._draft(window, window_id, OnCovered.SKIP)
         plan = decisions.build_plan(view, wish)
         if plan is None:
             raise AssertionError("a draft suffices for the view that it was made from")
@@ -193,8 +194,8 @@ class OrderedWindows:
             if existing is not None and existing.status is not WindowStatus.ABANDONED:
                 return self._take_up(existing, window)
             self._check_no_members()
-            partitions, survey, wish = self._wish(view, window, window_id, on_covered)
-            record = self._claim(wish, partitions)
+            survey, _, wish = self._draft(window, window_id, on_covered)
+            record = self._claim(wish)
             if record is None:
                 _log.info(
                     "group %s: the group changed while %s was drafted, again", self.group, window_id
@@ -416,18 +417,16 @@ class OrderedWindows:
                 lost=error.lost,
             ) from error
 
-    def _wish(
-        self, view: GroupView, window: Window, window_id: str, on_covered: OnCovered
-    ) -> tuple[Sequence[TopicPartition], Survey, ClaimWish]:
+    def _draft(
+        self, window: Window, window_id: str, on_covered: OnCovered
+    ) -> tuple[Survey, GroupView, ClaimWish]:
         topics = select_topics(self._lookup, window)
-        partitions = partitions_of(topics)
-        known = {tp for tp, _ in view.state} if view.state else set()
         committed = read_committed_offsets(
-            self.settings,
-            self.group,
-            sorted(known | set(partitions)),
-            timeout_s=self._lookup_timeout_s,
+            self.settings, self.group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
+        # After the offsets, never before: a commit of another try in between would look like one that
+        # the ledger has lost.
+        view = self._ledger.read(self.group, [window_id])
         self._ledger.check_not_lost(view, committed)
         now_ms = self._now_ms()
         survey = self._surveyor.survey(view, window, topics, committed, now_ms=now_ms)
@@ -443,15 +442,16 @@ class OrderedWindows:
             on_covered=on_covered,
             notes=(*survey.notes, *_expired(view, committed)),
         )
-        return partitions, survey, wish
+        return survey, view, wish
 
-    def _claim(self, wish: ClaimWish, partitions: Sequence[TopicPartition]) -> WindowRecord | None:
+    def _claim(self, wish: ClaimWish) -> WindowRecord | None:
         def decide(view: GroupView, committed: Committed) -> Change | WindowRecord | None:
             if view.state is not None:
                 offsets = {tp: found.offset if found else None for tp, found in committed.items()}
                 decisions.check_foreign(view.state, offsets)
             return decisions.claim(view, wish)
 
+        partitions = [draft.facts.tp for draft in wish.drafts]
         return self._ledger.update(
             self.group, decide, wanted=[wish.window_id], partitions=partitions
         )
@@ -493,7 +493,9 @@ def _expired(view: GroupView, committed: Committed) -> tuple[str, ...]:
     if view.state is None:
         return ()
     gone = [
-        tp for tp, state in view.state if state.committed is not None and committed.get(tp) is None
+        tp
+        for tp, state in view.state
+        if state.committed is not None and tp in committed and committed[tp] is None
     ]
     if not gone:
         return ()

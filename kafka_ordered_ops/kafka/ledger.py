@@ -20,22 +20,14 @@ whenever another group has a transaction open in the same partition.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
 import random
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
 
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
@@ -51,8 +43,14 @@ from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, Wi
 from kafka_ordered_ops.core.offset_map import OffsetMap, decode_offset_map, encode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
+from kafka_ordered_ops.kafka.ledger_topic import (
+    LEDGER_TOPIC,
+    LedgerTopic,
+    topic_id_bytes,
+    topic_id_text,
+)
 from kafka_ordered_ops.kafka.lookup import Lookup, TopicFacts
 from kafka_ordered_ops.kafka.offsets import (
     CommittedOffset,
@@ -62,11 +60,6 @@ from kafka_ordered_ops.kafka.offsets import (
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
-
-LEDGER_TOPIC: Final = "__kafka_ordered_ops"
-
-#: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
-LEDGER_PARTITIONS: Final = 16
 
 #: A process that dies inside a transaction holds back the readers of its ledger partition for this long.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
@@ -85,13 +78,6 @@ _BACKOFF_MAX_S: Final = 2.0
 
 #: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
 _FETCH_WAIT_MS: Final = 10
-
-_TOPIC_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "min.cleanable.dirty.ratio": "0.1",
-    "max.message.bytes": str(2 * 1024 * 1024),
-}
 
 _FENCED_CODES: Final = frozenset(
     {
@@ -137,11 +123,9 @@ class Ledger:
     ) -> None:
         self._settings = settings
         self._lookup = lookup
-        self._topic = topic
         self._timeout_s = timeout_s
         self._reasons = FaultReasons(settings.secret_values())
-        self._topic_id: str | None = None
-        self._partitions = 0
+        self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
         self._logs: dict[str, tuple[LedgerLog, Consumer]] = {}
 
     def __enter__(self) -> Ledger:
@@ -169,7 +153,7 @@ class Ledger:
         With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
         process of this group and ended: whoever wants to plan need not wait out its time-out.
         """
-        if not self._open(create=False):
+        if not self._topic.open(create=False):
             return GroupView(group)
         deadline = time.monotonic() + self._timeout_s
         try:
@@ -202,14 +186,19 @@ class Ledger:
             KafkaOrderedOpsError: whatever `decide` raises.
         """
         deadline = time.monotonic() + self._timeout_s
-        self._open(create=True)
+        self._topic.open(create=True)
         unknown = False
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group, deadline)
             try:
                 return transaction.run(decide, wanted, set(partitions))
+            except KafkaOrderedOpsError as error:
+                if unknown and not transaction.has_read and error.retriable:
+                    raise self._unknown(group, error) from error
+                raise
             except KafkaException as error:
-                unknown = unknown or transaction.outcome_unknown
+                # What was read inside the fence says how an earlier commit ended.
+                unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
                 cause = self._judge(error, group, unknown)
                 if not cause.retriable:
                     raise cause from error
@@ -225,16 +214,13 @@ class Ledger:
     def _judge(self, error: KafkaException, group: str, unknown: bool) -> KafkaOrderedOpsError:
         """What a failed try would mean if it were the last."""
         code = error.args[0].code()
-        where = f"group {group}, ledger {self._topic}"
+        where = f"group {group}, ledger {self._topic.name}"
         if code in _FINAL_CODES:
             return translate(
                 error, doing="changing the group's state", where=where, reasons=self._reasons
             )
         if unknown:
-            return CommitUnknownError(
-                f"{where}: no answer to a commit within {self._timeout_s:g} s, and the ledger could not be read "
-                f"back ({error}): the change may have been stored. Run the same window again: it finds out"
-            )
+            return self._unknown(group, error)
         if code in _FENCED_CODES:
             return WindowFencedError(
                 f"{where}: other processes changed the group's state again and again for {self._timeout_s:g} s, "
@@ -250,80 +236,16 @@ class Ledger:
             else BrokerUnreachableError(str(translated), code=str(code))
         )
 
-    def _open(self, *, create: bool) -> bool:
-        """Finds the ledger topic, or makes it; whether it is there."""
-        if self._topic_id is not None:
-            return True
-        try:
-            facts = self._lookup.topics([self._topic])[self._topic]
-        except UnknownTopicError:
-            if not create:
-                return False
-            self._create()
-            facts = self._lookup.topics([self._topic])[self._topic]
-        self._check_compacted()
-        self._topic_id, self._partitions = facts.topic_id, len(facts.partitions)
-        return True
-
-    def _create(self) -> None:
-        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
-        doing = f"creating the ledger topic {self._topic}"
-        try:
-            brokers = len(admin.list_topics(timeout=_CALL_TIMEOUT_S).brokers)
-            new = NewTopic(
-                self._topic,
-                num_partitions=LEDGER_PARTITIONS,
-                replication_factor=min(3, max(brokers, 1)),
-                config=_TOPIC_CONFIG,
-            )
-            futures = admin.create_topics([new], request_timeout=_CALL_TIMEOUT_S)
-            wait_for(
-                admin,
-                futures.values(),
-                timeout_s=_CALL_TIMEOUT_S,
-                doing=doing,
-                reasons=self._reasons,
-            )
-            futures[self._topic].result()
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return
-            cause = translate(error, doing=doing, where=self._topic, reasons=self._reasons)
-            raise LedgerUnavailableError(
-                f"the ledger topic {self._topic} does not exist and cannot be created ({cause}): create it with "
-                f"{LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant CREATE on it"
-            ) from error
-
-    def _check_compacted(self) -> None:
-        """A ledger topic with time-based retention forgets progress: refused."""
-        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
-        resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        doing = f"reading the configuration of {self._topic}"
-        futures = admin.describe_configs([resource], request_timeout=_CALL_TIMEOUT_S)
-        try:
-            wait_for(
-                admin,
-                futures.values(),
-                timeout_s=_CALL_TIMEOUT_S,
-                doing=doing,
-                reasons=self._reasons,
-            )
-            policy = futures[resource].result()["cleanup.policy"].value
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                _log.warning("%s is not allowed; its cleanup.policy is not checked", doing)
-                return
-            raise translate(error, doing=doing, where=self._topic, reasons=self._reasons) from error
-        if policy != "compact":
-            raise LedgerUnavailableError(
-                f"the ledger topic {self._topic} has cleanup.policy={policy}: with anything but compact it "
-                "forgets the progress of groups. Set cleanup.policy=compact"
-            )
+    def _unknown(self, group: str, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"group {group}, ledger {self._topic.name}: no answer to a commit within {self._timeout_s:g} s, and the "
+            f"ledger could not be read back ({error}): the change may have been stored. Run the same window "
+            "again: it finds out"
+        )
 
     def _read(self, group: str, deadline: float) -> LedgerLog:
         """The group's log, folded up to the uncommitted end as of now."""
         if group not in self._logs:
-            number = zlib.crc32(group.encode()) % self._partitions
             # Any group id does for plain reads; the group's own is the one that rights are granted on.
             config = self._settings.consumer(
                 group=group,
@@ -331,9 +253,9 @@ class Ledger:
                 fetch_wait_max_ms=_FETCH_WAIT_MS,
             )
             consumer = open_client(Consumer, config, self._reasons)
-            self._logs[group] = LedgerLog(group, self._topic, number), consumer
+            self._logs[group] = LedgerLog(self._topic.partition_of(group), group), consumer
         log, consumer = self._logs[group]
-        tp = TopicPartition(self._topic, zlib.crc32(group.encode()) % self._partitions)
+        tp = self._topic.partition_of(group)
         end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
         start = self._lookup.log_starts([tp])[tp]
         log.read_to(
@@ -360,10 +282,10 @@ class Ledger:
             if offset_map is None:
                 continue
             ledger_id = topic_id_text(offset_map.ledger_id)
-            if offset_map.sequence > sequence or ledger_id != self._topic_id:
+            if offset_map.sequence > sequence or ledger_id != self._topic.id:
                 raise LedgerLostError(
                     f"group {view.group}: the commit of {tp} was made with state {offset_map.sequence} of the "
-                    f"ledger topic {ledger_id}, and the ledger {self._topic} ({self._topic_id}) holds state "
+                    f"ledger topic {ledger_id}, and the ledger {self._topic.name} ({self._topic.id}) holds state "
                     f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
                     "group from a start bound of your choice"
                 )
@@ -378,6 +300,8 @@ class _Transaction:
         self._deadline = deadline
         #: Whether a commit was asked for and not answered.
         self.outcome_unknown = False
+        #: Whether the ledger was read inside the fence: what was unknown before is known then.
+        self.has_read = False
 
     def run(
         self, decide: Decision, wanted: Collection[str], partitions: set[TopicPartition]
@@ -398,6 +322,7 @@ class _Transaction:
             timeout_s=self._call_timeout_s(),
         )
         ledger.check_not_lost(view, committed)
+        self.has_read = True
         outcome = decide(view, committed)
         if not isinstance(outcome, Change):
             return outcome
@@ -414,15 +339,15 @@ class _Transaction:
         offsets = self._offsets(change.state, committed) if change.moves_offsets else {}
         if offsets:
             self._check_group_is_empty()
-        number = zlib.crc32(self._group.encode()) % self._ledger._partitions
+        tp = self._ledger._topic.partition_of(self._group)
         producer.begin_transaction()
         for key, value, headers in log.messages(change):
             producer.produce(
-                self._ledger._topic,
+                tp.topic,
                 key=key,
                 value=value,
                 headers=list(headers.items()),
-                partition=number,
+                partition=tp.partition,
             )
         if offsets:
             send_offsets_to_transaction(
@@ -442,7 +367,7 @@ class _Transaction:
     ) -> dict[TopicPartition, CommittedOffset]:
         """What every partition of the group is committed at: all of them, so that none expires alone."""
         present = self._ledger.existing(state.topics)
-        ledger_id = topic_id_bytes(self._ledger._topic_id or "")
+        ledger_id = topic_id_bytes(self._ledger._topic.id or "")
         offsets: dict[TopicPartition, CommittedOffset] = {}
         for tp, partition in state:
             topic_id = state.topics[tp.topic].topic_id
@@ -476,13 +401,3 @@ class _Transaction:
 
     def _call_timeout_s(self) -> float:
         return max(min(_CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)
-
-
-def topic_id_bytes(topic_id: str) -> bytes:
-    """The 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
-    return base64.urlsafe_b64decode(topic_id + "==")
-
-
-def topic_id_text(topic_id: bytes) -> str:
-    """The inverse of `topic_id_bytes`."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -68,18 +68,12 @@ class LedgerLog:
     stays folded.
     """
 
-    def __init__(self, group: str, topic: str, partition: int) -> None:
+    def __init__(self, where: core.TopicPartition, group: str) -> None:
+        self.where = where
         self.group = group
-        self._topic = topic
-        self._partition = partition
         self._position: int | None = None
         self._parts: dict[RecordName, dict[int, _Part]] = {}
         self._parsed: dict[RecordName, Any] = {}
-
-    @property
-    def where(self) -> str:
-        """The ledger partition, for messages."""
-        return f"{self._topic}[{self._partition}]"
 
     def read_to(
         self,
@@ -99,7 +93,7 @@ class LedgerLog:
         position = log_start if self._position is None else self._position
         if position >= end:
             return
-        tp = TopicPartition(self._topic, self._partition, position)
+        tp = TopicPartition(self.where.topic, self.where.partition, position)
         consumer.assign([tp])
         try:
             while position < end:
@@ -117,7 +111,7 @@ class LedgerLog:
                     )
         except KafkaException as error:
             raise translate(
-                error, doing="reading the ledger", where=self.where, reasons=reasons
+                error, doing="reading the ledger", where=str(self.where), reasons=reasons
             ) from error
         finally:
             consumer.unassign()
@@ -174,7 +168,9 @@ class LedgerLog:
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 return offset if offset is not None else 0
-            raise translate(error, doing="reading the ledger", where=self.where, reasons=reasons)
+            raise translate(
+                error, doing="reading the ledger", where=str(self.where), reasons=reasons
+            )
         if offset is None:
             return 0
         key = _parse_key(message.key())
