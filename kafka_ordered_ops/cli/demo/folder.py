@@ -1,0 +1,51 @@
+"""The demo's output folder: made anew, or taken over from an earlier demo, never anybody else's."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.cli.demo.job import DELAYS_FOLDER, FLIGHTS_FOLDER
+from kafka_ordered_ops.core.errors import ConfigError
+
+DEFAULT_FOLDER: Final = "kafka-ordered-ops-demo"
+PICTURE_NAME: Final = "windows.png"
+REPORT_NAME: Final = "report.json"
+CRASH_LOG_NAME: Final = "killed-try.log"
+
+#: Says that the folder is a demo's. Written first, so that a demo that was interrupted has one, too.
+MARKER_NAME: Final = ".kafka-ordered-ops-demo"
+
+_OURS: Final = (FLIGHTS_FOLDER, DELAYS_FOLDER, PICTURE_NAME, REPORT_NAME, CRASH_LOG_NAME)
+
+
+def prepare_folder(folder: Path) -> Path:
+    """An empty folder, but for the marker; what an earlier demo left in it is removed.
+
+    Raises:
+        ConfigError: the folder holds something that no demo wrote, or cannot be made.
+    """
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        others = sorted({path.name for path in folder.iterdir()} - {*_OURS, MARKER_NAME})
+        earlier = (folder / MARKER_NAME).is_file()
+        if others or (not earlier and any(folder.iterdir())):
+            shown = others[0] if others else next(folder.iterdir()).name
+            raise ConfigError(
+                f"{folder} holds {shown}, which no demo wrote: name an empty folder, or one that does not exist"
+            )
+        (folder / MARKER_NAME).touch()
+        for name in _OURS:
+            _remove(folder / name)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be the output folder: {error}") from error
+    return folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,96 @@
+"""The demo's Spark job: one window's departures, parsed and published, and the delays in them.
+
+Without an import of Spark: a session and a window's DataFrame are given, and SQL does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ordered_ops.cli.demo.story import TOPIC, Step
+from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.window import Window, safe_name
+from kafka_ordered_ops.embedded.java import java_home_for_spark
+from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.read import read_window
+from kafka_ordered_ops.spark.session import local_session
+from kafka_ordered_ops.spark.write import write_window
+from kafka_ordered_ops.windows import Delivery, OrderedWindows
+
+#: Two tables in the output folder: every departure, and what was made of them.
+FLIGHTS_FOLDER: Final = "flights"
+DELAYS_FOLDER: Final = "delays"
+
+#: Told what goes on.
+Tell = Callable[[str], None]
+
+_VALUE: Final = (
+    "id bigint, carrier string, flight int, origin string, dest string, sched bigint, delay int"
+)
+_PARSED: Final = f"from_json(cast(value as string), '{_VALUE}') as parsed"
+_RECORD: Final = ("topic", "partition", "offset", "timestamp", "late", "window_id")
+_COLUMNS: Final = (
+    "parsed.id",
+    "parsed.carrier",
+    "parsed.flight",
+    "tailnum",
+    "parsed.origin",
+    "parsed.dest",
+    "parsed.delay as delay_min",
+    *_RECORD,
+)
+_DELAYS: Final = """
+    select carrier, date_trunc('hour', timestamp) as hour, count(*) as departures,
+           avg(delay_min) as delay_mean_min, max(delay_min) as delay_max_min
+    from demo_departures group by carrier, hour order by hour, carrier
+"""
+
+
+def start_spark() -> Any:
+    """A local session for the demo's jobs."""
+    spark = local_session("kafka-ordered-ops demo", java_home=Path(java_home_for_spark()))
+    # Some thousand groups: the default of 200 tasks would be all overhead.
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    return spark
+
+
+def run_window(
+    spark: Any, windows: OrderedWindows, step: Step, folder: Path, tell: Tell = lambda _: None
+) -> Delivery:
+    """Brings one window to its end; called again, it does what is left to do, or nothing."""
+    tell("planning")
+    plan = windows.plan(Window([TOPIC], step.cutoff, start=Earliest()), step.window_id)
+
+    def write(plan: WindowPlan) -> StagedOutput:
+        tell(f"Spark reads and writes {plan.offsets:,} records")
+        staged = _write(spark, windows, plan, folder)
+        tell("committing")
+        return staged
+
+    return windows.deliver(plan, write, _reopen)
+
+
+def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) -> StagedOutput:
+    records: Any = read_window(spark, plan, windows.settings, ordered=True)
+    departures = records.selectExpr(_PARSED, "cast(key as string) as tailnum", *_RECORD)
+    # The records come in order, and a projection keeps it: there is nothing to sort again.
+    flights = departures.selectExpr(*_COLUMNS)
+    staged = write_window(flights, folder / FLIGHTS_FOLDER, plan, ordered=False)
+    # From the stage, so that Kafka is read once.
+    spark.read.parquet(staged.stage_uri).createOrReplaceTempView("demo_departures")
+    delays = folder / DELAYS_FOLDER / f"window_id={safe_name(plan.window_id)}"
+    # A retry writes the same over it. Only the flights go by stage, commit and publish.
+    spark.sql(_DELAYS).coalesce(1).write.mode("overwrite").parquet(str(delays))
+    return staged
+
+
+def _reopen(result: Mapping[str, Any]) -> StagedOutput | None:
+    """The output of an earlier try, where it still is."""
+    if not result:
+        return None
+    output = StagedOutput.from_json(Fields(dict(result), "result"))
+    return output if output.exists() or output.is_published() else None

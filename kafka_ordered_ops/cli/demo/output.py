@@ -1,0 +1,105 @@
+"""What the demo published, read back with neither Spark nor this package's own reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_ordered_ops.cli.demo.data import Int64Array
+from kafka_ordered_ops.cli.demo.story import BoolArray, Story
+from kafka_ordered_ops.core.window import safe_name
+
+_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "id": pa.int64(),
+    "carrier": pa.string(),
+    "flight": pa.int32(),
+    "tailnum": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "delay_min": pa.int32(),
+    "timestamp": pa.timestamp("ms", tz="UTC"),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "late": pa.bool_(),
+}
+#: The published columns, and the place in the story of the window in whose folder the record was found.
+SCHEMA: Final = pa.schema({**_COLUMNS, "window": pa.int32()})
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """All records that readers see: window by window, in each in the order of its files' names."""
+
+    table: pa.Table
+    #: Folders that should be there and are not, or the other way round.
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def int64(self, name: str) -> Int64Array:
+        """A column of whole numbers; of a time, its milliseconds since the epoch."""
+        column = self.table[name]
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        return cast(Int64Array, column.to_numpy().astype(np.int64))
+
+    def bools(self, name: str) -> BoolArray:
+        """A column of yes and no."""
+        return cast(BoolArray, self.table[name].to_numpy().astype(np.bool_))
+
+    def stragglers(self, story: Story) -> BoolArray:
+        """For each record whether a window cut out of the log by two offsets would lose it.
+
+        In its partition it lies behind a record that is stamped at or after its window's cutoff.
+        """
+        partition, offset, stamp = (self.int64(n) for n in ("partition", "offset", "timestamp"))
+        cutoffs = np.array([step.cutoff_ms for step in story.steps], dtype=np.int64)
+        cutoff = cutoffs[self.int64("window")]
+        found = np.zeros(len(self), dtype=np.bool_)
+        for number in np.unique(partition):
+            places = np.flatnonzero(partition == number)
+            places = places[np.argsort(offset[places])]
+            highest = np.maximum.accumulate(stamp[places])
+            # A record stamped below its cutoff is not itself the high one.
+            found[places] = (highest >= cutoff[places]) & (stamp[places] < cutoff[places])
+        return found
+
+
+def window_folder(root: Path, window_id: str) -> Path:
+    """Where readers find a window."""
+    return root / f"window_id={safe_name(window_id)}"
+
+
+def read_published(root: Path, story: Story) -> Published:
+    """Reads every window's folder below `root`."""
+    folders = [window_folder(root, window_id) for window_id in story.ids]
+    tables = [_read_window(folder, n) for n, folder in enumerate(folders) if folder.is_dir()]
+    there = {path.name for path in root.glob("window_id=*")}
+    wanted = {folder.name for folder in folders}
+    return Published(
+        table=pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks(),
+        missing=tuple(sorted(wanted - there)),
+        unexpected=tuple(sorted(there - wanted)),
+    )
+
+
+def _read_window(folder: Path, place: int) -> pa.Table:
+    tables = [
+        # One file, one table: a folder read as a data set comes in any order, with columns of its name.
+        pq.ParquetFile(path).read(columns=list(_COLUMNS))
+        for path in sorted(folder.glob("*.parquet"))
+    ]
+    rows = sum(table.num_rows for table in tables)
+    window = pa.array(np.full(rows, place, dtype=np.int32))
+    if not tables:
+        return SCHEMA.empty_table()
+    return (
+        pa.concat_tables(tables).append_column("window", window).select(SCHEMA.names).cast(SCHEMA)
+    )
