@@ -72,6 +72,9 @@ class Staged(Protocol):
     def publish(self) -> None:
         """Makes it visible; doing it again changes nothing."""
 
+    def discard(self) -> None:
+        """Removes what is not visible; doing it again changes nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -316,7 +319,12 @@ class OrderedWindows:
                 self._check_still_there(plan)
             staged, ran = write(plan), True
         finish = self.commit if plan.status.is_open else self.publish
-        finish(plan, staged)
+        try:
+            finish(plan, staged)
+        except WindowSupersededError:
+            # Another try owns the window now, and will never ask for what this one wrote.
+            staged.discard()
+            raise
         return Delivery(self.show(plan.window_id), ran=ran)
 
     @contextlib.contextmanager

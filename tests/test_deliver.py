@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_ordered_ops.core.bounds import Earliest
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window import Window
@@ -59,6 +59,10 @@ class Output:
             self.shelf.published[window_id] = self.name
         elif self.name not in self.shelf.published.values():
             raise SinkError(f"{self.name} is gone")
+
+    def discard(self) -> None:
+        """Idempotent."""
+        self.shelf.staged.pop(self.name, None)
 
 
 @pytest.fixture
@@ -146,3 +150,19 @@ def test_a_failed_job_commits_nothing(windows: OrderedWindows, window: Window) -
         windows.deliver(plan, fail, Shelf().reopen)
     assert windows.show("w").status is WindowStatus.PLANNED
     assert windows.plan(window, "w").taken == plan.taken
+
+
+def test_a_try_that_was_taken_over_leaves_nothing_behind(
+    windows: OrderedWindows, window: Window
+) -> None:
+    """Its commit is refused, and its hidden output is removed; the newer try's is what shows."""
+    shelf = Shelf()
+    slow = windows.plan(window, "w")
+    quick = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
+    other = windows.plan(Window(list(window.topics), at(200)), "other")
+    windows.plan(Window(list(window.topics), at(200)), "other")
+    with pytest.raises(WindowSupersededError):
+        windows.deliver(other, shelf.write, shelf.reopen)
+    assert shelf.staged == {}
+    assert shelf.published == {"w": quick.record.result["name"]}
+    assert windows.commit(slow).status is WindowStatus.PUBLISHED

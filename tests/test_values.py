@@ -169,14 +169,15 @@ def test_a_window_that_cannot_be_is_refused(arguments: dict[str, Any], message: 
 
 
 def test_the_same_question_has_the_same_id() -> None:
-    """The order of topics does not matter; the group, the cutoff and the start do."""
+    """The order of topics and the start do not matter; the group, the topics and the cutoff do."""
     one = default_window_id("g", Window(["b", "a"], NOON))
     assert one == default_window_id("g", Window(["a", "b", "a"], NOON))
+    assert one == default_window_id("g", Window(["a", "b"], NOON, start=Earliest()))
     others = [
         default_window_id("h", Window(["a", "b"], NOON)),
         default_window_id("g", Window(["a"], NOON)),
         default_window_id("g", Window(["a", "b"], NOON + timedelta(hours=1))),
-        default_window_id("g", Window(["a", "b"], NOON, start=Earliest())),
+        default_window_id("g", Window(["a", "b"], NOON, exclude=["c"])),
     ]
     assert len({one, *others}) == 5
 

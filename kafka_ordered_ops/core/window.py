@@ -138,13 +138,16 @@ class Window:
 
 
 def default_window_id(group: str, window: Window) -> str:
-    """The id of a window that was given none: the same question of the same group is the same window."""
+    """The id of a window that was given none: the same question of the same group is the same window.
+
+    The start bound is left out: it only matters at the group's first plan, and a command that names it no
+    longer asks for the same window.
+    """
     question = {
         "group": group,
         "topics": list(window.topics),
         "exclude": list(window.exclude),
         "cutoff_ms": window.cutoff_ms,
-        "start": None if window.start is None else str(window.start),
     }
     digest = hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()
     return f"{time_text(window.cutoff_ms)}-{digest[:12]}"

@@ -15,7 +15,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kafka_ordered_ops.core.errors import LedgerUnavailableError, UnknownTopicError
+from kafka_ordered_ops.core.errors import (
+    AuthorizationError,
+    KafkaOrderedOpsError,
+    LedgerError,
+    LedgerUnavailableError,
+    UnknownTopicError,
+)
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -99,11 +105,22 @@ class LedgerTopic:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
-            cause = translate(error, doing=doing, where=self.name, reasons=self._reasons)
-            raise LedgerUnavailableError(
-                f"the ledger topic {self.name} does not exist and cannot be created ({cause}): create it with "
-                f"{LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant CREATE on it"
-            ) from error
+            raise self._uncreatable(error, doing) from error
+
+    def _uncreatable(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
+        cause = translate(error, doing=doing, where=self.name, reasons=self._reasons)
+        what_to_do = (
+            f"create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant this principal "
+            "CREATE on it"
+        )
+        if isinstance(cause, AuthorizationError):
+            return AuthorizationError(
+                f"the ledger topic {self.name} does not exist, and this principal may not create it: {what_to_do}",
+                code=cause.code,
+            )
+        return LedgerUnavailableError(
+            f"the ledger topic {self.name} does not exist and cannot be created ({cause}): {what_to_do}"
+        )
 
     def _check_compacted(self) -> None:
         """A ledger topic with time-based retention forgets progress: refused."""
@@ -126,7 +143,7 @@ class LedgerTopic:
                 return
             raise translate(error, doing=doing, where=self.name, reasons=self._reasons) from error
         if policy != "compact":
-            raise LedgerUnavailableError(
+            raise LedgerError(
                 f"the ledger topic {self.name} has cleanup.policy={policy}: with anything but compact it "
                 "forgets the progress of groups. Set cleanup.policy=compact"
             )

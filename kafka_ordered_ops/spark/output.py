@@ -193,6 +193,18 @@ class StagedOutput:
         fields.done()
         return output
 
+    @classmethod
+    def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
+        """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
+
+        For `OrderedWindows.deliver`.
+        """
+        try:
+            output = cls.from_json(Fields(dict(result), "result"))
+        except JsonError:
+            return None
+        return output if output.exists() or output.is_published() else None
+
     @property
     def _window_folder(self) -> str:
         return f"{self.root}/{STAGE_FOLDER}/{safe_name(self.window_id)}"

@@ -30,8 +30,8 @@ def write_window(
 ) -> StagedOutput:
     """Writes a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
 
-    The caller commits the window, then publishes: ``windows.commit(plan)``, ``output.publish()``. Writing the
-    same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
+    Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
+    the same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
     the folder's name carries: ``<path>/window_id=<safe id>/``.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of

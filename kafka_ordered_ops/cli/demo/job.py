@@ -5,14 +5,13 @@ Without an import of Spark: a session and a window's DataFrame are given, and SQ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ordered_ops.cli.demo.story import TOPIC, Step
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.window import Window, safe_name
 from kafka_ordered_ops.embedded.java import java_home_for_spark
 from kafka_ordered_ops.spark.output import StagedOutput
@@ -71,7 +70,7 @@ def run_window(
         tell("committing")
         return staged
 
-    return windows.deliver(plan, write, _reopen)
+    return windows.deliver(plan, write, StagedOutput.found)
 
 
 def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) -> StagedOutput:
@@ -86,11 +85,3 @@ def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) 
     # A retry writes the same over it. Only the flights go by stage, commit and publish.
     spark.sql(_DELAYS).coalesce(1).write.mode("overwrite").parquet(str(delays))
     return staged
-
-
-def _reopen(result: Mapping[str, Any]) -> StagedOutput | None:
-    """The output of an earlier try, where it still is."""
-    if not result:
-        return None
-    output = StagedOutput.from_json(Fields(dict(result), "result"))
-    return output if output.exists() or output.is_published() else None

@@ -1,0 +1,29 @@
+"""The hour that has passed, with Spark: python spark_window.py BOOTSTRAP TOPIC."""
+
+import sys
+from datetime import UTC, datetime
+
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops.spark import read_window, write_window
+from kafka_ordered_ops.spark.session import local_session
+
+bootstrap, topic = sys.argv[1:3]
+spark = local_session("orders")
+hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+window = Window([topic], cutoff=hour, start=Earliest())
+
+with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-spark") as windows:
+    # Decides which offsets are the window's, and writes that down in Kafka.
+    plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
+
+    # Exactly these records, read by Spark's executors; any job may follow.
+    orders = read_window(spark, plan, windows.settings)
+    amount = "get_json_object(cast(value as string), '$.amount') as amount"
+    orders = orders.selectExpr("*", amount)
+
+    # Into a hidden folder; then progress moves in one transaction; then the folder shows.
+    staged = write_window(orders, "out/orders", plan)
+    plan = windows.commit(plan, staged)
+
+print(plan.window_id, plan.status, staged.facts["records"], "records in", staged.final_path)
+spark.stop()

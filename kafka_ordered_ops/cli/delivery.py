@@ -1,0 +1,194 @@
+"""How a window's records get into files: the engines, and the way back to what an earlier try wrote.
+
+Spark's objects are `Any` here: only the room `spark` knows pyspark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from kafka_ordered_ops.cli.crash import CrashPoint, crash
+from kafka_ordered_ops.cli.screen import Screen
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.output import StagedOutput
+
+#: How often Spark is asked how many tasks are done.
+_TASKS_INTERVAL_S: Final = 0.2
+
+Write = Callable[[WindowPlan], StagedOutput]
+
+
+class Engine(StrEnum):
+    """Who reads Kafka: Spark's tasks in parallel, or this process alone, without any Spark."""
+
+    PYTHON = "python"
+    STAGE = "stage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """Where the records go, and how."""
+
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", metavar="DIR", help="Folder that gets window_id=<id>/ with Parquet files."
+        ),
+    ]
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--engine", help="python: Spark in this process. stage: no Spark; fits memory."
+        ),
+    ] = Engine.PYTHON
+    ordered: Annotated[
+        bool,
+        typer.Option(
+            "--ordered/--unordered", help="Total order by time over all files, or as it comes."
+        ),
+    ] = True
+
+    def check(self) -> None:
+        """Raises `ConfigError` while nothing has been touched."""
+        if self.engine is Engine.PYTHON:
+            try:
+                check_pyspark()
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{error}. Or use --engine stage, which needs no Spark"
+                ) from error
+
+    def writer(self, settings: ClientSettings, screen: Screen) -> Write:
+        """What reads a plan and writes it into a hidden stage."""
+        engine = self._with_spark if self.engine is Engine.PYTHON else self._alone
+
+        def write(plan: WindowPlan) -> StagedOutput:
+            staged = engine(plan, settings, screen)
+            crash(CrashPoint.AFTER_WRITE)
+            screen.phase("committing")
+            return staged
+
+        return write
+
+    def _alone(self, plan: WindowPlan, settings: ClientSettings, screen: Screen) -> StagedOutput:
+        from kafka_ordered_ops.spark.stage import stage_window
+
+        def progress(done: int, total: int) -> None:
+            crash(CrashPoint.IN_READ)
+            screen.report(done, total)
+
+        screen.phase("reading")
+        return stage_window(plan, settings, self.output, ordered=self.ordered, progress=progress)
+
+    def _with_spark(
+        self, plan: WindowPlan, settings: ClientSettings, screen: Screen
+    ) -> StagedOutput:
+        from kafka_ordered_ops.spark.read import read_window
+        from kafka_ordered_ops.spark.write import write_window
+
+        screen.phase("starting Spark")
+        with _spark() as spark:
+            screen.phase("reading with Spark", unit="tasks")
+            with _tasks_watched(spark, screen):
+                records = read_window(spark, plan, settings, ordered=self.ordered)
+                return write_window(records, self.output, plan, ordered=self.ordered)
+
+
+def output_of(result: Any) -> StagedOutput | None:
+    """The output that a window's result tells of; None for a result of another sink, or none."""
+    if not isinstance(result, Mapping):
+        return None
+    try:
+        return StagedOutput.from_json(Fields(dict(result), "result"))
+    except JsonError:
+        return None
+
+
+@contextlib.contextmanager
+def _spark() -> Iterator[Any]:
+    from kafka_ordered_ops.spark.session import local_session
+
+    # What py4j says about an interrupted call goes to the root logger, with two tracebacks.
+    quiet = logging.NullHandler()
+    logging.getLogger().addHandler(quiet)
+    with _interrupts_held() as interrupts:
+        spark = local_session("kafka-ordered-ops", java_home=_bundled_java())
+    try:
+        if interrupts:
+            raise KeyboardInterrupt
+        yield spark
+    finally:
+        # Ends the jobs that run, too.
+        spark.stop()
+        logging.getLogger().removeHandler(quiet)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[list[int]]:
+    """Collects Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
+
+    Afterwards Ctrl-C raises again as Python has it. The handler that pyspark puts in its place calls Java
+    on the very connection that the interrupted call is waiting on.
+    """
+    caught: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    try:
+        yield caught
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def _tasks_watched(spark: Any, screen: Screen) -> Iterator[None]:
+    """Reports the tasks done of the stages that run, while the block runs its jobs."""
+    tracker = spark.sparkContext.statusTracker()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_TASKS_INTERVAL_S):
+            stages = [
+                info
+                for stage in tracker.getActiveStageIds()
+                if (info := tracker.getStageInfo(stage)) is not None
+            ]
+            if any(info.numActiveTasks for info in stages):
+                crash(CrashPoint.IN_READ)
+            if total := sum(info.numTasks for info in stages):
+                screen.report(sum(info.numCompletedTasks for info in stages), total)
+
+    thread = threading.Thread(target=watch, name="spark-tasks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _bundled_java() -> Path | None:
+    """The Java of the embedded extra, on a machine that has none of its own."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return None
+    from kafka_ordered_ops.embedded import JavaNotFoundError, java_home_for_spark
+
+    try:
+        return Path(java_home_for_spark())
+    except JavaNotFoundError:
+        # What Spark needs is said better by the session that misses it.
+        return None

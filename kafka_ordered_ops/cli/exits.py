@@ -1,0 +1,72 @@
+"""How a command ends: its exit code, and an error as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+
+
+class ExitCode(IntEnum):
+    """What a script may decide on."""
+
+    DONE = 0
+    #: The same command may succeed later.
+    FAILED_RETRIABLE = 1
+    #: The command itself is wrong; nothing was touched.
+    USAGE = 2
+    NOT_LIVE = 3
+    #: The same command will fail again until somebody changes something.
+    FAILED = 4
+    #: Ctrl-C, as shells count it.
+    INTERRUPTED = 130
+    #: The reader of our output went away (``| head``), as shells count it.
+    BROKEN_PIPE = 141
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The exit code that an error stands for."""
+    if isinstance(error, ConfigError):
+        return ExitCode.USAGE
+    if isinstance(error, KafkaOrderedOpsError) and error.retriable:
+        return ExitCode.FAILED_RETRIABLE
+    return ExitCode.FAILED
+
+
+def error_json(error: BaseException) -> dict[str, Any]:
+    """An error for a program: its type, what it says, whether to try again, and its facts."""
+    facts = error.facts if isinstance(error, KafkaOrderedOpsError) else {}
+    plain = {name: one for name, value in facts.items() if (one := _plain(value)) is not ...}
+    retriable = exit_code(error) is ExitCode.FAILED_RETRIABLE
+    return named_error(type(error).__name__, str(error), retriable=retriable, facts=plain)
+
+
+def named_error(
+    kind: str,
+    message: str,
+    *,
+    retriable: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The same form for what is no error of the package: wrong usage, an interruption."""
+    return {
+        "error": {
+            "type": kind,
+            "message": message,
+            "retriable": retriable,
+            "facts": dict(facts or {}),
+        }
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it; an ellipsis for what JSON cannot say, which is left out."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain for key, one in value.items() if (plain := _plain(one)) is not ...}
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes | bytearray):
+        return [plain for one in value if (plain := _plain(one)) is not ...]
+    return ...

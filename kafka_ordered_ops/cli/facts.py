@@ -1,0 +1,143 @@
+"""Plans and windows as plain JSON for programs, and the counts that tables show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_ordered_ops.cli.delivery import output_of
+from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import TopicPartition
+
+
+def head_count(part: PartitionPlan) -> int:
+    """Offsets that lie before the first record stamped at or after the cutoff."""
+    return part.taken.within(0, part.head_end).count
+
+
+def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
+    """The group's committed offset of a partition; None before its first plan."""
+    known = None if state is None else state.partition(tp)
+    return None if known is None else known.base
+
+
+def result_facts(record: WindowRecord) -> dict[str, int | None]:
+    """What the sink counted; empty for a window that it has not finished, or for another sink."""
+    output = output_of(record.result)
+    return {} if output is None else dict(output.facts)
+
+
+def plan_facts(plan: WindowPlan) -> dict[str, Any]:
+    """What `list`, `plan` and `show` say of every window."""
+    return {
+        "window_id": plan.window_id,
+        "group": plan.group,
+        "status": plan.status.value,
+        "content": plan.content.value,
+        "cutoff": time_text(plan.cutoff_ms),
+        "offsets": plan.offsets,
+        "attempt": plan.attempt,
+        "planned_at": time_text(plan.planned_at_ms),
+    }
+
+
+def plan_json(
+    plan: WindowPlan,
+    *,
+    state: GroupState | None = None,
+    log_starts: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, Any]:
+    """A plan for a program to look at; ranges are half-open pairs."""
+    log_starts = log_starts or {}
+    return {
+        **plan_facts(plan),
+        "question": plan.window.to_json(),
+        "partitions": [
+            {
+                **_ranges(part),
+                "log_start": log_starts.get(part.tp),
+                "committed": base_of(state, part.tp),
+                "offsets": part.taken.count,
+                "head": head_count(part),
+                "tail": part.taken.count - head_count(part),
+                "late_steps": _late_steps(part.late),
+            }
+            for part in plan
+        ],
+        "stepped_around": list(plan.stepped_around),
+        "notes": list(plan.notes),
+    }
+
+
+def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
+    """One line of `windows list`."""
+    plan = record.plan
+    return {
+        **plan_facts(plan),
+        "records": result_facts(record).get("records"),
+        "committed_at": _time_or_none(record.committed_at_ms),
+        "open_seconds": (now_ms - plan.planned_at_ms) / 1000 if plan.status.is_open else None,
+        "run_id": record.run_id,
+    }
+
+
+def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) -> dict[str, Any]:
+    """All that the ledger knows of a window."""
+    return {
+        **plan_json(record.plan, state=state),
+        **record_facts(record, now_ms=now_ms),
+        "result": record.result,
+        # The form that `WindowPlan.from_text` reads.
+        "plan": record.plan.to_json(),
+    }
+
+
+def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) -> dict[str, Any]:
+    """What `run` ends with."""
+    plan, facts, output = record.plan, result_facts(record), output_of(record.result)
+    return {
+        **plan_facts(plan),
+        "ran": ran,
+        "records": facts.get("records", None if plan.offsets else 0),
+        "stragglers": facts.get("stragglers", None if plan.offsets else 0),
+        "late": facts.get("late", None if plan.offsets else 0),
+        "seconds": seconds_of(facts),
+        "output": None if output is None else output.final_path,
+        "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],
+        "stepped_around": list(plan.stepped_around),
+        "notes": list(plan.notes),
+    }
+
+
+def seconds_of(facts: Mapping[str, int | None]) -> float | None:
+    """How long reading and writing took."""
+    elapsed_ms = facts.get("elapsed_ms")
+    return None if elapsed_ms is None else elapsed_ms / 1000
+
+
+def _ranges(part: PartitionPlan) -> dict[str, Any]:
+    return {
+        "topic": part.tp.topic,
+        "partition": part.tp.partition,
+        "ranges": _pairs(part.taken),
+        "lost": _pairs(part.lost),
+    }
+
+
+def _pairs(offsets: OffsetSet) -> list[list[int]]:
+    pairs: list[list[int]] = offsets.bounds.tolist()
+    return pairs
+
+
+def _late_steps(late: LateSteps) -> list[dict[str, Any]]:
+    return [
+        {"offset": offset, "before": time_text(before_ms)}
+        for offset, before_ms in zip(late.offsets, late.before_ms, strict=True)
+    ]
+
+
+def _time_or_none(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None else time_text(timestamp_ms)
