@@ -327,6 +327,10 @@ def test_empty_is_not_covered(windows: OrderedWindows, orders: str, topic: MakeT
     assert windows.plan(before(orders, 50), "earlier").content is PlanContent.COVERED
     with pytest.raises(WindowCoveredError, match="Replay"):
         windows.plan(before(orders, 60), "strict", on_covered=OnCovered.FAIL)
+    replayed = windows.plan(before(orders, 100), "again", on_covered=OnCovered.REPLAY)
+    assert (replayed.window_id, replayed.offsets) == ("all", 6)
+    with pytest.raises(WindowCoveredError):
+        windows.plan(before(orders, 70), "nobody", on_covered=OnCovered.REPLAY)
     nothing = topic()
     assert windows.plan(before(nothing, 5, Earliest()), "n").content is PlanContent.EMPTY
 

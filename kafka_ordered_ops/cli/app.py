@@ -110,11 +110,16 @@ def _interrupted(screen: Screen) -> int:
 
 @app.command(epilog=_PREVIEW_EXAMPLES)
 @command
-def preview(screen: Screen, connection: Connection, question: Question) -> None:
+def preview(
+    screen: Screen,
+    connection: Connection,
+    question: Question,
+    window_id: WindowIdOption = None,
+) -> None:
     """Show what a window would take, and write nothing."""
     window = question.window()
     with connection.open(screen) as windows, screen.progress("planning"):
-        plan, state = windows.preview(window), windows.state()
+        plan, state = windows.preview(window, window_id), windows.state()
         with Lookup(windows.settings) as lookup:
             log_starts = lookup.log_starts([part.tp for part in plan])
     if screen.as_json:

@@ -152,7 +152,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | WindowRecord | None:
     plan = build_plan(view, wish)
     if plan is None:
         return None
-    if plan.content is PlanContent.COVERED and wish.on_covered is OnCovered.FAIL:
+    if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
         raise WindowCoveredError(
             f"window {plan.window_id} of group {plan.group}: other windows have taken every record stamped "
             "before its cutoff. Replay the window that holds them, or plan with on_covered='skip'",

@@ -42,9 +42,14 @@ class OnDataLoss(StrEnum):
 
 
 class OnCovered(StrEnum):
-    """What to do with a window of which other windows have taken everything."""
+    """What to do with a window of which other windows have taken everything.
+
+    Skip plans it with nothing in it, and no sink ever sees it. Replay gives the plan of the committed window
+    that has the same cutoff and topics. Fail says so.
+    """
 
     SKIP = "skip"
+    REPLAY = "replay"
     FAIL = "fail"
 
 

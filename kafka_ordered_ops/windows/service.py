@@ -12,36 +12,32 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka_ordered_ops.core import decisions
 from kafka_ordered_ops.core.decisions import ClaimWish
 from kafka_ordered_ops.core.errors import (
     ConfigError,
-    CutoffInFutureError,
-    GroupInUseError,
     RecordsLostError,
     UnknownWindowError,
-    WindowMismatchError,
+    WindowCoveredError,
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
     PlanContent,
-    TopicPartition,
     WindowStatus,
 )
 from kafka_ordered_ops.core.window import Window, check_window_id, default_window_id
 from kafka_ordered_ops.kafka.ledger import UPDATE_TIMEOUT_S, Ledger
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
-from kafka_ordered_ops.kafka.offsets import CommittedOffset, read_committed_offsets
+from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.survey import (
     ScanProgress,
@@ -51,6 +47,15 @@ from kafka_ordered_ops.kafka.survey import (
     partitions_of,
     select_topics,
 )
+from kafka_ordered_ops.windows.checks import (
+    Committed,
+    check_committable,
+    check_cutoff,
+    check_no_members,
+    covering,
+    expired_notes,
+)
+from kafka_ordered_ops.windows.delivery import Delivery, Staged
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -59,35 +64,6 @@ STALL_TIMEOUT_S: Final = 60.0
 
 #: Drafts made anew because the group changed meanwhile: each time others made progress.
 _DRAFTS_MAX: Final = 50
-
-Committed = Mapping[TopicPartition, CommittedOffset | None]
-
-
-class Staged(Protocol):
-    """A sink's output that is complete and not visible yet."""
-
-    def to_json(self) -> Mapping[str, Any]:
-        """What another process needs to publish it; kept in the ledger."""
-
-    def publish(self) -> None:
-        """Makes it visible; doing it again changes nothing."""
-
-    def discard(self) -> None:
-        """Removes what is not visible; doing it again changes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of a window."""
-
-    record: WindowRecord
-    #: Whether the sink's job ran in this call; False when an earlier try had done it.
-    ran: bool
-
-    @property
-    def plan(self) -> WindowPlan:
-        """The plan, with its status now."""
-        return self.record.plan
 
 
 class OrderedWindows:
@@ -158,7 +134,7 @@ class OrderedWindows:
         Raises what `plan` raises, but for the group's live members.
         """
         window_id = self._window_id(window, window_id)
-        self._check_cutoff(window)
+        check_cutoff(window, self._now_ms())
         view = self._ledger.read(self.group, [window_id])
         existing = view.windows.get(window_id)
         if existing is not None and existing.status is not WindowStatus.ABANDONED:
@@ -181,8 +157,10 @@ class OrderedWindows:
 
         The plan's `status` tells what is left to do: run the job (planned), commit (written), publish
         (committed), nothing (published). Taking up a window makes this the only try that may commit it.
+        `on_covered` says what to do when other windows have taken everything it asks for.
 
         Raises:
+            WindowCoveredError: they have, and it is to fail, or none of them can be replayed in its place.
             ConfigError: the id or the window cannot be.
             PlanError: and its kinds; see `core.errors`.
             RecordsLostError: retention took records of the window.
@@ -190,15 +168,21 @@ class OrderedWindows:
             LedgerError, BrokerError, ReadError, CommitError: the cluster, or the way to it.
         """
         window_id = self._window_id(window, window_id)
-        self._check_cutoff(window)
+        check_cutoff(window, self._now_ms())
         for _ in range(_DRAFTS_MAX):
             view = self._ledger.read(self.group, [window_id], settle=True)
             existing = view.windows.get(window_id)
             if existing is not None and existing.status is not WindowStatus.ABANDONED:
                 return self._take_up(existing, window)
-            self._check_no_members()
+            check_no_members(self._lookup, self.group)
             survey, _, wish = self._draft(window, window_id, on_covered)
-            record = self._claim(wish)
+            try:
+                record = self._claim(wish)
+            except WindowCoveredError:
+                holder = covering(window, self.list()) if on_covered is OnCovered.REPLAY else None
+                if holder is None:
+                    raise
+                return self.replay(holder)
             if record is None:
                 _log.info(
                     "group %s: the group changed while %s was drafted, again", self.group, window_id
@@ -259,7 +243,7 @@ class OrderedWindows:
             GroupInUseError, ForeignCommitError: somebody else uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
         """
-        self._check_committable(plan)
+        check_committable(self.group, plan)
         if staged is not None and plan.status.is_open:
             plan = self.write_down(plan, staged.to_json())
         now_ms = self._now_ms()
@@ -368,38 +352,6 @@ class OrderedWindows:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _check_cutoff(self, window: Window) -> None:
-        now_ms = self._now_ms()
-        if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
-            raise CutoffInFutureError(
-                f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
-                "before it may still be written. Wait, or allow a future cutoff",
-                cutoff_ms=window.cutoff_ms,
-                now_ms=now_ms,
-            )
-
-    def _check_no_members(self) -> None:
-        members = self._lookup.group_members(self.group)
-        if members:
-            raise GroupInUseError(
-                f"group {self.group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
-                "a group of their own. Stop the members, or use another group",
-                group=self.group,
-                members=members,
-            )
-
-    def _check_committable(self, plan: WindowPlan) -> None:
-        if plan.group != self.group:
-            raise WindowMismatchError(
-                f"the plan of window {plan.window_id} is of group {plan.group}, not {self.group}",
-                window_id=plan.window_id,
-                differences={"group": (plan.group, self.group)},
-            )
-        if not plan.claim_id:
-            raise ConfigError(
-                f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
-            )
-
     def _check_topics(self, plan: WindowPlan) -> None:
         """The topics that are still there must be those that were planned."""
         check_plan_identity(plan, self._ledger.existing(plan.topics))
@@ -448,7 +400,7 @@ class OrderedWindows:
             now_ms=now_ms,
             run_id=self._run_id,
             on_covered=on_covered,
-            notes=(*survey.notes, *_expired(view, committed)),
+            notes=(*survey.notes, *expired_notes(view, committed)),
         )
         return survey, view, wish
 
@@ -468,7 +420,7 @@ class OrderedWindows:
         decisions.check_same_question(existing.plan, window)
         if not existing.status.is_open:
             return existing.plan
-        self._check_no_members()
+        check_no_members(self._lookup, self.group)
         self._check_topics(existing.plan)
         starts = self._lookup.log_starts([part.tp for part in existing.plan])
         attempt = existing.plan.attempt
@@ -494,23 +446,6 @@ class OrderedWindows:
         decide: Callable[[GroupView, Committed], Change | WindowRecord | None],
     ) -> WindowRecord:
         return _present(self._ledger.update(self.group, decide, wanted=[plan.window_id]))
-
-
-def _expired(view: GroupView, committed: Committed) -> tuple[str, ...]:
-    """Committed offsets of an idle group expire; the ledger has them, and the next commit restores them."""
-    if view.state is None:
-        return ()
-    gone = [
-        tp
-        for tp, state in view.state
-        if state.committed is not None and tp in committed and committed[tp] is None
-    ]
-    if not gone:
-        return ()
-    return (
-        f"the committed offsets of {len(gone)} partitions have expired ({gone[0]} among them); the ledger "
-        "knows them, and the next commit restores them",
-    )
 
 
 def _present(record: WindowRecord | None) -> WindowRecord:

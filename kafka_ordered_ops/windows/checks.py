@@ -1,0 +1,90 @@
+"""What must hold before a window is planned or committed, and what a person should be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    CutoffInFutureError,
+    GroupInUseError,
+    WindowMismatchError,
+)
+from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets import CommittedOffset
+
+Committed = Mapping[TopicPartition, CommittedOffset | None]
+
+
+def check_cutoff(window: Window, now_ms: int) -> None:
+    """Raises `CutoffInFutureError` for a cutoff that has not passed, unless the window allows it."""
+    if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
+        raise CutoffInFutureError(
+            f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
+            "before it may still be written. Wait, or allow a future cutoff",
+            cutoff_ms=window.cutoff_ms,
+            now_ms=now_ms,
+        )
+
+
+def check_no_members(lookup: Lookup, group: str) -> None:
+    """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
+    members = lookup.group_members(group)
+    if members:
+        raise GroupInUseError(
+            f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
+            "a group of their own. Stop the members, or use another group",
+            group=group,
+            members=members,
+        )
+
+
+def check_committable(group: str, plan: WindowPlan) -> None:
+    """Raises when a plan is of another group, or only a preview."""
+    if plan.group != group:
+        raise WindowMismatchError(
+            f"the plan of window {plan.window_id} is of group {plan.group}, not {group}",
+            window_id=plan.window_id,
+            differences={"group": (plan.group, group)},
+        )
+    if not plan.claim_id:
+        raise ConfigError(
+            f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
+        )
+
+
+def covering(window: Window, records: Iterable[WindowRecord]) -> str | None:
+    """The committed window that holds what this one asks for; the newest, where there are several."""
+    found = [
+        record
+        for record in records
+        if record.status.is_done
+        and record.plan.taken
+        and record.plan.cutoff_ms == window.cutoff_ms
+        and (record.plan.window.topics, record.plan.window.exclude)
+        == (window.topics, window.exclude)
+    ]
+    newest = max(found, key=lambda record: record.committed_at_ms or 0, default=None)
+    return None if newest is None else newest.plan.window_id
+
+
+def expired_notes(view: GroupView, committed: Committed) -> tuple[str, ...]:
+    """Committed offsets of an idle group expire; the ledger has them, and the next commit restores them."""
+    if view.state is None:
+        return ()
+    gone = [
+        tp
+        for tp, state in view.state
+        if state.committed is not None and tp in committed and committed[tp] is None
+    ]
+    if not gone:
+        return ()
+    return (
+        f"the committed offsets of {len(gone)} partitions have expired ({gone[0]} among them); the ledger "
+        "knows them, and the next commit restores them",
+    )
