@@ -196,19 +196,19 @@ def _docker_answers() -> bool:
     import docker
     from docker.errors import DockerException
 
+    answers = True
     with warnings.catch_warnings():
         # Where nobody listens, the client drops its socket without closing it; collected here, so that
-        # the warning is not laid at some later test's door.
+        # the warning is not laid at some later test's door. Not inside the except block: there the error's
+        # traceback still holds the socket.
         warnings.simplefilter("ignore", ResourceWarning)
         try:
-            client = docker.from_env(timeout=_DOCKER_TIMEOUT_S)
-            client.close()
+            # Connecting includes asking the engine for its version.
+            docker.from_env(timeout=_DOCKER_TIMEOUT_S).close()
         except DockerException:
-            return False
-        finally:
-            gc.collect()
-    # Connecting includes asking the engine for its version.
-    return True
+            answers = False
+        gc.collect()
+    return answers
 
 
 @contextmanager

@@ -293,6 +293,7 @@ def test_written_files_are_in_order_by_name(
     assert facts == {
         "records": len(case.rows),
         "late": len(case.late),
+        "stragglers": case.stragglers,
         "timestamp_ms_min": case.rows[0].timestamp_ms,
         "timestamp_ms_max": case.rows[-1].timestamp_ms,
     }

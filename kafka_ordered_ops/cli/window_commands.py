@@ -117,7 +117,7 @@ def commit_window(screen: Screen, connection: Connection, window_id: WindowId) -
 @app.command("abandon")
 @command
 def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
-    """Give an open window's offsets free. Its unpublished output is deleted."""
+    """Give an open window's offsets free. Output that waits to be published is deleted."""
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
         # After the ledger: whoever still tries to commit this output is refused by then.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Spark's own default is INT96, which other readers take for nanoseconds without a zone.
 _TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
+#: Partitions whose stragglers are counted: the expression grows with them, and so does Spark's planning.
+_HEADS_MAX: Final = 2_000
+
 
 def write_window(
     df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
@@ -35,7 +38,8 @@ def write_window(
     the folder's name carries: ``<path>/window_id=<safe id>/``.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
-    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max`` and ``late``. They are counted in the same job.
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers``. They are counted in
+    the same job.
 
     Args:
         df: the result of the user's job: the window's records, or anything made from them.
@@ -75,7 +79,7 @@ def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -
     try:
         with _sorted(df, sort=sort) as rows, _timestamp_type(df.sparkSession):
             # Observed last: what lies below a sort may run more than once.
-            observed = rows.observe(observation, *_counts(df))
+            observed = rows.observe(observation, *_counts(df, plan))
             observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
     except Exception as error:
         # Of Spark's own kinds or py4j's, which Connect does not have.
@@ -119,7 +123,7 @@ def _timestamp_type(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(key, before)
 
 
-def _counts(df: DataFrame) -> list[Column]:
+def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
     from pyspark.sql import functions as f
 
     types = dict(df.dtypes)
@@ -129,7 +133,22 @@ def _counts(df: DataFrame) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
+    if set(ORDER) <= set(df.columns) and 0 < len(plan.partitions) <= _HEADS_MAX:
+        counts.append(f.count_if(_is_straggler(plan)).alias("stragglers"))
     return counts
+
+
+def _is_straggler(plan: WindowPlan) -> Column:
+    """Whether a record lies behind the first one stamped at or after the cutoff, in its partition."""
+    from pyspark.sql import functions as f
+
+    heads = [
+        column
+        for part in plan
+        for column in (f.lit(str(part.tp)), f.lit(part.head_end).cast("bigint"))
+    ]
+    where = f.concat("topic", f.lit("["), f.col("partition").cast("string"), f.lit("]"))
+    return f.col("offset") >= f.try_element_at(f.create_map(*heads), where)
 
 
 def _files(output: StagedOutput, facts: Facts) -> Facts:
