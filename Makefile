@@ -17,6 +17,9 @@ STAMP := $(VENV)/.set-up-$(LOCK)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
+# Two tests at a time, or up to four: each worker has a broker of its own, and those of one file stay together.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
 .PHONY: help setup check format test test-all nightly demo docs lock jars clean
 
 help: ## Print this list
@@ -47,7 +50,7 @@ format: $(STAMP) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## The tests that need no more than seconds each
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
 test-all: $(STAMP) docs ## What `make test` leaves out: the tests that need minutes, and the documentation
