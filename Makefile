@@ -57,7 +57,7 @@ test-all: $(STAMP) docs ## What `make test` leaves out: the tests that need minu
 	$(BIN)/python -m pytest -m slow || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
 nightly: $(STAMP) ## Everything, with many more random examples
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest
+	HYPOTHESIS_PROFILE=nightly $(PYTEST)
 
 demo: $(STAMP) ## See it work: a real broker, a real Spark, one window
 	$(BIN)/python -m kafka_ordered_ops.cli demo

@@ -152,11 +152,8 @@ class ModelGroup:
         return plan
 
     def commit(self, plan: WindowPlan) -> WindowRecord:
-        """Commits with the offsets in Kafka as the group last wrote them."""
-        state = self.view.state
-        assert state is not None
-        committed = {tp: partition.committed for tp, partition in state}
-        return self.apply(decisions.commit(self.view, plan, now_ms=1, committed=committed))
+        """Commits; nobody else uses the group."""
+        return self.apply(decisions.commit(self.view, plan, now_ms=1, others={}))
 
     def abandon(self, window_id: str) -> WindowRecord:
         """Gives a window's offsets free."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka import ledger
+from kafka_ordered_ops.kafka.ledger import Ledger
+from kafka_ordered_ops.kafka.ledger_log import LedgerLog
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
@@ -88,3 +92,50 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
         assert found.offset == 2
         rest = windows.plan(Window([name], at(100)), "rest")
         assert set(read_plan(windows.settings, rest)) == {(name, 0, 2)}
+
+
+@pytest.mark.parametrize("when", ["read_committed_offsets", "ledger"])
+def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
+    bootstrap: str,
+    topic: MakeTopic,
+    group: str,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """Whoever is overtaken inside its fence finds that out by being fenced, and commits after the other."""
+    name = topic()
+    produce((name, 0, None, b"x", BASE_MS + second * 1000, ()) for second in [0, 10, 20])
+    settings = {"bootstrap.servers": bootstrap}
+    with OrderedWindows(settings, group) as slow, OrderedWindows(settings, group) as quick:
+        mine = slow.plan(Window([name], at(5), start=Earliest()), "mine")
+        other = quick.plan(Window([name], at(15)), "other")
+        overtaken: list[bool] = []
+
+        def overtake() -> None:
+            if not overtaken:
+                overtaken.append(True)
+                quick.commit(other)
+
+        if when == "ledger":
+            read = Ledger._read
+
+            def read_late(self: Ledger, group: str, deadline: float) -> LedgerLog:
+                overtake()
+                return read(self, group, deadline)
+
+            monkeypatch.setattr(Ledger, "_read", read_late)
+        else:
+
+            def read_committed_late(*args: Any, **kwargs: Any) -> Any:
+                overtake()
+                return read_committed_offsets(*args, **kwargs)
+
+            monkeypatch.setattr(ledger, "read_committed_offsets", read_committed_late)
+        slow.commit(mine)
+        assert overtaken
+        assert [record.status.is_done for record in slow.list()] == [True, True]
+        tp = TopicPartition(name, 0)
+        found = read_committed_offsets(slow.settings, group, [tp], timeout_s=30)[tp]
+        assert found is not None
+        assert found.offset == 2

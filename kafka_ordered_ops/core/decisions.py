@@ -215,11 +215,11 @@ def commit(
     plan: WindowPlan,
     *,
     now_ms: int,
-    committed: Mapping[TopicPartition, int | None],
+    others: Mapping[TopicPartition, int],
 ) -> Change | WindowRecord:
     """The window's offsets become part of the group's progress; committing again changes nothing.
 
-    `committed` holds the group's committed offsets as just read from Kafka.
+    `others` holds the committed offsets, as just read from Kafka, that somebody else has written.
 
     Raises:
         UnknownWindowError: the ledger has no such window.
@@ -230,7 +230,7 @@ def commit(
     if record.status.is_done:
         return record
     state = _state(view)
-    check_foreign(state, committed)
+    check_foreign(state, others)
     topics = dict(state.topics)
     time_maps: dict[TopicPartition, TimeMap] = {}
     for part in record.plan:
@@ -345,16 +345,16 @@ def check_loss(plan: WindowPlan) -> None:
     )
 
 
-def check_foreign(state: GroupState, committed: Mapping[TopicPartition, int | None]) -> None:
-    """Raises `ForeignCommitError` when a committed offset is not the one this group last wrote.
+def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> None:
+    """Raises `ForeignCommitError` when somebody else's commit is not the one that the group began with.
 
-    A missing one is not foreign: committed offsets of an idle group expire, and the next commit restores
+    A missing commit is not foreign: committed offsets of an idle group expire, and the next commit restores
     them.
     """
     moved = {
-        str(tp): (partition.committed, found)
+        str(tp): (partition.committed, others[tp])
         for tp, partition in state
-        if (found := committed.get(tp)) is not None and found != partition.committed
+        if tp in others and others[tp] != partition.committed
     }
     if moved:
         where, (known, found) = next(iter(moved.items()))

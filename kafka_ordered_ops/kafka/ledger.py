@@ -312,31 +312,37 @@ class _Transaction:
         )
         producer = open_client(Producer, config, ledger._reasons)
         producer.init_transactions(self._call_timeout_s())
-        log = ledger._read(self._group, self._deadline)
-        view = log.view(wanted)
-        known = {tp for tp, _ in view.state} if view.state else set()
-        committed = read_committed_offsets(
-            ledger._settings,
-            self._group,
-            sorted(known | partitions),
-            timeout_s=self._call_timeout_s(),
-        )
+        log, view, committed = self._read(wanted, partitions)
         ledger.check_not_lost(view, committed)
         self.has_read = True
         outcome = decide(view, committed)
         if not isinstance(outcome, Change):
             return outcome
-        self._write(producer, log, outcome, committed)
+        self._write(producer, log, outcome)
         return outcome.record
 
-    def _write(
-        self,
-        producer: Producer,
-        log: LedgerLog,
-        change: Change,
-        committed: Mapping[TopicPartition, CommittedOffset | None],
-    ) -> None:
-        offsets = self._offsets(change.state, committed) if change.moves_offsets else {}
+    def _read(
+        self, wanted: Collection[str], partitions: set[TopicPartition]
+    ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
+        """The committed offsets, then the ledger: never the other way round.
+
+        Whoever fences this try may commit between the two. Ledger last, its records are there for every
+        commit that was seen; ledger first, that commit would look like one that the ledger has lost.
+        """
+        ledger, known = self._ledger, set(partitions)
+        while True:
+            committed = read_committed_offsets(
+                ledger._settings, self._group, sorted(known), timeout_s=self._call_timeout_s()
+            )
+            log = ledger._read(self._group, self._deadline)
+            view = log.view(wanted)
+            held = {tp for tp, _ in view.state} if view.state else set()
+            if held <= known:
+                return log, view, committed
+            known |= held
+
+    def _write(self, producer: Producer, log: LedgerLog, change: Change) -> None:
+        offsets = self._offsets(change.state) if change.moves_offsets else {}
         if offsets:
             self._check_group_is_empty()
         tp = self._ledger._topic.partition_of(self._group)
@@ -362,9 +368,7 @@ class _Transaction:
             raise
         self.outcome_unknown = False
 
-    def _offsets(
-        self, state: GroupState, committed: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> dict[TopicPartition, CommittedOffset]:
+    def _offsets(self, state: GroupState) -> dict[TopicPartition, CommittedOffset]:
         """What every partition of the group is committed at: all of them, so that none expires alone."""
         present = self._ledger.existing(state.topics)
         ledger_id = topic_id_bytes(self._ledger._topic.id or "")

@@ -11,6 +11,7 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_map import is_offset_map
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
@@ -56,6 +57,19 @@ def check_committable(group: str, plan: WindowPlan) -> None:
         raise ConfigError(
             f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
         )
+
+
+def commits_of_others(committed: Committed) -> dict[TopicPartition, int]:
+    """The committed offsets that this package did not write: theirs carry no map of ours.
+
+    Ours are left out whatever they say: another try may have committed since the ledger was read, and its
+    offsets would differ from what was read there.
+    """
+    return {
+        tp: found.offset
+        for tp, found in committed.items()
+        if found is not None and not is_offset_map(found.metadata)
+    }
 
 
 def covering(window: Window, records: Iterable[WindowRecord]) -> str | None:

@@ -52,6 +52,7 @@ from kafka_ordered_ops.windows.checks import (
     check_committable,
     check_cutoff,
     check_no_members,
+    commits_of_others,
     covering,
     expired_notes,
 )
@@ -249,8 +250,9 @@ class OrderedWindows:
         now_ms = self._now_ms()
 
         def decide(view: GroupView, committed: Committed) -> Change | WindowRecord:
-            offsets = {tp: found.offset if found else None for tp, found in committed.items()}
-            outcome = decisions.commit(view, plan, now_ms=now_ms, committed=offsets)
+            outcome = decisions.commit(
+                view, plan, now_ms=now_ms, others=commits_of_others(committed)
+            )
             if isinstance(outcome, Change):
                 self._check_topics(plan)
             return outcome
@@ -407,8 +409,7 @@ class OrderedWindows:
     def _claim(self, wish: ClaimWish) -> WindowRecord | None:
         def decide(view: GroupView, committed: Committed) -> Change | WindowRecord | None:
             if view.state is not None:
-                offsets = {tp: found.offset if found else None for tp, found in committed.items()}
-                decisions.check_foreign(view.state, offsets)
+                decisions.check_foreign(view.state, commits_of_others(committed))
             return decisions.claim(view, wish)
 
         partitions = [draft.facts.tp for draft in wish.drafts]
