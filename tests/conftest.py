@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import re
+import signal
 import time
 import uuid
 import warnings
@@ -20,6 +21,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import HealthCheck, settings
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.windows_support import BASE_MS
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs with Ctrl-C ignored, and every child of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BOOTSTRAP_VARIABLE = "KAFKA_ORDERED_OPS_TEST_BOOTSTRAP"
 
@@ -163,6 +170,22 @@ def produce(bootstrap: str) -> Produce:
         return [offsets[index] for index in sorted(offsets)]
 
     return write
+
+
+@pytest.fixture
+def windows(bootstrap: str, group: str) -> Iterator[OrderedWindows]:
+    """The service, for a fresh group."""
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=60) as service:
+        yield service
+
+
+@pytest.fixture
+def orders(topic: MakeTopic, produce: Produce) -> str:
+    """One partition; seconds 0, 10, 20, 5, 30, 15 at offsets 0 to 5."""
+    name = topic()
+    seconds = [0, 10, 20, 5, 30, 15]
+    produce((name, 0, None, b"x", BASE_MS + s * 1000, ()) for s in seconds)
+    return name
 
 
 def _wait_until_usable(admin: AdminClient, name: str, partitions: int) -> None:

@@ -74,9 +74,6 @@ def cluster(
     return Cluster(bootstrap, name, group, tmp_path / "out")
 
 
-# --- preview --------------------------------------------------------------------------------------
-
-
 def test_preview_tells_the_offsets_and_writes_nothing(cluster: Cluster) -> None:
     """Twice the same answer, no topic, no committed offset, no window."""
     before = topics(cluster.bootstrap)
@@ -116,9 +113,6 @@ def test_topics_may_be_patterns_with_exceptions(
         *("-t", rf"^{group}\..*", "--exclude", names[1], "--exclude", "^.*nothing", "--json"),
     )
     assert [part["topic"] for part in outcome.json["partitions"]] == [names[0], names[2]]
-
-
-# --- run ------------------------------------------------------------------------------------------
 
 
 def test_run_delivers_a_window_once(cluster: Cluster) -> None:
@@ -196,9 +190,6 @@ def test_run_with_spark_writes_the_same_records(cluster: Cluster) -> None:
     assert values(outcome.json["output"]) == FIRST_WINDOW
 
 
-# --- windows --------------------------------------------------------------------------------------
-
-
 def test_a_window_around_a_job_of_ones_own(cluster: Cluster) -> None:
     """Plan, look, commit; again is a no-op, and the committed window cannot be abandoned."""
     planned = cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -258,9 +249,6 @@ def test_the_windows_of_a_group_for_people(cluster: Cluster) -> None:
     assert "no open windows" in none.stderr
 
 
-# --- client settings ------------------------------------------------------------------------------
-
-
 def test_settings_come_from_file_option_and_address(cluster: Cluster, tmp_path: Path) -> None:
     """-b beats -X, which beats the file; no secret is printed, whatever is said."""
     config = tmp_path / "client.properties"
@@ -302,8 +290,6 @@ def test_secrets_are_masked_in_unexpected_errors(
     assert "Traceback" in captured.err
     assert SECRET not in captured.err
 
-
-# --- exit codes -----------------------------------------------------------------------------------
 
 _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
 
@@ -469,9 +455,6 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     outcome = cli(*words, "--help")
     assert outcome.code == 0
     assert outcome.stdout.startswith("Usage: kafka-ordered-ops")
-
-
-# --- broker ---------------------------------------------------------------------------------------
 
 
 def test_broker_runs_until_it_is_told_to_end() -> None:

@@ -19,7 +19,7 @@ from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.logs import read_plan
-from tests.test_windows import BASE_MS, at
+from tests.windows_support import BASE_MS, at
 
 #: Plans and commits one window in a process that kills itself at the nth commit_transaction.
 VICTIM = """

@@ -20,7 +20,7 @@ from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.logs import LogWriter
-from tests.test_windows import BASE_MS, at
+from tests.windows_support import BASE_MS, at
 
 SPAN_MS = 100_000
 PARTITIONS = 3

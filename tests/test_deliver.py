@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
-from tests.test_windows import BASE_MS, at
+from tests.windows_support import BASE_MS, at
 
 
 @dataclass
@@ -63,13 +63,6 @@ class Output:
     def discard(self) -> None:
         """Idempotent."""
         self.shelf.staged.pop(self.name, None)
-
-
-@pytest.fixture
-def windows(bootstrap: str, group: str) -> Iterator[OrderedWindows]:
-    """The service, for a fresh group."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as service:
-        yield service
 
 
 @pytest.fixture

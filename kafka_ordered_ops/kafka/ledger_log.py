@@ -107,7 +107,8 @@ class LedgerLog:
                     raise LedgerUnavailableError(
                         f"group {self.group}: the ledger {self.where} could be read up to offset {position} of "
                         f"{end}: a transaction of another process is open there, or the broker does not "
-                        "answer. It ends by itself after its time-out; try again"
+                        "answer. It ends by itself after its time-out; try again. If it does not, a broker died before it "
+                        "had marked the transaction's end: see kafka-transactions.sh find-hanging and abort"
                     )
         except KafkaException as error:
             raise translate(
