@@ -32,7 +32,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
-    GroupInUseError,
     KafkaOrderedOpsError,
     LedgerLostError,
     LedgerUnavailableError,
@@ -344,7 +343,7 @@ class _Transaction:
     def _write(self, producer: Producer, log: LedgerLog, change: Change) -> None:
         offsets = self._offsets(change.state) if change.moves_offsets else {}
         if offsets:
-            self._check_group_is_empty()
+            self._ledger._lookup.check_no_members(self._group)
         tp = self._ledger._topic.partition_of(self._group)
         producer.begin_transaction()
         for key, value, headers in log.messages(change):
@@ -387,16 +386,6 @@ class _Transaction:
             )
             offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
         return offsets
-
-    def _check_group_is_empty(self) -> None:
-        members = self._ledger._lookup.group_members(self._group)
-        if members:
-            raise GroupInUseError(
-                f"group {self._group} has {len(members)} live members ({', '.join(members[:3])}): a window's "
-                "commit would pass over their heads. Stop them, or give the windows a group of their own",
-                group=self._group,
-                members=members,
-            )
 
     def _transactional_id(self) -> str:
         name = f"{self._ledger._lookup.cluster_id()}/{self._group}"

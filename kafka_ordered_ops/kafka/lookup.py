@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     ConfigError,
+    GroupInUseError,
     KafkaOrderedOpsError,
     UnknownTopicError,
     invariant,
@@ -253,6 +254,17 @@ class Lookup:
         description = answers.get(group)
         members = [] if description is None else description.members
         return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
+
+    def check_no_members(self, group: str) -> None:
+        """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
+        members = self.group_members(group)
+        if members:
+            raise GroupInUseError(
+                f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
+                "a group of their own. Stop the members, or use another group",
+                group=group,
+                members=members,
+            )
 
     def _offsets(
         self,

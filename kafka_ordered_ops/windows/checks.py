@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
-    GroupInUseError,
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
@@ -16,7 +15,6 @@ from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.offsets import CommittedOffset
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
@@ -30,18 +28,6 @@ def check_cutoff(window: Window, now_ms: int) -> None:
             "before it may still be written. Wait, or allow a future cutoff",
             cutoff_ms=window.cutoff_ms,
             now_ms=now_ms,
-        )
-
-
-def check_no_members(lookup: Lookup, group: str) -> None:
-    """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
-    members = lookup.group_members(group)
-    if members:
-        raise GroupInUseError(
-            f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
-            "a group of their own. Stop the members, or use another group",
-            group=group,
-            members=members,
         )
 
 

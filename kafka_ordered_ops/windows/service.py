@@ -26,6 +26,7 @@ from kafka_ordered_ops.core.errors import (
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import (
     OnCovered,
@@ -51,7 +52,6 @@ from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
     check_cutoff,
-    check_no_members,
     commits_of_others,
     covering,
     expired_notes,
@@ -175,7 +175,7 @@ class OrderedWindows:
             existing = view.windows.get(window_id)
             if existing is not None and existing.status is not WindowStatus.ABANDONED:
                 return self._take_up(existing, window)
-            check_no_members(self._lookup, self.group)
+            self._lookup.check_no_members(self.group)
             survey, _, wish = self._draft(window, window_id, on_covered)
             try:
                 record = self._claim(wish)
@@ -366,7 +366,7 @@ class OrderedWindows:
             replace(
                 plan,
                 window=strict,
-                partitions=tuple(replace(part, lost=part.lost - part.lost) for part in plan),
+                partitions=tuple(replace(part, lost=EMPTY_SET) for part in plan),
             ),
             starts,
         )
@@ -421,7 +421,7 @@ class OrderedWindows:
         decisions.check_same_question(existing.plan, window)
         if not existing.status.is_open:
             return existing.plan
-        check_no_members(self._lookup, self.group)
+        self._lookup.check_no_members(self.group)
         self._check_topics(existing.plan)
         starts = self._lookup.log_starts([part.tp for part in existing.plan])
         attempt = existing.plan.attempt
