@@ -8,14 +8,15 @@ it after each transaction.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from kafka_ordered_ops.core import decisions, strict_json
+from kafka_ordered_ops.core import claiming, decisions, strict_json
+from kafka_ordered_ops.core.adoption import Adoption, LogNow, adopt
 from kafka_ordered_ops.core.bounds import Earliest
-from kafka_ordered_ops.core.decisions import ClaimWish
+from kafka_ordered_ops.core.claiming import ClaimWish, WindowWish
 from kafka_ordered_ops.core.group_state import (
-    Change,
     GroupState,
     GroupView,
     PartitionState,
@@ -27,8 +28,10 @@ from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.planning import (
     PartitionDraft,
     PartitionFacts,
+    WindowsAsked,
     ask,
     draft,
+    floor_ms,
     head_end,
     lookup_time_ms,
     resolve_start,
@@ -79,25 +82,27 @@ class ModelGroup:
         self.view = GroupView("group")
         self.scanned: list[tuple[TopicPartition, int]] = []
 
-    def draft(self, window: Window, window_id: str, *, now_ms: int = 10**15) -> ClaimWish:
+    def draft(
+        self, *asked: tuple[str, Window], now_ms: int = 10**15, redefine: bool = False
+    ) -> ClaimWish:
         """What `OrderedWindows` does outside the fence."""
+        windows = [window for _, window in asked]
         newcomers: dict[str, dict[int, PartitionState]] = {}
         drafts: list[PartitionDraft] = []
         for tp, log in self.logs.items():
             known = self.view.state.partition(tp) if self.view.state else None
             if known is None:
-                bound = Earliest() if self.view.state or window.start is None else window.start
+                bound = Earliest() if self.view.state or not windows[0].start else windows[0].start
                 origin = resolve_start(
                     bound, log_start=log.log_start, end=log.end, committed=None, found=None
                 )
                 assert origin is not None
                 known = PartitionState(origin, OffsetSet.of((0, origin)), None)
                 newcomers.setdefault(tp.topic, {})[tp.partition] = known
-            drafts.append(self._draft(tp, log, known, window, now_ms))
+            drafts.append(self._draft(tp, log, known, windows, now_ms))
+        sequence = self.view.state.sequence if self.view.state else 0
         return ClaimWish(
-            window_id=window_id,
-            claim_id=f"{window_id}-{self.view.state.sequence if self.view.state else 0}",
-            window=window,
+            windows=[WindowWish(name, f"{name}-{sequence}", window) for name, window in asked],
             drafts=drafts,
             newcomers={
                 name: TopicState(f"id of {name}", settled=False, partitions=partitions)
@@ -105,32 +110,41 @@ class ModelGroup:
             },
             patterns=(),
             now_ms=0,
+            redefine=redefine,
         )
 
     def _draft(
-        self, tp: TopicPartition, log: ModelLog, known: PartitionState, window: Window, now_ms: int
+        self,
+        tp: TopicPartition,
+        log: ModelLog,
+        known: PartitionState,
+        windows: list[Window],
+        now_ms: int,
     ) -> PartitionDraft:
-        time_ms = lookup_time_ms(window.cutoff_ms)
-        found = None if time_ms is None else log.first_at_or_after(time_ms)
-        facts = PartitionFacts(
-            tp=tp,
-            topic_id=f"id of {tp.topic}",
-            log_start=log.log_start,
-            end=log.end,
-            head_end=head_end(window.cutoff_ms, log_start=log.log_start, end=log.end, found=found),
-        )
+        def head(time_ms: int) -> int:
+            asked_ms = lookup_time_ms(time_ms)
+            found = None if asked_ms is None else log.first_at_or_after(asked_ms)
+            return head_end(time_ms, log_start=log.log_start, end=log.end, found=found)
+
+        claims = self.view.claims()
         question = ask(
-            facts,
+            PartitionFacts(
+                tp=tp,
+                topic_id=f"id of {tp.topic}",
+                log_start=log.log_start,
+                end=log.end,
+                floor=head(floor_ms(windows)),
+                head_ends=tuple(head(window.cutoff_ms) for window in windows),
+            ),
+            WindowsAsked.of(windows, claims.late(tp, known.late).times),
             done=known.done,
-            claimed=self.view.claims().offsets(tp),
+            claimed=claims.offsets(tp),
             time_map=self.view.time_map(tp),
-            cutoff_ms=window.cutoff_ms,
-            lateness_ms=window.lateness_ms,
             now_ms=now_ms,
         )
         if not question.to_scan:
             return draft(question, None)
-        fold = question.fold(window.cutoff_ms)
+        fold = question.fold()
         records = log.visible(question.to_scan)
         self.scanned += [(tp, offset) for offset in records]
         # Batches as a broker might cut them: neither the fold nor the plan may depend on it.
@@ -140,36 +154,61 @@ class ModelGroup:
             fold.feed(offsets[at : at + 3], times[at : at + 3])
         return draft(question, fold.finish())
 
-    def claim(self, wish: ClaimWish) -> WindowPlan | None:
+    def claim(self, wish: ClaimWish) -> list[WindowPlan] | None:
         """The fenced part of planning."""
-        outcome = decisions.claim(self.view, wish)
-        return None if outcome is None else self.apply(outcome).plan
+        outcome = claiming.claim(self.view, wish)
+        return None if outcome is None else [record.plan for record in self.apply(outcome)]
 
     def plan(self, window: Window, window_id: str) -> WindowPlan:
         """Drafts and claims at once."""
-        plan = self.claim(self.draft(window, window_id))
-        assert plan is not None, "nothing changed in between"
-        return plan
+        return self.plan_many((window_id, window))[0]
 
-    def commit(self, plan: WindowPlan) -> WindowRecord:
-        """Commits; nobody else uses the group."""
-        return self.apply(decisions.commit(self.view, plan, now_ms=1, others={}))
+    def plan_many(self, *asked: tuple[str, Window]) -> list[WindowPlan]:
+        """Drafts and claims several windows in one pass."""
+        plans = self.claim(self.draft(*asked))
+        assert plans is not None, "nothing changed in between"
+        return plans
 
-    def abandon(self, window_id: str) -> WindowRecord:
+    def commit(self, *plans: WindowPlan) -> list[WindowRecord]:
+        """Commits in one transaction; nobody else uses the group."""
+        return self.apply(
+            decisions.in_turn(
+                self.view,
+                [partial(decisions.commit, plan=plan, now_ms=1, others={}) for plan in plans],
+            )
+        )
+
+    def abandon(self, window_id: str) -> None:
         """Gives a window's offsets free."""
-        return self.apply(decisions.abandon(self.view, window_id))
+        self.apply(decisions.abandon(self.view, window_id))
 
-    def apply(self, outcome: Change | WindowRecord) -> WindowRecord:
+    def move(self, others: dict[TopicPartition, int]) -> Adoption:
+        """Somebody commits these offsets, and the group adopts them."""
+        logs = {
+            tp: LogNow(f"id of {tp.topic}", log.log_start, log.end) for tp, log in self.logs.items()
+        }
+        change, adopted = adopt(self.view, others, logs)
+        if change is not None:
+            self.apply(change)
+        return adopted
+
+    def apply(self, outcome: decisions.Outcome) -> list[WindowRecord]:
         """Writes a change as the ledger would: through its JSON and back."""
+        assert outcome is not None
         if isinstance(outcome, WindowRecord):
-            return outcome
+            return [outcome]
+        if isinstance(outcome, tuple):
+            return list(outcome)
         state = GroupState.from_json(_through_json(outcome.state.to_json(), "state"))
-        record = WindowRecord.from_json(_through_json(outcome.record.to_json(), "window"))
+        records = tuple(
+            WindowRecord.from_json(_through_json(record.to_json(), "window"))
+            for record in outcome.records
+        )
         assert state == outcome.state
-        assert record == outcome.record
-        self.view = replace(outcome, state=state, record=record).applied_to(self.view)
+        assert records == outcome.records
+        self.view = replace(outcome, state=state, records=records).applied_to(self.view)
         self.view.check()
-        return record
+        return list(records)
 
     def records(self, plan: WindowPlan) -> dict[tuple[TopicPartition, int], int]:
         """The visible records of a plan, with their timestamps."""

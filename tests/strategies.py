@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.plan import PartitionPlan, PlanPart, WindowPlan
+from kafka_ordered_ops.core.time_split import LateSteps, TimeRange
+from kafka_ordered_ops.core.types import INT64_MIN, PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
 
 small_offsets = st.integers(0, 60)
@@ -18,16 +20,21 @@ offset_sets = ranges.map(OffsetSet.from_ranges)
 large_offset_sets = large_ranges.map(OffsetSet.from_ranges)
 timestamps = st.integers(-3, 40)
 
-late_steps = st.lists(st.tuples(small_offsets, timestamps), max_size=5).map(
+#: Times from a moment, or from the beginning of time, to a later one.
+time_ranges = st.tuples(st.just(INT64_MIN) | timestamps, timestamps).map(
+    lambda pair: TimeRange(pair[0], max(pair[1], pair[0] + 1))
+)
+
+late_steps = st.lists(st.tuples(small_offsets, time_ranges), max_size=5).map(
     lambda steps: _steps(steps)
 )
 
 
-def _steps(steps: list[tuple[int, int]]) -> LateSteps:
-    staircase = LateSteps()
-    for offset, before_ms in steps:
-        staircase = staircase.with_step(offset, before_ms)
-    return staircase
+def _steps(steps: list[tuple[int, TimeRange]]) -> LateSteps:
+    made = LateSteps()
+    for offset, times in steps:
+        made = made.with_step(offset, times)
+    return made
 
 
 def members(offsets: OffsetSet) -> set[int]:
@@ -35,12 +42,22 @@ def members(offsets: OffsetSet) -> set[int]:
     return {offset for start, end in offsets for offset in range(start, end)}
 
 
+moments = st.datetimes(timezones=st.just(UTC)).map(
+    lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+)
+
+
+def _window(since: datetime | None, cutoff: datetime, **arguments: Any) -> Window:
+    if since is not None and since >= cutoff:
+        since = None
+    return Window(since=since, cutoff=cutoff, **arguments)
+
+
 windows = st.builds(
-    Window,
+    _window,
+    since=st.none() | moments,
     topics=st.lists(st.sampled_from(["orders", "payments", "^audit\\..*"]), min_size=1, max_size=3),
-    cutoff=st.datetimes(timezones=st.just(UTC)).map(
-        lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-    ),
+    cutoff=moments,
     allowed_lateness=st.none() | st.integers(0, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
 )
 
@@ -66,6 +83,8 @@ window_plans = st.builds(
     content=st.sampled_from(PlanContent),
     planned_at_ms=st.integers(0, 2**50),
     partitions=st.lists(partition_plans, max_size=4, unique_by=lambda part: part.tp).map(tuple),
+    scanned=st.integers(0, 2**50),
+    part=st.none() | st.builds(PlanPart, st.integers(0, 3), st.integers(4, 9)),
     stepped_around=st.lists(st.text(max_size=5), max_size=2).map(tuple),
     notes=st.lists(st.text(max_size=5), max_size=2).map(tuple),
 )

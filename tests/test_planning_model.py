@@ -175,13 +175,13 @@ def test_drafts_made_at_once_never_overlap(
     for times in batches:
         for time in times:
             group.logs[TP].append(time)
-    wishes = [group.draft(window(cutoff), f"w{n}") for n, cutoff in enumerate(cutoffs)]
+    wishes = [group.draft((f"w{n}", window(cutoff))) for n, cutoff in enumerate(cutoffs)]
     rng.shuffle(wishes)
     seen: set[tuple[TopicPartition, int]] = set()
     for wish in wishes:
-        plan = group.claim(wish)
-        assert plan is not None
-        taken = set(group.records(plan))
+        plans = group.claim(wish)
+        assert plans is not None
+        taken = set(group.records(plans[0]))
         assert not taken & seen
         seen |= taken
     highest = max(cutoffs)
@@ -199,7 +199,7 @@ def test_a_draft_is_stale_when_a_claim_was_abandoned_meanwhile() -> None:
     for time in [1, 5, 2]:
         group.logs[TP].append(time)
     group.plan(window(3), "first")
-    wish = group.draft(window(6), "second")
+    wish = group.draft(("second", window(6)))
     group.abandon("first")
     assert group.claim(wish) is None
     assert set(group.records(group.plan(window(6), "second"))) == {(TP, 1), (TP, 2), (TP, 3)}

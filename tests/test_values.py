@@ -26,12 +26,18 @@ from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import (
     PLAN_RANGES_MAX,
-    LateSteps,
     PartitionPlan,
     WindowPlan,
     check_plan_size,
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.time_split import (
+    LATE_STEPS_MAX,
+    NOBODY,
+    LateSteps,
+    TimeRange,
+    TimeSplit,
+)
 from kafka_ordered_ops.core.times import (
     duration_text,
     parse_duration_ms,
@@ -45,7 +51,7 @@ from kafka_ordered_ops.core.window import (
     default_window_id,
     safe_name,
 )
-from tests.strategies import late_steps, window_plans, windows
+from tests.strategies import time_ranges, timestamps, window_plans, windows
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -100,45 +106,71 @@ def test_dangerous_json_is_refused(text: str, limit_bytes: int) -> None:
         strict_json.loads(text, limit_bytes=limit_bytes)
 
 
-@given(late_steps, st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 40)), max_size=20))
-def test_late_steps_say_what_each_window_says(
-    steps: LateSteps, records: list[tuple[int, int]]
-) -> None:
-    """A record is late exactly when some step at or below its offset has a greater time."""
-    offsets = np.array([offset for offset, _ in records], dtype=np.int64)
-    times = np.array([time for _, time in records], dtype=np.int64)
-    expected = [
-        any(
-            at <= offset and time < before
-            for at, before in zip(steps.offsets, steps.before_ms, strict=True)
-        )
-        for offset, time in records
-    ]
-    assert steps.mask(offsets, times).tolist() == expected
-    assert LateSteps.from_json(steps.to_json()) == steps
+frozen_windows = st.lists(st.tuples(st.integers(0, 30), time_ranges), max_size=8)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6), st.integers(0, 30))
-def test_late_steps_are_the_greatest_cutoff_below(
-    windows_frozen: list[tuple[int, int]], base: int
+@given(frozen_windows, st.integers(0, 32))
+def test_late_steps_say_what_each_frozen_window_says(
+    frozen: list[tuple[int, TimeRange]], base: int
 ) -> None:
-    """The staircase equals brute force over all frozen windows, and trimming it changes nothing above."""
+    """They equal brute force over all frozen windows; trimming them changes nothing above the base."""
     steps = LateSteps()
-    for end, cutoff in windows_frozen:
-        steps = steps.with_step(end, cutoff)
-    offsets = np.repeat(np.arange(32), 32)
-    times = np.tile(np.arange(32), 32)
-    expected = [
-        any(end <= offset and time < cutoff for end, cutoff in windows_frozen)
-        for offset, time in zip(offsets.tolist(), times.tolist(), strict=True)
+    for end, times in frozen:
+        steps = steps.with_step(end, times)
+    offsets = np.repeat(np.arange(33), 46)
+    stamps = np.tile(np.arange(-4, 42), 33)
+    expected = np.array(
+        [
+            any(end <= offset and since <= time < before for end, (since, before) in frozen)
+            for offset, time in zip(offsets.tolist(), stamps.tolist(), strict=True)
+        ]
+    )
+    assert (steps.mask(offsets, stamps) == expected).all()
+    assert LateSteps.from_json(steps.to_json()) == steps
+    above, trimmed = offsets >= base, steps.from_offset(base)
+    assert (trimmed.mask(offsets[above], stamps[above]) == expected[above]).all()
+    assert trimmed.times == steps.times
+    covered = [
+        any(since <= time < before for _, (since, before) in frozen) for time in range(-4, 42)
     ]
-    assert steps.mask(offsets, times).tolist() == expected
-    above = offsets >= base
-    trimmed = steps.from_offset(base)
-    assert trimmed.mask(offsets[above], times[above]).tolist() == [
-        late for late, is_above in zip(expected, above.tolist(), strict=True) if is_above
-    ]
-    assert trimmed.latest_ms == steps.latest_ms
+    assert [steps.cover(TimeRange(time, time + 1)) for time in range(-4, 42)] == covered
+
+
+def test_late_steps_are_bounded() -> None:
+    """Thousands of windows that never touch: the oldest go; ones that touch are merged instead."""
+    apart, touching = LateSteps(), LateSteps()
+    for n in range(LATE_STEPS_MAX + 50):
+        apart = apart.with_step(n, TimeRange(3 * n, 3 * n + 1))
+        touching = touching.with_step(n, TimeRange(n, n + 1))
+    assert len(apart.pieces) == len(touching.pieces) == LATE_STEPS_MAX
+    assert apart.pieces[-1] == (TimeRange(3 * n, 3 * n + 1), n)
+    assert touching.times == (TimeRange(0, LATE_STEPS_MAX + 50),)
+
+
+@given(
+    st.lists(st.lists(time_ranges, max_size=3), max_size=4),
+    st.lists(st.tuples(timestamps, st.integers(0, 9)), max_size=5),
+)
+def test_a_time_goes_to_the_first_window_that_asks_for_it(
+    wanted: list[list[TimeRange]], bounds: list[tuple[int, int]]
+) -> None:
+    """Labels, and whether all times between two bounds have the same one, equal brute force."""
+
+    def owner(time: int) -> int:
+        takers = (n for n, ranges in enumerate(wanted) if any(s <= time < b for s, b in ranges))
+        return next(takers, NOBODY)
+
+    split = TimeSplit.of(wanted)
+    stamps = np.arange(-4, 60)
+    assert split.labels(stamps).tolist() == [owner(time) for time in range(-4, 60)]
+    least = np.array([low for low, _ in bounds], dtype=np.int64)
+    greatest = np.array([low + span for low, span in bounds], dtype=np.int64)
+    labels, same = split.common(least, greatest)
+    for number, (low, span) in enumerate(bounds):
+        owners = {owner(time) for time in range(low, low + span + 1)}
+        assert bool(same[number]) == (len(owners) == 1)
+        if same[number]:
+            assert owners == {int(labels[number])}
 
 
 @given(windows)

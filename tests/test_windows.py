@@ -36,7 +36,7 @@ from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows import OrderedWindows
+from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.logs import LogWriter, Records, read_plan, visible_records, write_afresh
 from tests.windows_support import (
@@ -294,13 +294,14 @@ def test_empty_is_not_covered(windows: OrderedWindows, orders: str, topic: MakeT
     assert windows.plan(before(orders, 200), "later").content is PlanContent.EMPTY
     assert windows.plan(before(orders, 50), "earlier").content is PlanContent.COVERED
     with pytest.raises(WindowCoveredError, match="Replay"):
-        windows.plan(before(orders, 60), "strict", on_covered=OnCovered.FAIL)
-    replayed = windows.plan(before(orders, 100), "again", on_covered=OnCovered.REPLAY)
+        windows.plan(before(orders, 60), "strict", Policy(on_covered=OnCovered.FAIL))
+    replayed = windows.plan(before(orders, 100), "again", Policy(on_covered=OnCovered.REPLAY))
     assert (replayed.window_id, replayed.offsets) == ("all", 6)
     with pytest.raises(WindowCoveredError):
-        windows.plan(before(orders, 70), "nobody", on_covered=OnCovered.REPLAY)
+        windows.plan(before(orders, 70), "nobody", Policy(on_covered=OnCovered.REPLAY))
     nothing = topic()
-    assert windows.plan(before(nothing, 5, Earliest()), "n").content is PlanContent.EMPTY
+    with OrderedWindows(windows.settings, f"{windows.group}-other") as other:
+        assert other.plan(before(nothing, 5, Earliest()), "n").content is PlanContent.EMPTY
 
 
 def test_a_committed_window_can_be_replayed(

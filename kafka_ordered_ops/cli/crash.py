@@ -7,17 +7,18 @@ line has these points: the library knows nothing of them.
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import OnCovered
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.windows import OrderedWindows, Staged
+from kafka_ordered_ops.windows import OrderedWindows, Policy, Staged
+from kafka_ordered_ops.windows.service import DEFAULT_POLICY
 
 CRASH_AT: Final = "KAFKA_ORDERED_OPS_CRASH_AT"
 
@@ -49,25 +50,28 @@ def windows_class() -> type[OrderedWindows]:
 
 
 class _MortalWindows(OrderedWindows):
-    def plan(
+    def plan_many(
         self,
-        window: Window,
-        window_id: str | None = None,
-        *,
-        on_covered: OnCovered = OnCovered.SKIP,
-    ) -> WindowPlan:
-        plan = super().plan(window, window_id, on_covered=on_covered)
+        windows: Sequence[Window],
+        window_ids: Sequence[str | None] | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> builtins.list[WindowPlan]:
+        plans = super().plan_many(windows, window_ids, policy)
         crash(CrashPoint.AFTER_PLAN)
-        return plan
+        return plans
 
-    def write_down(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
-        plan = super().write_down(plan, result)
+    def write_down_many(
+        self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
+    ) -> builtins.list[WindowPlan]:
+        written = super().write_down_many(plans, results)
         crash(CrashPoint.BEFORE_COMMIT)
-        return plan
+        return written
 
-    def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
+    def publish_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
+    ) -> builtins.list[WindowPlan]:
         crash(CrashPoint.BEFORE_PUBLISH)
-        return super().publish(plan, staged)
+        return super().publish_many(plans, staged)
 
 
 def _chosen() -> CrashPoint | None:

@@ -8,9 +8,10 @@ from typing import Any
 from kafka_ordered_ops.cli.delivery import output_of
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 
 
 def head_count(part: PartitionPlan) -> int:
@@ -134,8 +135,12 @@ def _pairs(offsets: OffsetSet) -> list[list[int]]:
 
 def _late_steps(late: LateSteps) -> list[dict[str, Any]]:
     return [
-        {"offset": offset, "before": time_text(before_ms)}
-        for offset, before_ms in zip(late.offsets, late.before_ms, strict=True)
+        {
+            "offset": offset,
+            "since": None if times.since_ms == INT64_MIN else time_text(times.since_ms),
+            "before": time_text(times.before_ms),
+        }
+        for times, offset in late.pieces
     ]
 
 

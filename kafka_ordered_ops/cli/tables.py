@@ -20,7 +20,8 @@ from kafka_ordered_ops.cli.facts import (
 )
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, WindowPlan
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 
@@ -42,7 +43,7 @@ def plan_table(
     """What a window takes of each partition."""
     log_starts = log_starts or {}
     with_lost = bool(plan.lost)
-    with_late = any(part.late.offsets for part in plan)
+    with_late = any(part.late for part in plan)
     table = _table(
         f"window {plan.window_id}: {plan.content}, {plan.offsets:,} offsets before "
         f"{time_text(plan.cutoff_ms)}",
@@ -172,8 +173,7 @@ def _ranges(offsets: OffsetSet) -> str:
 
 
 def _late(late: LateSteps) -> str:
-    latest_ms = late.latest_ms
-    if latest_ms is None:
+    if not late:
         return _NOTHING
-    steps = len(late.offsets)
-    return f"{time_text(latest_ms)}{f' ({steps} steps)' if steps > 1 else ''}"
+    latest, steps = late.times[-1], len(late.pieces)
+    return f"{time_text(latest.before_ms)}{f' ({steps} steps)' if steps > 1 else ''}"

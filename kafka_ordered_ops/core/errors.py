@@ -11,14 +11,15 @@
       PlanError                        no window can be planned from what was found
         UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
         PartitionSetChangedError  WindowMismatchError  PlanTooLargeError  StartBoundRequiredError
-        WindowCoveredError  UnknownWindowError
+        WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
+        WindowRewoundError
       RecordsLostError                 retention or deletion took records that were still to be delivered
       LedgerError
         LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
       GroupInUseError                  the group has live members
       ForeignCommitError               somebody else moved the group
       CommitError
-        WindowFencedError  WindowSupersededError  CommitUnknownError
+        WindowFencedError  WindowSupersededError  CommitUnknownError  PartsMissingError
       ReadError
         ReadTimeoutError  CorruptRecordError  RecordTooLargeError
       OrderingError
@@ -174,6 +175,33 @@ class UnknownWindowError(PlanError):
     window_id: str
 
 
+class GroupMismatchError(PlanError):
+    """The window's mode, isolation or topics are not those that its group was planned with so far."""
+
+    #: Field -> (of the group, of the window)
+    differences: Mapping[str, tuple[Any, Any]]
+
+
+class OpenClaimError(PlanError):
+    """Open windows may hold records that this one asks for, and it is not to step around them."""
+
+    retriable = True
+    window_id: str
+    open_windows: Sequence[str]
+
+
+class WindowPrunedError(PlanError):
+    """The window was committed long ago, and its offsets were pruned from the ledger."""
+
+    window_id: str
+
+
+class WindowRewoundError(PlanError):
+    """Progress was moved back behind a part of the committed window: it can be neither kept nor planned anew."""
+
+    window_id: str
+
+
 class RecordsLostError(KafkaOrderedOpsError):
     """Retention or deletion took records that were still to be delivered."""
 
@@ -238,6 +266,14 @@ class CommitUnknownError(CommitError):
     """No answer to the commit, and its outcome could not be read back: it may have been stored."""
 
     retriable = True
+
+
+class PartsMissingError(CommitError):
+    """Not all parts of a split window have reported yet."""
+
+    retriable = True
+    window_id: str
+    missing: Sequence[int]
 
 
 class ReadError(KafkaOrderedOpsError):

@@ -7,15 +7,13 @@ in the log, and writes what it changes in one transaction, so the records never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.plan import (
-    NO_STEPS,
-    LateSteps,
     PartitionPlan,
     WindowPlan,
     ranges_from_json,
@@ -23,7 +21,9 @@ from kafka_ordered_ops.core.plan import (
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
-from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.types import Isolation, Mode, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window import Window
 
 #: Version of every record in the ledger. A reader refuses a higher one.
 LEDGER_VERSION: Final = 1
@@ -39,7 +39,7 @@ class PartitionState:
     done: OffsetSet
     #: The group's committed offset in Kafka when it was last written or seen; None: there was none.
     committed: int | None
-    #: The cutoffs of committed windows.
+    #: The times that committed windows cover.
     late: LateSteps = NO_STEPS
 
     @property
@@ -59,14 +59,63 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupDefinition:
+    """What all windows of a group have in common; changing it is a declared step.
+
+    Answers under another mode or isolation would contradict the windows there are, and other topics are
+    most often a slip.
+    """
+
+    #: None until a window other than a sweep was planned.
+    mode: Mode | None
+    isolation: Isolation
+    topics: tuple[str, ...]
+    exclude: tuple[str, ...]
+
+    @classmethod
+    def of(cls, window: Window) -> GroupDefinition:
+        """What a window presupposes."""
+        return cls(window.mode, window.isolation, tuple(window.topics), tuple(window.exclude))
+
+    def differences(self, window: Window) -> dict[str, tuple[Any, Any]]:
+        """What a window presupposes otherwise: (the group's, the window's)."""
+        other = GroupDefinition.of(window)
+        mine, theirs = self.to_json(), other.to_json()
+        if None in (self.mode, other.mode):
+            del mine["mode"]
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "mode": None if self.mode is None else self.mode.value,
+            "isolation": self.isolation.value,
+            "topics": list(self.topics),
+            "exclude": list(self.exclude),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> GroupDefinition:
+        """The inverse of `to_json`; raises `JsonError`."""
+        definition = cls(
+            mode=fields.choice_or_none("mode", Mode),
+            isolation=fields.choice("isolation", Isolation),
+            topics=fields.texts("topics"),
+            exclude=fields.texts("exclude"),
+        )
+        fields.done()
+        return definition
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
     """A group's progress, and which windows are open."""
 
     group: str
     #: Rises by one with every change.
     sequence: int
-    #: Of the group's first window; an answer under the other isolation would contradict it.
-    isolation: Isolation
+    #: Of the group's first window, or as it was declared anew.
+    definition: GroupDefinition
     #: Topic patterns the group has planned: topics that come to match them later start at earliest.
     patterns: tuple[str, ...]
     topics: Mapping[str, TopicState]
@@ -90,7 +139,7 @@ class GroupState:
             "kind": "windows",
             "group": self.group,
             "sequence": self.sequence,
-            "isolation": self.isolation.value,
+            "definition": self.definition.to_json(),
             "patterns": list(self.patterns),
             "topics": [_topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
             "open": list(self.open),
@@ -105,13 +154,62 @@ class GroupState:
         state = cls(
             group=fields.text("group"),
             sequence=fields.integer("sequence", least=1),
-            isolation=fields.choice("isolation", Isolation),
+            definition=GroupDefinition.from_json(fields.object("definition")),
             patterns=fields.texts("patterns"),
             topics=dict(_topic_from_json(topic) for topic in fields.objects("topics")),
             open=fields.texts("open"),
         )
         fields.done()
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class PartReports:
+    """A window that was split: how often, and what the parts have reported."""
+
+    count: int
+    #: By part index, from 0.
+    results: Mapping[int, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The parts that have not reported."""
+        return tuple(index for index in range(self.count) if index not in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        results = [[index, result] for index, result in sorted(self.results.items())]
+        return {"count": self.count, "results": results}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> PartReports:
+        """The inverse of `to_json`; raises `JsonError`."""
+        count = fields.integer("count", least=1)
+        try:
+            results = {int(index): result for index, result in fields.anything("results")}
+        except (TypeError, ValueError) as error:
+            raise JsonError(f"the results of parts are not pairs: {error}") from error
+        fields.done()
+        return cls(count, results)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What is left of a window's share when its offsets were pruned from the ledger."""
+
+    offsets: int
+    lost: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"offsets": self.offsets, "lost": self.lost}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> Pruned:
+        """The inverse of `to_json`; raises `JsonError`."""
+        pruned = cls(fields.integer("offsets", least=0), fields.integer("lost", least=0))
+        fields.done()
+        return pruned
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +221,13 @@ class WindowRecord:
     result: Any = None
     #: Who planned or took it up last: a host's run id, for people.
     run_id: str | None = None
+    #: When a try last planned, took up or reported it: a claim's age.
+    touched_at_ms: int = 0
     committed_at_ms: int | None = None
+    #: Of a window that was split among several tasks.
+    parts: PartReports | None = None
+    #: Of an old window: its plan has no partitions any more.
+    pruned: Pruned | None = None
 
     @property
     def status(self) -> WindowStatus:
@@ -137,18 +241,26 @@ class WindowRecord:
             "plan": self.plan.to_json(),
             "result": self.result,
             "run_id": self.run_id,
+            "touched_at_ms": self.touched_at_ms,
             "committed_at_ms": self.committed_at_ms,
+            "parts": None if self.parts is None else self.parts.to_json(),
+            "pruned": None if self.pruned is None else self.pruned.to_json(),
         }
 
     @classmethod
     def from_json(cls, fields: Fields) -> WindowRecord:
         """The inverse of `to_json`; raises `JsonError` or `LedgerVersionError`."""
         check_version(fields, "window")
+        parts = fields.object_or_none("parts")
+        pruned = fields.object_or_none("pruned")
         record = cls(
             plan=WindowPlan.from_json(fields.object("plan")),
             result=fields.anything("result"),
             run_id=fields.text_or_none("run_id"),
+            touched_at_ms=fields.integer("touched_at_ms"),
             committed_at_ms=fields.integer_or_none("committed_at_ms"),
+            parts=None if parts is None else PartReports.from_json(parts),
+            pruned=None if pruned is None else Pruned.from_json(pruned),
         )
         fields.done()
         return record
@@ -156,9 +268,9 @@ class WindowRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The shares of open windows, each with its window's cutoff, by partition."""
+    """The shares of open windows, each with its window's times, by partition."""
 
-    by_partition: Mapping[TopicPartition, Sequence[tuple[PartitionPlan, int]]]
+    by_partition: Mapping[TopicPartition, Sequence[tuple[PartitionPlan, TimeRange]]]
 
     def offsets(self, tp: TopicPartition) -> OffsetSet:
         """The offsets of a partition that open windows hold."""
@@ -166,9 +278,19 @@ class Claims:
 
     def late(self, tp: TopicPartition, committed: LateSteps) -> LateSteps:
         """Which records are late, given the committed windows and the open ones."""
-        for part, cutoff_ms in self.by_partition.get(tp, ()):
-            committed = committed.with_step(part.decided_end, cutoff_ms)
+        for part, times in self.by_partition.get(tp, ()):
+            committed = committed.with_step(part.decided_end, times)
         return committed
+
+    def and_plan(self, plan: WindowPlan) -> Claims:
+        """The claims with one more window's."""
+        more = {part.tp: (part, plan.window.times) for part in plan}
+        return Claims(
+            {
+                tp: [*self.by_partition.get(tp, ()), *([more[tp]] if tp in more else [])]
+                for tp in {*self.by_partition, *more}
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +317,16 @@ class GroupView:
                 "ledger topic, or start a new group"
             )
 
-    def open_windows(self, *, but: str | None = None) -> list[WindowRecord]:
-        """The windows that claim offsets, but the one named."""
-        ids = self.state.open if self.state else ()
-        return [self.windows[window_id] for window_id in ids if window_id != but]
+    def open_windows(self) -> list[WindowRecord]:
+        """The windows that claim offsets."""
+        return [self.windows[window_id] for window_id in (self.state.open if self.state else ())]
 
-    def claims(self, *, but: str | None = None) -> Claims:
-        """What open windows hold, by partition, leaving out the window named."""
-        by_partition: dict[TopicPartition, list[tuple[PartitionPlan, int]]] = {}
-        for record in self.open_windows(but=but):
+    def claims(self) -> Claims:
+        """What open windows hold, by partition."""
+        by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
+        for record in self.open_windows():
             for part in record.plan:
-                by_partition.setdefault(part.tp, []).append((part, record.plan.cutoff_ms))
+                by_partition.setdefault(part.tp, []).append((part, record.plan.window.times))
         return Claims(by_partition)
 
     def time_map(self, tp: TopicPartition) -> TimeMap:
@@ -218,21 +339,45 @@ class Change:
     """What a decision writes, in one transaction."""
 
     state: GroupState
-    record: WindowRecord
+    records: tuple[WindowRecord, ...]
     #: Only the maps that change; an empty one removes the record.
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
     #: Whether the group's committed offsets move (or are written again) with it.
     moves_offsets: bool = False
+    #: Ids of windows of which nothing is kept.
+    forgotten: tuple[str, ...] = ()
 
     def applied_to(self, view: GroupView) -> GroupView:
         """The view after the transaction."""
         maps = {**view.time_maps, **self.time_maps}
+        windows = {**view.windows, **{record.plan.window_id: record for record in self.records}}
         return replace(
             view,
             state=self.state,
-            windows={**view.windows, self.record.plan.window_id: self.record},
+            windows={name: one for name, one in windows.items() if name not in self.forgotten},
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
         )
+
+    def then(self, later: Change) -> Change:
+        """Both changes as one; the later one was made on the view after this one."""
+        records = {record.plan.window_id: record for record in (*self.records, *later.records)}
+        return Change(
+            state=later.state,
+            records=tuple(records.values()),
+            time_maps={**self.time_maps, **later.time_maps},
+            moves_offsets=self.moves_offsets or later.moves_offsets,
+            forgotten=(*self.forgotten, *later.forgotten),
+        )
+
+
+def next_state(
+    state: GroupState, *, opened: str | None = None, closed: Collection[str] = ()
+) -> GroupState:
+    """The state after one more change, with a window opened or some closed."""
+    open_ = [window_id for window_id in state.open if window_id not in closed]
+    if opened is not None:
+        open_.append(opened)
+    return replace(state, sequence=state.sequence + 1, open=tuple(open_))
 
 
 def check_version(fields: Fields, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,10 +10,10 @@ import numpy as np
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.types import (
-    INT64_MIN,
     Isolation,
     PlanContent,
     TopicPartition,
@@ -31,67 +30,28 @@ PLAN_RANGES_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class LateSteps:
-    """From which offset on a record stamped before which time is late: a rising staircase.
+class PlanPart:
+    """Which share of a split window a plan is."""
 
-    Every frozen window (cutoff c, decided up to offset e) says: a record at or above e stamped before c was
-    written after the window that should have held it had been planned. Only the steps that raise the time
-    are kept. A value: `offsets` and `before_ms` are of equal length and both rise strictly.
-    """
+    #: From 0.
+    index: int
+    count: int
 
-    offsets: tuple[int, ...] = ()
-    before_ms: tuple[int, ...] = ()
+    def __str__(self) -> str:
+        return f"part {self.index + 1} of {self.count}"
 
-    def with_step(self, offset: int, before_ms: int) -> LateSteps:
-        """The staircase with one more frozen window."""
-        steps = sorted([*zip(self.offsets, self.before_ms, strict=True), (offset, before_ms)])
-        kept: list[tuple[int, int]] = []
-        for at, before in steps:
-            if kept and before <= kept[-1][1]:
-                continue
-            if kept and at == kept[-1][0]:
-                kept.pop()
-            kept.append((at, before))
-        return LateSteps(tuple(at for at, _ in kept), tuple(before for _, before in kept))
-
-    def from_offset(self, base: int) -> LateSteps:
-        """The staircase for offsets at or above `base`: lower steps but the last are dropped."""
-        lower = sum(offset <= base for offset in self.offsets)
-        keep = max(lower - 1, 0)
-        return LateSteps(self.offsets[keep:], self.before_ms[keep:])
-
-    @property
-    def latest_ms(self) -> int | None:
-        """The greatest cutoff that was ever frozen here."""
-        return self.before_ms[-1] if self.before_ms else None
-
-    def mask(self, offsets: Int64Array, timestamps_ms: Int64Array) -> BoolArray:
-        """For each record whether it is late."""
-        at = np.searchsorted(np.array(self.offsets, dtype=np.int64), offsets, side="right")
-        before = np.array((INT64_MIN, *self.before_ms), dtype=np.int64)[at]
-        late: BoolArray = timestamps_ms < before
-        return late
-
-    def to_json(self) -> list[int]:
-        """Offset, time, offset, time, ..."""
-        return [n for step in zip(self.offsets, self.before_ms, strict=True) for n in step]
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"index": self.index, "count": self.count}
 
     @classmethod
-    def from_json(cls, flat: Sequence[int]) -> LateSteps:
+    def from_json(cls, fields: Fields) -> PlanPart:
         """The inverse of `to_json`; raises `JsonError`."""
-        steps = cls(tuple(flat[::2]), tuple(flat[1::2]))
-        rising = all(
-            a < b
-            for column in (steps.offsets, steps.before_ms)
-            for a, b in itertools.pairwise(column)
-        )
-        if len(flat) % 2 or not rising:
-            raise JsonError("late steps do not rise")
-        return steps
-
-
-#: Nothing was frozen yet: nothing is late.
-NO_STEPS: Final = LateSteps()
+        part = cls(fields.integer("index", least=0), fields.integer("count", least=1))
+        fields.done()
+        if part.index >= part.count:
+            raise JsonError(f"part {part.index} of {part.count}")
+        return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +122,10 @@ class WindowPlan:
     stepped_around: tuple[str, ...] = ()
     #: What a person should know: offsets restored, records lost, partitions that appeared.
     notes: tuple[str, ...] = ()
+    #: How many records' timestamps were read to make it; of windows planned together, the first one's.
+    scanned: int = 0
+    #: The share of the window that this is; None: all of it. A share is read and reported, never committed.
+    part: PlanPart | None = None
 
     @property
     def cutoff_ms(self) -> int:
@@ -211,6 +175,8 @@ class WindowPlan:
             "partitions": [part.to_json() for part in self.partitions],
             "stepped_around": list(self.stepped_around),
             "notes": list(self.notes),
+            "scanned": self.scanned,
+            "part": None if self.part is None else self.part.to_json(),
         }
 
     def to_text(self) -> str:
@@ -226,6 +192,7 @@ class WindowPlan:
             window = Window.from_json(fields.object("window"))
         except ConfigError as error:
             raise JsonError(f"window: {error}") from error
+        part = fields.object_or_none("part")
         plan = cls(
             group=fields.text("group"),
             window_id=fields.text("window_id"),
@@ -240,6 +207,8 @@ class WindowPlan:
             ),
             stepped_around=fields.texts("stepped_around"),
             notes=fields.texts("notes"),
+            scanned=fields.integer("scanned", least=0),
+            part=None if part is None else PlanPart.from_json(part),
         )
         fields.done()
         if len({part.tp for part in plan.partitions}) != len(plan.partitions):

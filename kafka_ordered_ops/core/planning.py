@@ -1,19 +1,21 @@
-"""Which offsets a window takes: facts about one partition in, an exact offset set out.
+"""Which offsets windows take: facts about one partition in, exact offset sets out.
 
 Four steps, so that reading happens between decisions and never inside one:
 
 1. `ask`: from facts, progress and claims, what is open, and which of it must be scanned.
 2. The caller scans (`scan_fold`).
-3. `draft`: what of the open offsets lies before the cutoff.
+3. `draft`: which of the open offsets belong to which window.
 4. `settle`: the draft against the newest progress and claims, inside the fence.
 
-*Head*: every record before the first one stamped at or after the cutoff is taken without being read.
+All of it is about a list of windows, often of one. A `TimeSplit` says which window takes which timestamp.
+*Head*: where the broker's index proves that all times are below the lowest one asked for, nothing is read.
 *Tail*: what lies behind it is decided by the time map, or by reading timestamps. Taken is a complement:
-everything decided, less the records stamped at or after the cutoff, less what is done or claimed.
+everything decided, less what no window asks for, less what is done or claimed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -27,11 +29,13 @@ from kafka_ordered_ops.core.bounds import (
     Relative,
 )
 from kafka_ordered_ops.core.errors import PlanError, invariant
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
+from kafka_ordered_ops.core.plan import PartitionPlan
 from kafka_ordered_ops.core.scan_fold import ScanFold, ScanResult, ScanStop
-from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_map import EMPTY_MAP, DealtChunks, TimeMap
+from kafka_ordered_ops.core.time_split import NOBODY, LateSteps, TimeRange, TimeSplit
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window import Window
 
 #: A record stamped further ahead than this is no sign that time has passed (Kafka's own default for
 #: ``log.message.timestamp.after.max.ms``).
@@ -40,15 +44,43 @@ FUTURE_TOLERANCE_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What the broker said about one partition, the end offset asked before the time."""
+    """What the broker said about one partition, the end offset asked before the times."""
 
     tp: TopicPartition
     topic_id: str
     log_start: int
     #: Last stable offset under read_committed, high watermark otherwise.
     end: int
-    #: Every record below it is stamped before the cutoff.
-    head_end: int
+    #: Every record below it is stamped before the windows' `floor_ms`.
+    floor: int
+    #: For each window: every record below it is stamped before the window's cutoff.
+    head_ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsAsked:
+    """What a list of windows asks of one partition, the first one first."""
+
+    split: TimeSplit
+    #: The lowest time at which a window begins, or ends where none begins.
+    floor_ms: int
+    #: Behind it a scan may stop; None: it may not.
+    stop_after_ms: int | None
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
+        """The windows of one planning; `frozen` are the times that earlier ones of the group covered.
+
+        With `since` a window also takes what is late: stamped before, in a time that is frozen.
+        """
+        frozen = tuple(frozen)
+        lateness_ms = windows[0].lateness_ms
+        greatest_ms = max(window.cutoff_ms for window in windows)
+        return cls(
+            split=TimeSplit.of([_times_taken(window.times, frozen) for window in windows]),
+            floor_ms=floor_ms(windows),
+            stop_after_ms=None if lateness_ms is None else greatest_ms + lateness_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +88,27 @@ class PartitionQuestion:
     """What one partition has open, and what must be read to decide it."""
 
     facts: PartitionFacts
+    asked: WindowsAsked
     #: Below the end, neither done nor claimed, still in the log.
     open: OffsetSet
     #: Neither done nor claimed, and no longer in the log.
     lost: OffsetSet
-    #: Known from the time map to stay for a later window.
-    known_after: OffsetSet
+    #: Open and below the floor, where that alone decides: whose it is.
+    head: OffsetSet
+    head_window: int
+    #: What the time map says of the rest.
+    chunks: DealtChunks
     #: Its timestamps must be read.
     to_scan: OffsetSet
-    #: Chunks of the time map that need no reading, and those that a scan replaces.
+    #: Chunks of the time map that need no reading.
     known: OffsetSet
-    superseded: OffsetSet
+    #: What the floor tells that the time map did not know.
+    learned: TimeMap
     stop: ScanStop | None
 
-    def fold(self, cutoff_ms: int) -> ScanFold:
+    def fold(self) -> ScanFold:
         """Takes in what a scan of `to_scan` finds."""
-        return ScanFold(self.to_scan, cutoff_ms, self.stop, self.known)
+        return ScanFold(self.to_scan, self.asked.split, self.stop, self.known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +117,30 @@ class PartitionDraft:
 
     facts: PartitionFacts
     decided: OffsetSet
-    included: OffsetSet
+    #: What each window would take.
+    included: tuple[OffsetSet, ...]
     lost: OffsetSet
     decided_end: int
     #: What the scan learned, and the older chunks that it replaces.
     learned: TimeMap
     superseded: OffsetSet
     records_scanned: int
+
+
+def floor_ms(windows: Sequence[Window]) -> int:
+    """The lowest time at which one of the windows begins, or ends where it has no beginning."""
+    return min(
+        window.cutoff_ms if window.since_ms is None else window.since_ms for window in windows
+    )
+
+
+def _times_taken(times: TimeRange, frozen: Iterable[TimeRange]) -> list[TimeRange]:
+    late = [
+        TimeRange(one.since_ms, min(one.before_ms, times.since_ms))
+        for one in frozen
+        if one.since_ms < times.since_ms
+    ]
+    return [times, *late]
 
 
 def lookup_time_ms(cutoff_ms: int) -> int | None:
@@ -140,12 +194,11 @@ def resolve_start(
 
 def ask(
     facts: PartitionFacts,
+    asked: WindowsAsked,
     *,
     done: OffsetSet,
     claimed: OffsetSet,
     time_map: TimeMap,
-    cutoff_ms: int,
-    lateness_ms: int | None,
     now_ms: int,
 ) -> PartitionQuestion:
     """What is open on a partition, and what must be scanned.
@@ -157,71 +210,100 @@ def ask(
     if base > facts.end:
         raise PlanError(
             f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.end}: the log "
-            "was truncated, or the topic was filled anew. Check the topic; if its records are to be read from "
-            "the start, use a new group"
+            "was truncated, or the topic was filled anew. Check the topic; `windows adopt` takes the end of the "
+            "log for the group's progress"
         )
     pending = OffsetSet.of((base, facts.end)) - done - claimed
     open_ = pending - OffsetSet.of((0, facts.log_start))
-    tail = open_ - OffsetSet.of((0, facts.head_end))
-    split = time_map.split(cutoff_ms)
-    known = split.before | split.after
-    scanned_to = time_map.covered.end if time_map else 0
-    stop = None
-    if lateness_ms is not None:
-        stop = ScanStop(
-            at_or_after_ms=cutoff_ms + lateness_ms,
-            from_offset=scanned_to,
-            future_ms=now_ms + FUTURE_TOLERANCE_MS,
-        )
+    head_window = asked.split.below(asked.floor_ms)
+    head = EMPTY_SET if head_window is None else open_ & OffsetSet.of((0, facts.floor))
+    chunks = time_map.dealt(asked.split)
+    known = union_of(chunks.by_window.values())
+    learned = EMPTY_MAP
+    if head_window == NOBODY and head:
+        learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)
     return PartitionQuestion(
         facts=facts,
+        asked=asked,
         open=open_,
         lost=pending - open_,
-        known_after=tail & split.after,
-        to_scan=tail - known,
+        head=head,
+        head_window=NOBODY if head_window is None else head_window,
+        chunks=chunks,
+        to_scan=open_ - head - known,
         known=known,
-        superseded=split.straddling,
-        stop=stop,
+        learned=learned,
+        stop=_stop(asked, time_map, now_ms),
+    )
+
+
+def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | None:
+    if asked.stop_after_ms is None:
+        return None
+    return ScanStop(
+        at_or_after_ms=asked.stop_after_ms,
+        from_offset=time_map.covered.end if time_map else 0,
+        future_ms=now_ms + FUTURE_TOLERANCE_MS,
     )
 
 
 def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraft:
-    """What of the open offsets lies before the cutoff; `scan` is needed where `to_scan` is not empty."""
+    """Which open offsets belong to which window; `scan` is needed where `to_scan` is not empty."""
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
-    decided_end = question.facts.end
-    excluded = question.known_after
-    learned, superseded, records = EMPTY_MAP, EMPTY_SET, 0
+    decided_end, learned, records = question.facts.end, question.learned, 0
     if scan is not None:
-        excluded, learned, records = excluded | scan.excluded, scan.time_map, scan.records
-        superseded = question.superseded
+        learned, records = learned.replaced(scan.time_map), scan.records
         if scan.stopped_at is not None:
             decided_end = scan.stopped_at
     decided = question.open & OffsetSet.of((0, decided_end))
+    rest = decided - question.head
+    included = []
+    for number in range(len(question.facts.head_ends)):
+        found = question.chunks.of(number) & rest
+        if number == question.head_window:
+            found = found | (question.head & decided)
+        if scan is not None:
+            found = found | (scan.of(number) & decided)
+        included.append(found)
     return PartitionDraft(
         facts=question.facts,
         decided=decided,
-        included=decided - excluded,
+        included=tuple(included),
         lost=question.lost,
         decided_end=decided_end,
         learned=learned,
-        superseded=superseded,
+        superseded=question.chunks.straddling if scan is not None or learned else EMPTY_SET,
         records_scanned=records,
     )
 
 
 def settle(
     draft: PartitionDraft, *, done: OffsetSet, claimed: OffsetSet, late: LateSteps
-) -> PartitionPlan | None:
-    """The partition's share of the plan, or None when the draft no longer suffices.
+) -> tuple[PartitionPlan, ...] | None:
+    """The partition's share of each window, or None when the draft no longer suffices.
 
     That is so when something became open meanwhile that the draft did not look at: a claim was abandoned,
-    or progress was moved back. The caller then starts over with new facts.
+    or progress was moved back. The caller then starts over with new facts. What is lost goes to the first
+    window.
     """
     open_now = OffsetSet.of((0, draft.decided_end)) - done - claimed
     if not open_now <= (draft.decided | draft.lost):
         return None
-    taken = draft.included & open_now
-    lost = draft.lost & open_now
+    return tuple(
+        _share(
+            draft,
+            taken=included & open_now,
+            lost=draft.lost & open_now if number == 0 else EMPTY_SET,
+            head_end=min(draft.facts.head_ends[number], draft.decided_end),
+            late=late,
+        )
+        for number, included in enumerate(draft.included)
+    )
+
+
+def _share(
+    draft: PartitionDraft, *, taken: OffsetSet, lost: OffsetSet, head_end: int, late: LateSteps
+) -> PartitionPlan:
     first = (taken | lost).first if taken or lost else draft.decided_end
     return PartitionPlan(
         tp=draft.facts.tp,
@@ -229,6 +311,6 @@ def settle(
         taken=taken,
         lost=lost,
         decided_end=draft.decided_end,
-        head_end=min(draft.facts.head_end, draft.decided_end),
+        head_end=head_end,
         late=late.from_offset(first),
     )

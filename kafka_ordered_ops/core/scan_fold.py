@@ -1,9 +1,9 @@
-"""Folds the timestamps of a scan into the two things a plan needs: what is excluded, and a time map.
+"""Folds the timestamps of a scan into what a plan needs: each window's offsets, and a time map of the rest.
 
-Records are fed in offset order. *Excluded* are those stamped at or after the cutoff. What is neither
-visible nor excluded (transaction markers, aborted records, compacted holes) counts with the record before
-it, so that every window takes the markers behind its records, and progress never sticks on one; and so
-that a transactional log does not need a range for every marker.
+Records are fed in offset order. *Excluded* are those that no window asks for. What is not visible
+(transaction markers, aborted records, compacted holes) counts with the record before it, so that a window
+takes the markers behind its records, and progress never sticks on one; and so that a transactional log
+does not need a range for every marker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
 from kafka_ordered_ops.core.time_map import TimeMap
+from kafka_ordered_ops.core.time_split import NOBODY, TimeSplit
 
 #: Excluded records in a chunk: small enough that a straddling chunk is cheap to read again, large enough
 #: that a day of a busy partition fits `CHUNKS_MAX`.
@@ -38,14 +39,18 @@ class ScanStop:
 class ScanResult:
     """What the scan of one partition decided."""
 
-    #: Offsets of the scanned set that stay for a later window.
-    excluded: OffsetSet
+    #: Offsets of the scanned set by window number; those that stay for later windows under `NOBODY`.
+    by_window: dict[int, OffsetSet]
     #: Bounds of the excluded records.
     time_map: TimeMap
     #: Scanned offsets at or above this one were not looked at (allowed lateness); None: all were.
     stopped_at: int | None
     #: Visible records looked at.
     records: int
+
+    def of(self, window: int) -> OffsetSet:
+        """The scanned offsets of a window."""
+        return self.by_window.get(window, EMPTY_SET)
 
 
 class ScanFold:
@@ -57,16 +62,19 @@ class ScanFold:
     def __init__(
         self,
         wanted: OffsetSet,
-        cutoff_ms: int,
+        split: TimeSplit,
         stop: ScanStop | None = None,
         known: OffsetSet = EMPTY_SET,
     ) -> None:
         self._wanted = wanted
         self._known = known
-        self._cutoff_ms = cutoff_ms
+        self._split = split
         self._stop = stop
-        self._excluded_since: int | None = None
-        self._runs: list[tuple[int, int]] = []
+        # Runs of records of one window: where each begins, and whose it is. What stands before the first
+        # record is nobody's loss: the first window takes it.
+        self._run_starts: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
+        self._run_labels: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
+        self._label = 0
         self._chunks: list[tuple[int, int, int, int]] = []
         self._chunk_records = 0
         self._stopped_at: int | None = None
@@ -86,26 +94,32 @@ class ScanFold:
             if not offsets.size:
                 return
         self._records += offsets.size
-        excluded = timestamps_ms >= self._cutoff_ms
-        self._fold_runs(offsets, excluded)
-        self._fold_chunks(offsets, timestamps_ms, excluded)
+        labels = self._split.labels(timestamps_ms)
+        changes = np.flatnonzero(np.diff(labels, prepend=self._label))
+        self._run_starts.append(offsets[changes])
+        self._run_labels.append(labels[changes])
+        self._label = int(labels[-1])
+        self._fold_chunks(offsets, timestamps_ms, labels == NOBODY)
 
     def finish(self) -> ScanResult:
         """The result; the rest of the wanted set counts with the last record."""
         end = self._wanted.end if self._wanted else 0
         if self._stopped_at is not None:
             end = self._stopped_at
-        if self._excluded_since is not None:
-            self._runs.append((self._excluded_since, end))
-        if self._runs:
+        starts, labels = np.concatenate(self._run_starts), np.concatenate(self._run_labels)
+        ends = np.concatenate((starts[1:], [end]))
+        looked_at = self._wanted & OffsetSet.of((0, end))
+        if self._chunks:
             # Markers behind the last excluded record are known too: nobody needs to look again.
             start, chunk_end, least, greatest = self._chunks[-1]
-            self._chunks[-1] = (start, max(chunk_end, self._runs[-1][1]), least, greatest)
-        looked_at = self._wanted & OffsetSet.of((0, end)) if end else EMPTY_SET
-        excluded = OffsetSet.from_ranges(self._runs) & looked_at
+            known_to = int(ends[labels == NOBODY][-1])
+            self._chunks[-1] = (start, max(chunk_end, known_to), least, greatest)
         rows = np.array(self._chunks, dtype=np.int64).reshape(-1, 4)
         return ScanResult(
-            excluded=excluded,
+            by_window={
+                label: _set_of(starts, ends, labels == label) & looked_at
+                for label in np.unique(labels).tolist()
+            },
             time_map=TimeMap(rows).without(self._known).limited(),
             stopped_at=self._stopped_at,
             records=self._records,
@@ -125,18 +139,8 @@ class ScanFold:
         self._stopped_at = int(offsets[at])
         return offsets[:at], timestamps_ms[:at]
 
-    def _fold_runs(self, offsets: Int64Array, excluded: np.ndarray) -> None:
-        was_excluded = self._excluded_since is not None
-        changes = np.flatnonzero(np.diff(excluded, prepend=was_excluded))
-        for offset in offsets[changes].tolist():
-            if self._excluded_since is None:
-                self._excluded_since = offset
-            else:
-                self._runs.append((self._excluded_since, offset))
-                self._excluded_since = None
-
     def _fold_chunks(
-        self, offsets: Int64Array, timestamps_ms: Int64Array, excluded: np.ndarray
+        self, offsets: Int64Array, timestamps_ms: Int64Array, excluded: BoolArray
     ) -> None:
         times, places = timestamps_ms[excluded], offsets[excluded]
         for at in range(0, places.size, CHUNK_RECORDS):
@@ -154,3 +158,10 @@ class ScanFold:
                 self._chunks[-1] = (start, first, old_least, old_greatest)
             self._chunks.append((first, end, least, greatest))
             self._chunk_records = piece.size
+
+
+def _set_of(starts: Int64Array, ends: Int64Array, chosen: BoolArray) -> OffsetSet:
+    """Some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
+    starts, ends = starts[chosen], ends[chosen]
+    filled = starts < ends
+    return OffsetSet(np.column_stack((starts[filled], ends[filled])).ravel())

@@ -136,6 +136,10 @@ class Fields:
         """One object."""
         return Fields(self._take(name, dict), f"{self._where}.{name}")
 
+    def object_or_none(self, name: str) -> Fields | None:
+        """One object or null."""
+        return None if self._rest.get(name, 0) is None and self._drop(name) else self.object(name)
+
     def anything(self, name: str) -> Any:
         """Any JSON value; for what a person or a host wrote, which is shown and never decided on."""
         if name not in self._rest:
@@ -149,6 +153,14 @@ class Fields:
             return kind(value)
         except ValueError as error:
             raise JsonError(f"{self._where}.{name} is {value!r}") from error
+
+    def choice_or_none(self, name: str, kind: type[_Choice]) -> _Choice | None:
+        """A member of a string enumeration, or null."""
+        return (
+            None
+            if self._rest.get(name, 0) is None and self._drop(name)
+            else self.choice(name, kind)
+        )
 
     def done(self) -> None:
         """Raises `JsonError` when fields are left that nobody asked for."""

@@ -4,7 +4,8 @@ Kafka cannot fetch timestamps alone, so finding the records stamped before a cut
 stamped at or after it means reading the tail of the log. A time map remembers that reading as *chunks*: a
 range of offsets with the least and the greatest timestamp of its records. The next window then decides
 whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
-was written since.
+was written since. Where the broker's index proved that everything is older than an interval, one chunk
+without a least time says so.
 
 A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
 others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
@@ -22,6 +23,8 @@ import numpy as np
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
+from kafka_ordered_ops.core.types import INT64_MIN
 
 #: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
 #: near 128 KiB, written anew whenever a scan extends it.
@@ -31,12 +34,17 @@ _START, _END, _LEAST, _GREATEST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkSplit:
-    """The offsets of a map by their side of a cutoff."""
+class DealtChunks:
+    """The offsets of a map by the window that their times belong to."""
 
-    before: OffsetSet
-    after: OffsetSet
+    #: By window number; those that nobody asks for under `NOBODY`.
+    by_window: dict[int, OffsetSet]
+    #: Of chunks whose bounds belong to several: they must be read.
     straddling: OffsetSet
+
+    def of(self, window: int) -> OffsetSet:
+        """The offsets known to be of one window."""
+        return self.by_window.get(window, EMPTY_SET)
 
 
 class TimeMap:
@@ -57,15 +65,32 @@ class TimeMap:
         """The offsets that need no reading to be compared with a cutoff outside their chunk's bounds."""
         return _offsets(self.rows)
 
-    def split(self, cutoff_ms: int) -> ChunkSplit:
-        """The covered offsets stamped before a cutoff, at or after it, and those that must be read."""
-        before = self.rows[:, _GREATEST] < cutoff_ms
-        after = self.rows[:, _LEAST] >= cutoff_ms
-        return ChunkSplit(
-            before=_offsets(self.rows[before]),
-            after=_offsets(self.rows[after]),
-            straddling=_offsets(self.rows[~(before | after)]),
+    @classmethod
+    def below(cls, offsets: OffsetSet, time_ms: int) -> TimeMap:
+        """A map that only says that the records of these offsets are stamped before a time."""
+        bounds = offsets.bounds
+        rows = np.empty((len(bounds), 4), dtype=np.int64)
+        rows[:, :2] = bounds
+        rows[:, _LEAST], rows[:, _GREATEST] = INT64_MIN, time_ms - 1
+        return cls(rows)
+
+    def dealt(self, split: TimeSplit) -> DealtChunks:
+        """The covered offsets by the window that takes them, and those that must be read to know."""
+        labels, same = split.common(self.rows[:, _LEAST], self.rows[:, _GREATEST])
+        return DealtChunks(
+            by_window={
+                label: _offsets(self.rows[same & (labels == label)])
+                for label in np.unique(labels[same]).tolist()
+            },
+            straddling=_offsets(self.rows[~same]),
         )
+
+    def meeting(self, times: TimeRange) -> OffsetSet:
+        """The offsets of chunks whose bounds allow a record of these times."""
+        meets = (self.rows[:, _LEAST] < times.before_ms) & (
+            self.rows[:, _GREATEST] >= times.since_ms
+        )
+        return _offsets(self.rows[meets])
 
     def within(self, offsets: OffsetSet) -> TimeMap:
         """The map of these offsets only."""

@@ -53,14 +53,49 @@ class OnCovered(StrEnum):
     FAIL = "fail"
 
 
+class Mode(StrEnum):
+    """What the windows of a group take.
+
+    Catch-up: everything stamped before the cutoff that no window has taken. Interval: what is stamped from
+    `since` to the cutoff, and late records of intervals that were planned before.
+    """
+
+    CATCH_UP = "catch_up"
+    INTERVAL = "interval"
+
+
+class OnOpenClaim(StrEnum):
+    """What a plan does about open windows of the group that may hold records it asks for.
+
+    Step around leaves their offsets alone. Wait waits until they are committed or abandoned. Take over
+    abandons those that nobody has touched for longer than an age limit. Fail says so.
+    """
+
+    STEP_AROUND = "step_around"
+    WAIT = "wait"
+    TAKE_OVER = "take_over"
+    FAIL = "fail"
+
+
+class OnForeignCommit(StrEnum):
+    """What to do when somebody else moved the group's committed offset: stop, or take it as progress."""
+
+    FAIL = "fail"
+    ADOPT = "adopt"
+
+
 class WindowStatus(StrEnum):
-    """A window's life: planned, written, committed, published; or abandoned."""
+    """A window's life: planned, written, committed, published; or abandoned; or rewound.
+
+    Rewound: it was committed, and then progress was moved back behind some of its offsets.
+    """
 
     PLANNED = "planned"
     WRITTEN = "written"
     COMMITTED = "committed"
     PUBLISHED = "published"
     ABANDONED = "abandoned"
+    REWOUND = "rewound"
 
     @property
     def is_open(self) -> bool:

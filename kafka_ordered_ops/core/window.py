@@ -1,4 +1,4 @@
-"""What is asked for: the records of some topics that are stamped before a cutoff."""
+"""What is asked for: the records of some topics that are stamped before a cutoff, or in an interval."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.bounds import Bound, bound_from_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.times import (
     duration_text,
     parse_duration_ms,
@@ -20,7 +21,7 @@ from kafka_ordered_ops.core.times import (
     time_ms,
     time_text,
 )
-from kafka_ordered_ops.core.types import Isolation, OnDataLoss
+from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
 
 #: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -33,9 +34,14 @@ WINDOW_ID_LENGTH_MAX: Final = 512
 class Window:
     """A question to a group: everything stamped before `cutoff` that it has not been given yet.
 
+    With `since` only what is stamped at or after it, and *late* records: stamped before it, in an interval
+    that the group had planned before they were written. A record is in one window, whichever is planned
+    first; what no interval covers stays until a sweep takes it.
+
     Args:
         topics: names, or regular expressions that begin with ``^`` and must match a whole name.
         cutoff: exclusive end in time, with a zone.
+        since: inclusive start in time; None: no start.
         start: where to begin on topics that the group has never planned; needed then, ignored later.
         allowed_lateness: None reads every timestamp up to the end offset, so nothing stamped before the
             cutoff is left. A span stops reading at the first record stamped at or after cutoff + span; what
@@ -44,9 +50,11 @@ class Window:
         exclude: names or patterns to leave out of what `topics` match.
         on_data_loss: stop when records of the window are gone, or write them down as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
+        sweep: in a group of intervals, take everything before the cutoff that no interval covered.
 
     Raises:
-        ConfigError: a naive time, no topic, a name or pattern that cannot be one.
+        ConfigError: a naive time, no topic, a name or pattern that cannot be one, an interval without
+            length, a sweep with a start in time.
     """
 
     topics: Sequence[str]
@@ -57,6 +65,8 @@ class Window:
     exclude: Sequence[str] = ()
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     allow_future_cutoff: bool = False
+    since: datetime | None = None
+    sweep: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str) or not self.topics:
@@ -68,6 +78,8 @@ class Window:
         for name in (*self.topics, *self.exclude):
             _check_topic(name)
         time_ms(self.cutoff, what="cutoff")
+        if self.since is not None:
+            self._check_interval(self.since)
         if self.allowed_lateness is not None and self.allowed_lateness < timedelta(0):
             raise ConfigError(f"allowed lateness {self.allowed_lateness} is negative")
         object.__setattr__(self, "topics", tuple(sorted(set(self.topics))))
@@ -75,10 +87,37 @@ class Window:
         object.__setattr__(self, "isolation", Isolation(self.isolation))
         object.__setattr__(self, "on_data_loss", OnDataLoss(self.on_data_loss))
 
+    def _check_interval(self, since: datetime) -> None:
+        if self.sweep:
+            raise ConfigError("a sweep takes whatever no interval covers: it has no since")
+        if time_ms(since, what="since") >= time_ms(self.cutoff, what="cutoff"):
+            raise ConfigError(
+                f"since {since.isoformat()} is not before the cutoff {self.cutoff.isoformat()}: the interval "
+                "has no length"
+            )
+
     @property
     def cutoff_ms(self) -> int:
         """The cutoff in milliseconds since the epoch."""
         return time_ms(self.cutoff, what="cutoff")
+
+    @property
+    def since_ms(self) -> int | None:
+        """The start of the interval in milliseconds since the epoch."""
+        return None if self.since is None else time_ms(self.since, what="since")
+
+    @property
+    def times(self) -> TimeRange:
+        """The times that it asks for; a window without `since` begins with time itself."""
+        since_ms = self.since_ms
+        return TimeRange(INT64_MIN if since_ms is None else since_ms, self.cutoff_ms)
+
+    @property
+    def mode(self) -> Mode | None:
+        """The kind of group it belongs to; None for a sweep, which any group may have."""
+        if self.sweep:
+            return None
+        return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
 
     @property
     def lateness_ms(self) -> int | None:
@@ -95,7 +134,9 @@ class Window:
         return {
             "topics": list(self.topics),
             "exclude": list(self.exclude),
+            "since": None if (since_ms := self.since_ms) is None else time_text(since_ms),
             "cutoff": time_text(self.cutoff_ms),
+            "sweep": self.sweep,
             "start": None if self.start is None else str(self.start),
             "allowed_lateness": None if lateness_ms is None else duration_text(lateness_ms),
             "isolation": self.isolation.value,
@@ -107,12 +148,13 @@ class Window:
     def from_json(cls, fields: Fields) -> Window:
         """The inverse of `to_json`; raises `JsonError` or `ConfigError`."""
         lateness = fields.text_or_none("allowed_lateness")
+        since = fields.text_or_none("since")
         window = cls(
             topics=fields.texts("topics"),
             exclude=fields.texts("exclude"),
-            cutoff=datetime.fromisoformat(
-                time_text(parse_time_ms(fields.text("cutoff"), what="cutoff"))
-            ),
+            since=None if since is None else _moment(since, what="since"),
+            cutoff=_moment(fields.text("cutoff"), what="cutoff"),
+            sweep=fields.boolean("sweep"),
             start=bound_from_json(fields.text_or_none("start")),
             allowed_lateness=(
                 None
@@ -147,7 +189,9 @@ def default_window_id(group: str, window: Window) -> str:
         "group": group,
         "topics": list(window.topics),
         "exclude": list(window.exclude),
+        "since_ms": window.since_ms,
         "cutoff_ms": window.cutoff_ms,
+        "sweep": window.sweep,
     }
     digest = hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()
     return f"{time_text(window.cutoff_ms)}-{digest[:12]}"
@@ -168,6 +212,10 @@ def safe_name(text: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{readable}-{digest}" if readable else digest
+
+
+def _moment(text: str, *, what: str) -> datetime:
+    return datetime.fromisoformat(time_text(parse_time_ms(text, what=what)))
 
 
 def _check_topic(name: str) -> None:

@@ -25,10 +25,12 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
@@ -38,7 +40,7 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
     WindowFencedError,
 )
-from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.offset_map import OffsetMap, decode_offset_map, encode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -72,8 +74,27 @@ _CALL_TIMEOUT_S: Final = 15.0
 #: A transaction of a living process is open for some ten milliseconds.
 _PATIENCE_S: Final = 1.0
 
-_BACKOFF_FIRST_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 2.0
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a change that was fenced waits before its next try.
+
+    Each try fences whoever is in the middle of one, so that many processes at once only get through when
+    they come seldom enough: the pauses grow until they do. Their spread keeps two from meeting for ever.
+    """
+
+    first_s: float
+    max_s: float
+
+    def pause_s(self, attempt: int) -> float:
+        """A pause after the try of this number, from 0."""
+        grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
+        return grown_s * random.uniform(0.5, 1.5)
+
+
+#: A commit makes room for others and frees a job that is done: it goes before plans.
+COMMITTING: Final = Pace(0.05, 2.0)
+PLANNING: Final = Pace(0.1, 4.0)
 
 #: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
 _FETCH_WAIT_MS: Final = 10
@@ -104,9 +125,7 @@ _FINAL_CODES: Final = frozenset(
     }
 )
 
-Decision = Callable[
-    [GroupView, Mapping[TopicPartition, CommittedOffset | None]], Change | WindowRecord | None
-]
+Decision = Callable[[GroupView, Mapping[TopicPartition, CommittedOffset | None]], Outcome]
 
 
 class Ledger:
@@ -161,7 +180,7 @@ class Ledger:
         except LedgerUnavailableError:
             if not settle:
                 raise
-            self.update(group, lambda _view, _committed: None, wanted=())
+            self.update(group, lambda _view, _committed: None, wanted=())  # fences, and so ends it
             log = self._read(group, deadline)
         return log.view(wanted, everything=everything)
 
@@ -170,13 +189,16 @@ class Ledger:
         group: str,
         decide: Decision,
         *,
-        wanted: Collection[str],
+        wanted: Collection[str] = (),
+        everything: bool = False,
         partitions: Iterable[TopicPartition] = (),
-    ) -> WindowRecord | None:
-        """Changes a group's state; returns the record that the decision made or found.
+        pace: Pace = PLANNING,
+    ) -> GroupView | None:
+        """Changes a group's state; returns the view after it, or None if the decision was None.
 
-        `decide` may run several times, each time on a newer view, and must not have side effects.
-        `partitions` are those whose committed offsets it reads besides the ones the group knows.
+        `decide` may run several times, each time on a newer view, and must not have side effects. It sees
+        the windows that are open, and those wanted by id, or every one. `partitions` are those whose
+        committed offsets it reads besides the ones the group knows.
 
         Raises:
             WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no
@@ -185,12 +207,15 @@ class Ledger:
             KafkaOrderedOpsError: whatever `decide` raises.
         """
         deadline = time.monotonic() + self._timeout_s
-        self._topic.open(create=True)
+        if self._topic.id is None:
+            self._topic.open(create=True)
+        else:
+            self._topic.check_same()
         unknown = False
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group, deadline)
             try:
-                return transaction.run(decide, wanted, set(partitions))
+                return transaction.run(decide, wanted, everything, set(partitions))
             except KafkaOrderedOpsError as error:
                 if unknown and not transaction.has_read and error.retriable:
                     raise self._unknown(group, error) from error
@@ -201,9 +226,7 @@ class Ledger:
                 cause = self._judge(error, group, unknown)
                 if not cause.retriable:
                     raise cause from error
-                pause = min(
-                    _BACKOFF_FIRST_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S
-                ) * random.uniform(0.5, 1.5)
+                pause = pace.pause_s(attempt)
                 if time.monotonic() + pause >= deadline:
                     raise cause from error
                 _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
@@ -257,6 +280,9 @@ class Ledger:
         tp = self._topic.partition_of(group)
         end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
         start = self._lookup.log_starts([tp])[tp]
+        if end < log.position:
+            # Logs do not shrink: this is another one.
+            self._topic.check_same()
         log.read_to(
             end, log_start=start, consumer=consumer, reasons=self._reasons, deadline=deadline
         )
@@ -303,25 +329,31 @@ class _Transaction:
         self.has_read = False
 
     def run(
-        self, decide: Decision, wanted: Collection[str], partitions: set[TopicPartition]
-    ) -> WindowRecord | None:
+        self,
+        decide: Decision,
+        wanted: Collection[str],
+        everything: bool,
+        partitions: set[TopicPartition],
+    ) -> GroupView | None:
         ledger = self._ledger
         config = ledger._settings.producer(
             transactional_id=self._transactional_id(), transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         producer = open_client(Producer, config, ledger._reasons)
         producer.init_transactions(self._call_timeout_s())
-        log, view, committed = self._read(wanted, partitions)
+        log, view, committed = self._read(wanted, everything, partitions)
         ledger.check_not_lost(view, committed)
         self.has_read = True
         outcome = decide(view, committed)
+        if outcome is None:
+            return None
         if not isinstance(outcome, Change):
-            return outcome
+            return view
         self._write(producer, log, outcome)
-        return outcome.record
+        return outcome.applied_to(view)
 
     def _read(
-        self, wanted: Collection[str], partitions: set[TopicPartition]
+        self, wanted: Collection[str], everything: bool, partitions: set[TopicPartition]
     ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
         """The committed offsets, then the ledger: never the other way round.
 
@@ -334,7 +366,7 @@ class _Transaction:
                 ledger._settings, self._group, sorted(known), timeout_s=self._call_timeout_s()
             )
             log = ledger._read(self._group, self._deadline)
-            view = log.view(wanted)
+            view = log.view(wanted, everything=everything)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
                 return log, view, committed

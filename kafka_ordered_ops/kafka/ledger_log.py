@@ -75,6 +75,11 @@ class LedgerLog:
         self._parts: dict[RecordName, dict[int, _Part]] = {}
         self._parsed: dict[RecordName, Any] = {}
 
+    @property
+    def position(self) -> int:
+        """Everything below this offset of the ledger's partition is folded."""
+        return self._position or 0
+
     def read_to(
         self,
         end: int,
@@ -136,14 +141,17 @@ class LedgerLog:
         """A change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = change.state.sequence
         yield from self._written(STATE, change.state.to_json(), generation)
-        window = RecordName("window", change.record.plan.window_id)
-        yield from self._written(window, change.record.to_json(), generation)
+        for record in change.records:
+            window = RecordName("window", record.plan.window_id)
+            yield from self._written(window, record.to_json(), generation)
+        for window_id in change.forgotten:
+            yield from self._tombstones(RecordName("window", window_id), 0)
         for tp, time_map in change.time_maps.items():
-            record = RecordName("times", str(tp))
+            times = RecordName("times", str(tp))
             if time_map:
-                yield from self._written(record, time_map.to_json(), generation)
+                yield from self._written(times, time_map.to_json(), generation)
             else:
-                yield from self._tombstones(record, 0)
+                yield from self._tombstones(times, 0)
 
     def _written(
         self, record: RecordName, value: Mapping[str, Any], generation: int

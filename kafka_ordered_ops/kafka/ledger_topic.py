@@ -19,6 +19,7 @@ from kafka_ordered_ops.core.errors import (
     AuthorizationError,
     KafkaOrderedOpsError,
     LedgerError,
+    LedgerLostError,
     LedgerUnavailableError,
     UnknownTopicError,
 )
@@ -32,6 +33,7 @@ _log = logging.getLogger("kafka_ordered_ops.ledger")
 LEDGER_TOPIC: Final = "__kafka_ordered_ops"
 
 #: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
+#: A group's partition is found among these, whatever number the topic has: growing it moves nothing.
 LEDGER_PARTITIONS: Final = 16
 
 #: One question to the cluster.
@@ -56,7 +58,6 @@ class LedgerTopic:
         self._lookup = lookup
         self._reasons = reasons
         self._id: str | None = None
-        self._partitions = 0
 
     @property
     def id(self) -> str | None:
@@ -65,7 +66,7 @@ class LedgerTopic:
 
     def partition_of(self, group: str) -> TopicPartition:
         """Where a group's records are: all in one partition."""
-        return TopicPartition(self.name, zlib.crc32(group.encode()) % self._partitions)
+        return TopicPartition(self.name, zlib.crc32(group.encode()) % LEDGER_PARTITIONS)
 
     def open(self, *, create: bool) -> bool:
         """Finds the ledger topic, or makes it; whether it is there."""
@@ -78,9 +79,27 @@ class LedgerTopic:
                 return False
             self._create()
             facts = self._lookup.topics([self.name])[self.name]
+        if len(facts.partitions) < LEDGER_PARTITIONS:
+            raise LedgerError(
+                f"the ledger topic {self.name} has {len(facts.partitions)} partitions, and a ledger has at least "
+                f"{LEDGER_PARTITIONS}: add partitions if it is empty, or name another ledger topic"
+            )
         self._check_compacted()
-        self._id, self._partitions = facts.topic_id, len(facts.partitions)
+        self._id = facts.topic_id
         return True
+
+    def check_same(self) -> None:
+        """Raises `LedgerLostError` when the topic is not the one that was opened."""
+        try:
+            found = self._lookup.topics([self.name])[self.name].topic_id
+        except UnknownTopicError:
+            found = None
+        if found != self._id:
+            raise LedgerLostError(
+                f"the ledger topic {self.name} was opened with id {self._id} and "
+                f"{'is gone' if found is None else f'has id {found} now'}: it was deleted while it was in use. Restore "
+                "it, or read on under a new group from a start bound of your choice"
+            )
 
     def _create(self) -> None:
         admin = open_client(AdminClient, self._settings.admin(), self._reasons)

@@ -25,9 +25,11 @@ from kafka_ordered_ops.core.planning import (
     PartitionDraft,
     PartitionFacts,
     PartitionQuestion,
+    WindowsAsked,
     ask,
     bound_time_ms,
     draft,
+    floor_ms,
     head_end,
     lookup_time_ms,
     resolve_start,
@@ -107,8 +109,8 @@ def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
     if found.topic_id != expected_id:
         raise TopicRecreatedError(
             f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
-            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. Read it "
-            "with a new group",
+            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
+            "`windows adopt` begins with the new one, or read it with a new group",
             topic=found.name,
             expected_id=expected_id,
             found_id=found.topic_id,
@@ -136,13 +138,13 @@ class Surveyor:
     def survey(
         self,
         view: GroupView,
-        window: Window,
+        windows: Sequence[Window],
         topics: Mapping[str, TopicFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
         *,
         now_ms: int,
     ) -> Survey:
-        """Facts, scan and draft for every partition of the window.
+        """Facts, one scan and a draft for every partition, for windows over the same topics.
 
         Raises:
             TopicRecreatedError, PartitionSetChangedError, PlanError: the state is not about these logs.
@@ -150,8 +152,8 @@ class Surveyor:
             ReadError, BrokerError: the scan failed.
         """
         check_identity(view, topics)
-        facts = self._facts(window, topics)
-        newcomers, notes = self._newcomers(view, window, topics, facts, committed)
+        facts = self._facts(windows, topics)
+        newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         claims = view.claims()
         questions = []
         for one in facts:
@@ -160,36 +162,44 @@ class Surveyor:
             questions.append(
                 ask(
                     one,
+                    WindowsAsked.of(windows, claims.late(one.tp, state.late).times),
                     done=state.done,
                     claimed=claims.offsets(one.tp),
                     time_map=view.time_map(one.tp),
-                    cutoff_ms=window.cutoff_ms,
-                    lateness_ms=window.lateness_ms,
                     now_ms=now_ms,
                 )
             )
-        scans = self._scan(questions, window)
+        scans = self._scan(questions, windows[0].isolation)
         return Survey(
             drafts=tuple(draft(one, scans.get(one.facts.tp)) for one in questions),
             newcomers=newcomers,
-            patterns=tuple(name for name in window.topics if is_pattern(name)),
+            patterns=tuple(name for name in windows[0].topics if is_pattern(name)),
             notes=notes,
         )
 
-    def _facts(self, window: Window, topics: Mapping[str, TopicFacts]) -> list[PartitionFacts]:
-        partitions = partitions_of(topics)
+    def _facts(
+        self, windows: Sequence[Window], topics: Mapping[str, TopicFacts]
+    ) -> list[PartitionFacts]:
+        partitions, isolation = partitions_of(topics), windows[0].isolation
         starts = self._lookup.log_starts(partitions)
-        ends = self._lookup.end_offsets(partitions, window.isolation)
-        found = self._first_at(partitions, lookup_time_ms(window.cutoff_ms), window.isolation)
+        ends = self._lookup.end_offsets(partitions, isolation)
+        heads = {
+            time_ms: self._first_at(partitions, lookup_time_ms(time_ms), isolation)
+            for time_ms in {floor_ms(windows), *(window.cutoff_ms for window in windows)}
+        }
+
+        def head(tp: TopicPartition, time_ms: int) -> int:
+            found = heads[time_ms][tp]
+            return head_end(time_ms, log_start=starts[tp], end=ends[tp], found=found)
+
         return [
             PartitionFacts(
                 tp=tp,
                 topic_id=topics[tp.topic].topic_id,
                 log_start=starts[tp],
                 end=max(ends[tp], starts[tp]),
-                head_end=head_end(
-                    window.cutoff_ms, log_start=starts[tp], end=ends[tp], found=found[tp]
-                ),
+                floor=head(tp, floor_ms(windows)),
+                head_ends=tuple(head(tp, window.cutoff_ms) for window in windows),
             )
             for tp in partitions
         ]
@@ -308,17 +318,17 @@ class Surveyor:
         )
 
     def _scan(
-        self, questions: Sequence[PartitionQuestion], window: Window
+        self, questions: Sequence[PartitionQuestion], isolation: Isolation
     ) -> dict[TopicPartition, ScanResult]:
         wanted = {one.facts.tp: one.to_scan for one in questions if one.to_scan}
-        folds = {one.facts.tp: one.fold(window.cutoff_ms) for one in questions if one.to_scan}
+        folds = {one.facts.tp: one.fold() for one in questions if one.to_scan}
         if not wanted:
             return {}
         total = sum(offsets.count for offsets in wanted.values())
         reader = RangeReader(
             self._settings,
             self._group,
-            window.isolation,
+            isolation,
             wanted,
             stall_timeout_s=self._stall_timeout_s,
         )

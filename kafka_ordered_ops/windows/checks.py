@@ -39,6 +39,11 @@ def check_committable(group: str, plan: WindowPlan) -> None:
             window_id=plan.window_id,
             differences={"group": (plan.group, group)},
         )
+    if plan.part is not None:
+        raise ConfigError(
+            f"window {plan.window_id}: {plan.part} is reported, not committed; the whole window commits when "
+            "all parts have reported"
+        )
     if not plan.claim_id:
         raise ConfigError(
             f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
@@ -58,19 +63,18 @@ def commits_of_others(committed: Committed) -> dict[TopicPartition, int]:
     }
 
 
-def covering(window: Window, records: Iterable[WindowRecord]) -> str | None:
+def covering(window: Window, records: Iterable[WindowRecord]) -> WindowRecord | None:
     """The committed window that holds what this one asks for; the newest, where there are several."""
     found = [
         record
         for record in records
         if record.status.is_done
         and record.plan.taken
-        and record.plan.cutoff_ms == window.cutoff_ms
+        and record.plan.window.times == window.times
         and (record.plan.window.topics, record.plan.window.exclude)
         == (window.topics, window.exclude)
     ]
-    newest = max(found, key=lambda record: record.committed_at_ms or 0, default=None)
-    return None if newest is None else newest.plan.window_id
+    return max(found, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
 def expired_notes(view: GroupView, committed: Committed) -> tuple[str, ...]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kafka_ordered_ops.core.errors import WindowSupersededError
 from kafka_ordered_ops.core.group_state import WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows.service import OrderedWindows
 
 
 class Staged(Protocol):
@@ -23,6 +28,14 @@ class Staged(Protocol):
         """Removes what is not visible; doing it again changes nothing."""
 
 
+#: Runs the job of one window, or of several in one pass, into hidden places.
+Write = Callable[[WindowPlan], Staged]
+WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
+
+#: Finds an earlier try's output from what it said of itself; None where it is gone.
+Reopen = Callable[[Mapping[str, Any]], Staged | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What became of a window."""
@@ -35,3 +48,62 @@ class Delivery:
     def plan(self) -> WindowPlan:
         """The plan, with its status now."""
         return self.record.plan
+
+
+def deliver(
+    windows: OrderedWindows, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
+) -> list[Delivery]:
+    """See `OrderedWindows.deliver_many`."""
+    # Of a covered window others deliver what it asks for: no sink ever sees it.
+    if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
+        windows.commit_many(covered)
+    names = [plan.window_id for plan in plans]
+    results = {record.plan.window_id: record.result for record in windows.show_many(names)}
+    outputs: dict[str, Staged] = {}
+    missing: list[WindowPlan] = []
+    for plan in plans:
+        if plan.content is PlanContent.COVERED:
+            continue
+        earlier = None
+        if plan.status is not WindowStatus.PLANNED:
+            earlier = reopen(results[plan.window_id] or {})
+        if earlier is not None:
+            outputs[plan.window_id] = earlier
+            continue
+        if plan.status.is_done:
+            windows.check_readable(plan)
+        missing.append(plan)
+    written = write(missing) if missing else ()
+    fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
+    _finish(windows, plans, outputs, fresh)
+    records = {record.plan.window_id: record for record in windows.show_many(names)}
+    return [Delivery(records[name], ran=name in fresh) for name in names]
+
+
+def _finish(
+    windows: OrderedWindows,
+    plans: Sequence[WindowPlan],
+    found: Mapping[str, Staged],
+    fresh: Mapping[str, Staged],
+) -> None:
+    """Commits what is open and publishes what is not, in as few transactions as that takes."""
+    outputs = {**found, **fresh}
+    open_ = [plan for plan in plans if plan.status.is_open and plan.window_id in outputs]
+    # What is published already is published again only when it was written again.
+    done = [
+        plan
+        for plan in plans
+        if plan.window_id in fresh
+        or (plan.status is WindowStatus.COMMITTED and plan.window_id in found)
+    ]
+    done = [plan for plan in done if not plan.status.is_open]
+    try:
+        if open_:
+            windows.commit_many(open_, [outputs[plan.window_id] for plan in open_])
+        if done:
+            windows.publish_many(done, [outputs[plan.window_id] for plan in done])
+    except WindowSupersededError:
+        # Another try owns the window now, and will never ask for what this one wrote.
+        for one in fresh.values():
+            one.discard()
+        raise

@@ -7,64 +7,51 @@ die anywhere in between: the same call with the same window id takes the same pl
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-import logging
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from kafka_ordered_ops.core import decisions
-from kafka_ordered_ops.core.decisions import ClaimWish
+from kafka_ordered_ops.core import decisions, parts
+from kafka_ordered_ops.core.adoption import Adoption
+from kafka_ordered_ops.core.checks import known_window
+from kafka_ordered_ops.core.decisions import Outcome, commit, in_turn, publish, write_down
 from kafka_ordered_ops.core.errors import (
     ConfigError,
-    RecordsLostError,
-    UnknownWindowError,
-    WindowCoveredError,
-    WindowSupersededError,
+    ForeignCommitError,
 )
+from kafka_ordered_ops.core.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.offset_set import EMPTY_SET
+from kafka_ordered_ops.core.parts import shares
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import (
-    OnCovered,
-    OnDataLoss,
-    PlanContent,
-    WindowStatus,
-)
+from kafka_ordered_ops.core.types import OnForeignCommit
 from kafka_ordered_ops.core.window import Window, check_window_id, default_window_id
-from kafka_ordered_ops.kafka.ledger import UPDATE_TIMEOUT_S, Ledger
+from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision, Ledger
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.kafka.survey import (
-    ScanProgress,
-    Survey,
-    Surveyor,
-    check_plan_identity,
-    partitions_of,
-    select_topics,
+from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
+from kafka_ordered_ops.windows.checks import Committed, check_committable, commits_of_others
+from kafka_ordered_ops.windows.delivery import (
+    Delivery,
+    Reopen,
+    Staged,
+    Write,
+    WriteMany,
+    deliver,
 )
-from kafka_ordered_ops.windows.checks import (
-    Committed,
-    check_committable,
-    check_cutoff,
-    commits_of_others,
-    covering,
-    expired_notes,
-)
-from kafka_ordered_ops.windows.delivery import Delivery, Staged
-
-_log = logging.getLogger("kafka_ordered_ops.windows")
+from kafka_ordered_ops.windows.keeping import Keeper
+from kafka_ordered_ops.windows.planner import Planner, Policy
 
 #: A read whose position stands still for this long is over.
 STALL_TIMEOUT_S: Final = 60.0
 
-#: Drafts made anew because the group changed meanwhile: each time others made progress.
-_DRAFTS_MAX: Final = 50
+#: Steps around open windows, plans nothing where all is taken, changes nothing of the group.
+DEFAULT_POLICY: Final = Policy()
 
 
 class OrderedWindows:
@@ -78,6 +65,7 @@ class OrderedWindows:
         lookup_timeout_s: bound for one question to the cluster.
         stall_timeout_s: bound for a scan's position to stand still.
         run_id: who plans, for people: a host's run id.
+        on_foreign_commit: stop when somebody else moved the group's committed offset, or `adopt` it.
         progress: told how far a scan is, as (offsets done, offsets in all).
         clock: the time in seconds since the epoch; for tests.
     """
@@ -92,6 +80,7 @@ class OrderedWindows:
         lookup_timeout_s: float = TIMEOUT_S,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         run_id: str | None = None,
+        on_foreign_commit: OnForeignCommit = OnForeignCommit.FAIL,
         progress: ScanProgress | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -101,14 +90,29 @@ class OrderedWindows:
             settings = ClientSettings.from_mapping(settings)
         self.settings = settings
         self.group = group
-        self._timeout_s = timeout_s
-        self._run_id = run_id
         self._clock = clock
+        self._on_foreign_commit = OnForeignCommit(on_foreign_commit)
         self._lookup = Lookup(settings, timeout_s=lookup_timeout_s)
-        self._lookup_timeout_s = lookup_timeout_s
         self._ledger = Ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
-        self._surveyor = Surveyor(
-            self._lookup, settings, group, stall_timeout_s=stall_timeout_s, progress=progress
+        self._planner = Planner(
+            settings,
+            group,
+            self._lookup,
+            self._ledger,
+            Surveyor(
+                self._lookup, settings, group, stall_timeout_s=stall_timeout_s, progress=progress
+            ),
+            lookup_timeout_s=lookup_timeout_s,
+            run_id=run_id,
+            clock=clock,
+        )
+        self._keeper = Keeper(
+            settings,
+            group,
+            self._lookup,
+            self._ledger,
+            lookup_timeout_s=lookup_timeout_s,
+            clock=clock,
         )
 
     def __enter__(self) -> OrderedWindows:
@@ -134,93 +138,98 @@ class OrderedWindows:
 
         Raises what `plan` raises, but for the group's live members.
         """
-        window_id = self._window_id(window, window_id)
-        check_cutoff(window, self._now_ms())
-        view = self._ledger.read(self.group, [window_id])
-        existing = view.windows.get(window_id)
-        if existing is not None and existing.status is not WindowStatus.ABANDONED:
-            decisions.check_same_question(existing.plan, window)
-            return existing.plan
-        _, view, wish = self._draft(window, window_id, OnCovered.SKIP)
-        plan = decisions.build_plan(view, wish)
-        if plan is None:
-            raise AssertionError("a draft suffices for the view that it was made from")
-        return replace(plan, claim_id="", attempt=0)
+        return self._planner.preview({self._window_id(window, window_id): window})[0]
 
     def plan(
         self,
         window: Window,
         window_id: str | None = None,
-        *,
-        on_covered: OnCovered = OnCovered.SKIP,
+        policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
         """Decides a window and claims its offsets, or takes up the plan that its id has already.
 
         The plan's `status` tells what is left to do: run the job (planned), commit (written), publish
         (committed), nothing (published). Taking up a window makes this the only try that may commit it.
-        `on_covered` says what to do when other windows have taken everything it asks for.
+        `policy` says what to do when others stand in its way.
 
         Raises:
-            WindowCoveredError: they have, and it is to fail, or none of them can be replayed in its place.
+            WindowCoveredError: they have taken everything, and it is to fail, or nothing can be replayed.
+            OpenClaimError: open windows may hold some of it, and it is not to step around them.
             ConfigError: the id or the window cannot be.
             PlanError: and its kinds; see `core.errors`.
             RecordsLostError: retention took records of the window.
             GroupInUseError, ForeignCommitError: somebody else uses the group.
             LedgerError, BrokerError, ReadError, CommitError: the cluster, or the way to it.
         """
-        window_id = self._window_id(window, window_id)
-        check_cutoff(window, self._now_ms())
-        for _ in range(_DRAFTS_MAX):
-            view = self._ledger.read(self.group, [window_id], settle=True)
-            existing = view.windows.get(window_id)
-            if existing is not None and existing.status is not WindowStatus.ABANDONED:
-                return self._take_up(existing, window)
-            self._lookup.check_no_members(self.group)
-            survey, _, wish = self._draft(window, window_id, on_covered)
-            try:
-                record = self._claim(wish)
-            except WindowCoveredError:
-                holder = covering(window, self.list()) if on_covered is OnCovered.REPLAY else None
-                if holder is None:
-                    raise
-                return self.replay(holder)
-            if record is None:
-                _log.info(
-                    "group %s: the group changed while %s was drafted, again", self.group, window_id
-                )
-            elif record.plan.claim_id == wish.claim_id:
-                _log.info(
-                    "group %s: planned %s, %d offsets, %d timestamps read",
-                    self.group,
-                    window_id,
-                    record.plan.offsets,
-                    survey.records_scanned,
-                )
-                return record.plan
-            else:
-                return self._take_up(record, window)
-        raise WindowSupersededError(
-            f"group {self.group}: the group changed under each of {_DRAFTS_MAX} drafts of window {window_id}: "
-            "windows are abandoned and planned again in a loop somewhere. Stop that, and plan again",
-            window_id=window_id,
-        )
+        return self.plan_many([window], [window_id], policy)[0]
+
+    def plan_many(
+        self,
+        windows: Sequence[Window],
+        window_ids: Sequence[str | None] | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> builtins.list[WindowPlan]:
+        """Plans several windows in one pass: one look at the logs, one scan, one transaction.
+
+        A record that several ask for goes to the first of them. The windows differ in nothing but their
+        times. Those that exist are taken up.
+
+        Raises:
+            ConfigError: they differ otherwise, or an id stands twice.
+            PlanError: and all that `plan` raises; then none of them is planned.
+        """
+        names = window_ids or [None] * len(windows)
+        if len(names) != len(windows):
+            raise ConfigError(f"{len(windows)} windows and {len(names)} window ids")
+        named = {
+            self._window_id(window, name): window
+            for window, name in zip(windows, names, strict=True)
+        }
+        if len(named) != len(windows):
+            raise ConfigError("a window id stands twice among the windows to be planned")
+        adopt = self.adopt if self._on_foreign_commit is OnForeignCommit.ADOPT else None
+        return self._planner.plan(named, policy, adopt)
 
     def replay(self, window_id: str) -> WindowPlan:
         """The plan of a committed window, to read the same records again; committing it changes nothing.
 
         Raises:
             UnknownWindowError: there is no such window, or it was never committed.
+            WindowPrunedError: its plan is gone.
             RecordsLostError: retention has taken some of its records.
         """
-        record = self.show(window_id)
-        if not record.status.is_done:
-            raise UnknownWindowError(
-                f"window {window_id} of group {self.group} is {record.status} and not committed: plan it to "
-                "take it up",
-                window_id=window_id,
-            )
-        self._check_still_there(record.plan)
-        return record.plan
+        return self._planner.replay(self.show(window_id))
+
+    def split(self, plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
+        """Shares of a planned window for tasks that run in parallel, of about equal weight.
+
+        Each task reads its share and calls `report`; when all have, the window is written, and `commit`
+        with the whole plan commits it once. The same plan and count give the same shares.
+
+        Raises:
+            ConfigError: the count cannot be.
+            WindowMismatchError: this attempt was split otherwise.
+            WindowSupersededError: another try took the window over.
+        """
+        check_committable(self.group, plan)
+        made = shares(plan, count)
+        now_ms = self._now_ms()
+        self._update([plan], lambda view, _: parts.split(view, plan, count, now_ms=now_ms))
+        return made
+
+    def report(self, part: WindowPlan, result: Staged | Mapping[str, Any]) -> WindowRecord:
+        """Writes down that one share of a split window is delivered; the first report of a share counts.
+
+        Raises:
+            WindowMismatchError: the window was not split like that.
+            WindowSupersededError: another try took the window over.
+        """
+        told = dict(result if isinstance(result, Mapping) else result.to_json())
+        now_ms = self._now_ms()
+        [record] = self._update(
+            [part], lambda view, _: parts.report(view, part, told, now_ms=now_ms)
+        )
+        return record
 
     # --- what follows a plan --------------------------------------------------------------------
 
@@ -230,9 +239,7 @@ class OrderedWindows:
         Raises:
             WindowSupersededError: another try took the window over.
         """
-        return self._update(
-            plan, lambda view, _: decisions.write_down(view, plan, dict(result))
-        ).plan
+        return self.write_down_many([plan], [dict(result)])[0]
 
     def commit(self, plan: WindowPlan, staged: Staged | None = None) -> WindowPlan:
         """Adds the window's offsets to the group's progress; with `staged`, then makes that visible.
@@ -241,30 +248,80 @@ class OrderedWindows:
 
         Raises:
             WindowSupersededError: another try, a new plan or an abandonment owns the window.
+            PartsMissingError: the window was split, and not all parts have reported.
             GroupInUseError, ForeignCommitError: somebody else uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
         """
-        check_committable(self.group, plan)
-        if staged is not None and plan.status.is_open:
-            plan = self.write_down(plan, staged.to_json())
+        return self.commit_many([plan], None if staged is None else [staged])[0]
+
+    def commit_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
+    ) -> builtins.list[WindowPlan]:
+        """Commits several windows in one transaction: all of them, or none.
+
+        Raises what `commit` raises, for the first window that it finds wrong.
+        """
+        for plan in plans:
+            check_committable(self.group, plan)
+        plans = list(plans)
+        if staged is not None:
+            if len(staged) != len(plans):
+                raise ConfigError(f"{len(plans)} plans and {len(staged)} outputs")
+            plans = self.write_down_many(plans, [dict(one.to_json()) for one in staged])
         now_ms = self._now_ms()
 
-        def decide(view: GroupView, committed: Committed) -> Change | WindowRecord:
-            outcome = decisions.commit(
-                view, plan, now_ms=now_ms, others=commits_of_others(committed)
+        def decide(view: GroupView, committed: Committed) -> Outcome:
+            others = commits_of_others(committed)
+            outcome = in_turn(
+                view,
+                [partial(commit, plan=plan, now_ms=now_ms, others=others) for plan in plans],
             )
             if isinstance(outcome, Change):
-                self._check_topics(plan)
+                for plan in plans:
+                    self._planner.check_topics(plan)
             return outcome
 
-        plan = self._update(plan, decide).plan
-        return plan if staged is None else self.publish(plan, staged)
+        try:
+            records = self._update(plans, decide)
+        except ForeignCommitError:
+            if self._on_foreign_commit is not OnForeignCommit.ADOPT:
+                raise
+            self.adopt()
+            records = self._update(plans, decide)
+        committed_plans = [record.plan for record in records]
+        return committed_plans if staged is None else self.publish_many(committed_plans, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
         """Makes a committed window's output visible, and writes that down."""
-        staged.publish()
-        result = dict(staged.to_json())
-        return self._update(plan, lambda view, _: decisions.publish(view, plan, result)).plan
+        return self.publish_many([plan], [staged])[0]
+
+    def write_down_many(
+        self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
+    ) -> builtins.list[WindowPlan]:
+        """`write_down` for several windows in one transaction; those that are done stay as they are."""
+        now_ms = self._now_ms()
+        steps = [
+            partial(write_down, plan=plan, result=result, now_ms=now_ms)
+            for plan, result in zip(plans, results, strict=True)
+            if plan.status.is_open
+        ]
+        if not steps:
+            return list(plans)
+        records = self._update(plans, lambda view, _: in_turn(view, steps))
+        return [record.plan for record in records]
+
+    def publish_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
+    ) -> builtins.list[WindowPlan]:
+        """`publish` for several windows; one transaction writes it down."""
+        for one in staged:
+            one.publish()
+        steps = [
+            partial(publish, plan=plan, result=dict(one.to_json()))
+            for plan, one in zip(plans, staged, strict=True)
+        ]
+        records = self._update(plans, lambda view, _: in_turn(view, steps))
+        return [record.plan for record in records]
 
     def abandon(self, window_id: str) -> WindowRecord:
         """Gives an open window's offsets free for others; its tries can no longer commit.
@@ -273,56 +330,41 @@ class OrderedWindows:
             UnknownWindowError: there is no such window.
             WindowSupersededError: it is committed already.
         """
-        record = self._ledger.update(
-            self.group, lambda view, _: decisions.abandon(view, window_id), wanted=[window_id]
+        after = self._ledger.update(
+            self.group,
+            lambda view, _: decisions.abandon(view, window_id),
+            wanted=[window_id],
+            pace=COMMITTING,
         )
-        return _present(record)
+        return known_window(_present(after), window_id)
 
-    def deliver(
-        self,
-        plan: WindowPlan,
-        write: Callable[[WindowPlan], Staged],
-        reopen: Callable[[Mapping[str, Any]], Staged | None],
-    ) -> Delivery:
+    def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
         """Brings a window from wherever it stands to published.
 
         `write` runs the job into a hidden place; `reopen` finds the output of an earlier try from what it
         said of itself, or returns None where it is gone. A written window whose output is gone is written
         again; a committed one is replayed.
         """
-        if plan.content is PlanContent.COVERED:
-            # Others deliver what it asks for: no sink ever sees it.
-            self.commit(plan)
-            return Delivery(self.show(plan.window_id), ran=False)
-        ran = False
-        staged: Staged | None = None
-        if plan.status is not WindowStatus.PLANNED:
-            staged = reopen(self.show(plan.window_id).result or {})
-        if plan.status is WindowStatus.PUBLISHED and staged is not None:
-            return Delivery(self.show(plan.window_id), ran=False)
-        if staged is None:
-            if plan.status.is_done:
-                self._check_still_there(plan)
-            staged, ran = write(plan), True
-        finish = self.commit if plan.status.is_open else self.publish
-        try:
-            finish(plan, staged)
-        except WindowSupersededError:
-            # Another try owns the window now, and will never ask for what this one wrote.
-            staged.discard()
-            raise
-        return Delivery(self.show(plan.window_id), ran=ran)
+        return self.deliver_many([plan], lambda plans: [write(one) for one in plans], reopen)[0]
+
+    def deliver_many(
+        self, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
+    ) -> builtins.list[Delivery]:
+        """Brings several windows to published: one job for all that need one, one commit for all.
+
+        `write` is given the plans that have to be read, in their order, and returns an output for each.
+        """
+        return deliver(self, plans, write, reopen)
 
     @contextlib.contextmanager
     def open(
         self,
         window: Window,
         window_id: str | None = None,
-        *,
-        on_covered: OnCovered = OnCovered.SKIP,
+        policy: Policy = DEFAULT_POLICY,
     ) -> Iterator[WindowPlan]:
         """Plans a window, and commits it if the block ends well; an exception leaves it planned."""
-        plan = self.plan(window, window_id, on_covered=on_covered)
+        plan = self.plan(window, window_id, policy)
         yield plan
         self.commit(plan)
 
@@ -330,10 +372,18 @@ class OrderedWindows:
 
     def show(self, window_id: str) -> WindowRecord:
         """A window as the ledger has it; raises `UnknownWindowError`."""
-        view = self._ledger.read(self.group, [window_id])
-        return decisions.known_window(view, window_id)
+        return self.show_many([window_id])[0]
 
-    def list(self) -> list[WindowRecord]:
+    def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
+        """Windows as the ledger has them; raises `UnknownWindowError`."""
+        view = self._ledger.read(self.group, window_ids)
+        return [known_window(view, name) for name in window_ids]
+
+    def check_readable(self, plan: WindowPlan) -> None:
+        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        self._planner.check_still_there(plan)
+
+    def list(self) -> builtins.list[WindowRecord]:
         """Every window of the group, by cutoff, then by id."""
         view = self._ledger.read(self.group, everything=True)
         return sorted(
@@ -343,6 +393,37 @@ class OrderedWindows:
     def state(self) -> GroupState | None:
         """The group's progress; None before its first plan."""
         return self._ledger.read(self.group).state
+
+    def gaps(self) -> builtins.list[Gap]:
+        """The times that no interval of the group covers and in which records wait; a sweep takes them.
+
+        From the ledger alone: what was read to plan intervals says what was left.
+        """
+        return gaps_of(self._ledger.read(self.group))
+
+    # --- keeping ---------------------------------------------------------------------------------
+
+    def adopt(self, *, dry_run: bool = False) -> Adoption:
+        """Takes for the group's progress what happened behind its back.
+
+        Offsets that somebody else committed: forward, they count as done; back, what lies behind them is
+        open again, and committed windows with records there are *rewound*. A topic that was made anew
+        begins at its start, and open windows that asked for the old one are abandoned. A log that ends
+        before the group's progress cuts it there. With `dry_run` it only says what it would do.
+
+        Raises:
+            UnknownWindowError: the group has no state.
+        """
+        return self._keeper.adopt(dry_run=dry_run)
+
+    def prune(self, older_than: timedelta, *, forget: bool = False) -> builtins.list[str]:
+        """Cuts windows down that ended longer ago than a span; returns their ids.
+
+        A stub keeps the id, the question, the state and the counts: the id stays known as done, and cannot
+        be replayed. With `forget` nothing is kept of them, stubs included. Open windows and the group's
+        progress are not touched.
+        """
+        return self._keeper.prune(older_than, forget=forget)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -354,102 +435,13 @@ class OrderedWindows:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _check_topics(self, plan: WindowPlan) -> None:
-        """The topics that are still there must be those that were planned."""
-        check_plan_identity(plan, self._ledger.existing(plan.topics))
-
-    def _check_still_there(self, plan: WindowPlan) -> None:
-        self._check_topics(plan)
-        starts = self._lookup.log_starts(list(plan.taken))
-        strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
-        gone = decisions.with_losses(
-            replace(
-                plan,
-                window=strict,
-                partitions=tuple(replace(part, lost=EMPTY_SET) for part in plan),
-            ),
-            starts,
-        )
-        try:
-            decisions.check_loss(gone)
-        except RecordsLostError as error:
-            raise RecordsLostError(
-                f"window {plan.window_id} of group {self.group} cannot be replayed: retention has taken some of "
-                "its offsets. What was delivered then is delivered; it cannot be read from Kafka again",
-                lost=error.lost,
-            ) from error
-
-    def _draft(
-        self, window: Window, window_id: str, on_covered: OnCovered
-    ) -> tuple[Survey, GroupView, ClaimWish]:
-        topics = select_topics(self._lookup, window)
-        committed = read_committed_offsets(
-            self.settings, self.group, partitions_of(topics), timeout_s=self._lookup_timeout_s
-        )
-        # After the offsets, never before: a commit of another try in between would look like one that
-        # the ledger has lost.
-        view = self._ledger.read(self.group, [window_id])
-        self._ledger.check_not_lost(view, committed)
-        now_ms = self._now_ms()
-        survey = self._surveyor.survey(view, window, topics, committed, now_ms=now_ms)
-        wish = ClaimWish(
-            window_id=window_id,
-            claim_id=uuid.uuid4().hex[:16],
-            window=window,
-            drafts=survey.drafts,
-            newcomers=survey.newcomers,
-            patterns=survey.patterns,
-            now_ms=now_ms,
-            run_id=self._run_id,
-            on_covered=on_covered,
-            notes=(*survey.notes, *expired_notes(view, committed)),
-        )
-        return survey, view, wish
-
-    def _claim(self, wish: ClaimWish) -> WindowRecord | None:
-        def decide(view: GroupView, committed: Committed) -> Change | WindowRecord | None:
-            if view.state is not None:
-                decisions.check_foreign(view.state, commits_of_others(committed))
-            return decisions.claim(view, wish)
-
-        partitions = [draft.facts.tp for draft in wish.drafts]
-        return self._ledger.update(
-            self.group, decide, wanted=[wish.window_id], partitions=partitions
-        )
-
-    def _take_up(self, existing: WindowRecord, window: Window) -> WindowPlan:
-        decisions.check_same_question(existing.plan, window)
-        if not existing.status.is_open:
-            return existing.plan
-        self._lookup.check_no_members(self.group)
-        self._check_topics(existing.plan)
-        starts = self._lookup.log_starts([part.tp for part in existing.plan])
-        attempt = existing.plan.attempt
-
-        def decide(view: GroupView, _: Committed) -> Change | WindowRecord:
-            return decisions.take_up(
-                view,
-                existing.plan.window_id,
-                window,
-                log_starts=starts,
-                run_id=self._run_id,
-            )
-
-        record = self._ledger.update(self.group, decide, wanted=[existing.plan.window_id])
-        _log.info(
-            "group %s: took up %s after attempt %d", self.group, existing.plan.window_id, attempt
-        )
-        return _present(record).plan
-
-    def _update(
-        self,
-        plan: WindowPlan,
-        decide: Callable[[GroupView, Committed], Change | WindowRecord | None],
-    ) -> WindowRecord:
-        return _present(self._ledger.update(self.group, decide, wanted=[plan.window_id]))
+    def _update(self, plans: Sequence[WindowPlan], decide: Decision) -> builtins.list[WindowRecord]:
+        names = [plan.window_id for plan in plans]
+        after = _present(self._ledger.update(self.group, decide, wanted=names, pace=COMMITTING))
+        return [known_window(after, name) for name in names]
 
 
-def _present(record: WindowRecord | None) -> WindowRecord:
-    if record is None:
+def _present(view: GroupView | None) -> GroupView:
+    if view is None:
         raise AssertionError("this decision always finds or makes a record")
-    return record
+    return view

@@ -1,0 +1,210 @@
+"""Taking for progress what happened behind the group's back: moved offsets, a topic made anew, a cut log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from kafka_ordered_ops.core.checks import known_state, moved_by_others
+from kafka_ordered_ops.core.decisions import with_committed_bases
+from kafka_ordered_ops.core.group_state import (
+    Change,
+    GroupState,
+    GroupView,
+    PartitionState,
+    TopicState,
+    WindowRecord,
+    next_state,
+)
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps
+from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+
+
+class Cause(StrEnum):
+    """Why a partition's progress is another one now."""
+
+    FORWARD = "forward"
+    BACK = "back"
+    RECREATED = "recreated"
+    TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class LogNow:
+    """What a partition of the group is like now."""
+
+    topic_id: str
+    log_start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One partition's progress: the committed offset before and after."""
+
+    tp: TopicPartition
+    cause: Cause
+    base_before: int
+    base_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What taking over means, or meant."""
+
+    moved: tuple[Moved, ...] = ()
+    #: Committed windows some of whose offsets are open again.
+    rewound: tuple[str, ...] = ()
+    #: Open windows that asked for a topic that is gone.
+    abandoned: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moved)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "moved": [
+                {
+                    "topic": one.tp.topic,
+                    "partition": one.tp.partition,
+                    "cause": one.cause.value,
+                    "base_before": one.base_before,
+                    "base_after": one.base_after,
+                }
+                for one in self.moved
+            ],
+            "rewound": list(self.rewound),
+            "abandoned": list(self.abandoned),
+        }
+
+
+def survey(
+    state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+) -> tuple[Moved, ...]:
+    """Which partitions are not where the group left them.
+
+    `others` are committed offsets that somebody else wrote; `logs` are the partitions that still exist. A
+    position beyond the end of the log is believed up to the end.
+    """
+    found = moved_by_others(state, others)
+    moved = []
+    for tp, partition in state:
+        log = logs.get(tp)
+        if log is None:
+            continue
+        base = partition.base
+        if log.topic_id != state.topics[tp.topic].topic_id:
+            moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
+        elif (to := found.get(tp)) is not None:
+            to = min(to, log.end)
+            moved.append(Moved(tp, Cause.FORWARD if to >= base else Cause.BACK, base, to))
+        elif base > log.end:
+            moved.append(Moved(tp, Cause.TRUNCATED, base, log.end))
+    return tuple(moved)
+
+
+def adopt(
+    view: GroupView, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+) -> tuple[Change | None, Adoption]:
+    """What others did as the group's own progress; `view` holds every window. No change where all agrees.
+
+    Forward, progress is joined with everything below the new offset. Back, it is cut there, and committed
+    windows with offsets behind the cut are rewound. A topic made anew begins at its start.
+    """
+    state = known_state(view)
+    moved = survey(state, others, logs)
+    if not moved:
+        return None, Adoption()
+    cut = {one.tp: one.base_after for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
+    anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
+    rewound = [record for record in view.windows.values() if _reaches_behind(record, cut)]
+    abandoned = [
+        record
+        for record in view.open_windows()
+        if any(part.tp.topic in anew for part in record.plan)
+    ]
+    kept = [
+        record
+        for record in view.windows.values()
+        if record.status.is_done and record not in rewound
+    ]
+    topics = {**state.topics, **{name: _anew(name, state, logs) for name in anew}}
+    # Of partitions that the topic made anew does not have, nothing is left.
+    time_maps: dict[TopicPartition, TimeMap] = {
+        tp: EMPTY_MAP for tp in view.time_maps if tp.topic in anew
+    }
+    for one in moved:
+        topic = topics[one.tp.topic]
+        partition = _moved(topic.partitions[one.tp.partition], one, kept)
+        topics[one.tp.topic] = replace(
+            topic, partitions={**topic.partitions, one.tp.partition: partition}
+        )
+        known = view.time_map(one.tp)
+        newest = known.trimmed(partition.done) if one.cause is Cause.FORWARD else EMPTY_MAP
+        if newest != known:
+            time_maps[one.tp] = newest
+    closed = [record.plan.window_id for record in abandoned]
+    state = replace(
+        state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
+    )
+    change = Change(
+        state=next_state(state, closed=closed),
+        records=tuple(
+            replace(record, plan=replace(record.plan, status=status))
+            for records, status in (
+                (rewound, WindowStatus.REWOUND),
+                (abandoned, WindowStatus.ABANDONED),
+            )
+            for record in records
+        ),
+        time_maps=time_maps,
+        moves_offsets=True,
+    )
+    return change, Adoption(moved, tuple(one.plan.window_id for one in rewound), tuple(closed))
+
+
+def _anew(name: str, state: GroupState, logs: Mapping[TopicPartition, LogNow]) -> TopicState:
+    here = {
+        number: partition
+        for number, partition in state.topics[name].partitions.items()
+        if TopicPartition(name, number) in logs
+    }
+    topic_id = next(logs[TopicPartition(name, number)].topic_id for number in here)
+    return TopicState(topic_id, settled=True, partitions=here)
+
+
+def _reaches_behind(record: WindowRecord, cut: Mapping[TopicPartition, int]) -> bool:
+    if not record.status.is_done:
+        return False
+    return any(
+        part.tp in cut and (gone := part.taken | part.lost) and gone.end > cut[part.tp]
+        for part in record.plan
+    )
+
+
+def _moved(partition: PartitionState, moved: Moved, kept: list[WindowRecord]) -> PartitionState:
+    below = OffsetSet.of((0, moved.base_after))
+    done, origin, late = below, moved.base_after, NO_STEPS
+    if moved.cause is Cause.FORWARD:
+        done, origin, late = partition.done | below, partition.origin, partition.late
+    elif moved.cause is not Cause.RECREATED:
+        # What lies below the origin was never the group's to read, unless it is asked for now.
+        origin = min(partition.origin, moved.base_after)
+        done, late = partition.done & below, _frozen(moved.tp, kept)
+    state = replace(partition, done=done, origin=origin)
+    return replace(state, late=late.from_offset(state.base))
+
+
+def _frozen(tp: TopicPartition, kept: list[WindowRecord]) -> LateSteps:
+    """The times that windows still cover on a partition once others were rewound."""
+    late = NO_STEPS
+    for record in kept:
+        for part in record.plan:
+            if part.tp == tp:
+                late = late.with_step(part.decided_end, record.plan.window.times)
+    return late

@@ -1,0 +1,243 @@
+"""Planning, inside the fence: drafts against the newest view become plans that claim their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_ordered_ops.core.checks import (
+    check_loss,
+    check_same_group,
+    check_same_question,
+    existing_window,
+    known_state,
+    known_window,
+    with_losses,
+)
+from kafka_ordered_ops.core.errors import WindowCoveredError
+from kafka_ordered_ops.core.group_state import (
+    Change,
+    Claims,
+    GroupDefinition,
+    GroupState,
+    GroupView,
+    TopicState,
+    WindowRecord,
+    next_state,
+)
+from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan, check_plan_size
+from kafka_ordered_ops.core.planning import PartitionDraft, settle
+from kafka_ordered_ops.core.time_map import TimeMap
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    PlanContent,
+    TopicPartition,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWish:
+    """One window to be planned: its name, and the token that its claim will carry."""
+
+    window_id: str
+    claim_id: str
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWish:
+    """Windows drafted together outside the fence, in the order in which they are served."""
+
+    windows: Sequence[WindowWish]
+    drafts: Sequence[PartitionDraft]
+    #: State of topics and partitions that the group did not have when the draft was made.
+    newcomers: Mapping[str, TopicState]
+    patterns: Sequence[str]
+    now_ms: int
+    run_id: str | None = None
+    on_covered: OnCovered = OnCovered.SKIP
+    #: Whether the windows' mode, isolation and topics become the group's.
+    redefine: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
+    """Plans windows: a change, the records if these very claims are there already, or None.
+
+    None: the draft no longer suffices, or somebody else has planned one of the ids meanwhile. Look again.
+
+    Raises:
+        GroupMismatchError: the group was planned otherwise so far.
+        WindowCoveredError: others have taken everything, and `on_covered` is fail.
+        RecordsLostError: retention took records of the window.
+        PlanTooLargeError: too many ranges.
+    """
+    found = [existing_window(view, one.window_id) for one in wish.windows]
+    records = tuple(record for record in found if record is not None)
+    if records:
+        # An earlier try of this very call may have come through unheard, and nobody has taken it up since.
+        claims = {one.claim_id for one in wish.windows}
+        mine = all(
+            record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
+        )
+        return records if mine and len(records) == len(found) else None
+    plans = build_plans(view, wish)
+    if plans is None:
+        return None
+    for plan in plans:
+        if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
+            raise WindowCoveredError(
+                f"window {plan.window_id} of group {plan.group}: other windows have taken every record that it "
+                "asks for. Replay the window that holds them, or plan with on_covered='skip'",
+                window_id=plan.window_id,
+            )
+    state = with_newcomers(view, wish)
+    for plan in plans:
+        state = next_state(state, opened=plan.window_id)
+    return Change(
+        state=state,
+        records=tuple(
+            WindowRecord(plan=plan, run_id=wish.run_id, touched_at_ms=wish.now_ms) for plan in plans
+        ),
+        time_maps=_learned_maps(view, wish.drafts),
+    )
+
+
+def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
+    """The plans that a wish amounts to now; None when its draft no longer suffices.
+
+    Raises:
+        GroupMismatchError, RecordsLostError, PlanTooLargeError
+    """
+    if view.state is not None and not wish.redefine:
+        for one in wish.windows:
+            check_same_group(view.state, one.window)
+    state = with_newcomers(view, wish)
+    claims = view.claims()
+    shares: list[tuple[PartitionPlan, ...]] = []
+    for draft in wish.drafts:
+        tp = draft.facts.tp
+        known = state.partition(tp)
+        if known is None:
+            return None
+        settled = settle(
+            draft,
+            done=known.done,
+            claimed=claims.offsets(tp),
+            late=claims.late(tp, known.late),
+        )
+        if settled is None:
+            return None
+        shares.append(settled)
+    plans: list[WindowPlan] = []
+    for number, one in enumerate(wish.windows):
+        parts = tuple(share[number] for share in shares)
+        plan = WindowPlan(
+            group=view.group,
+            window_id=one.window_id,
+            window=one.window,
+            claim_id=one.claim_id,
+            attempt=1,
+            status=WindowStatus.PLANNED,
+            content=_content(parts, state, claims, one.window),
+            planned_at_ms=wish.now_ms,
+            partitions=parts,
+            stepped_around=view.state.open if view.state else (),
+            notes=wish.notes,
+            scanned=sum(draft.records_scanned for draft in wish.drafts) if number == 0 else 0,
+        )
+        check_loss(plan)
+        check_plan_size(plan)
+        claims = claims.and_plan(plan)
+        plans.append(plan)
+    return plans
+
+
+def with_newcomers(view: GroupView, wish: ClaimWish) -> GroupState:
+    """The group's state with the topics and partitions that the wish brings; what exists stays."""
+    definition = GroupDefinition.of(wish.windows[0].window)
+    if view.state is None:
+        return GroupState(
+            view.group, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
+        )
+    state, topics = view.state, dict(view.state.topics)
+    for name, new in wish.newcomers.items():
+        known = topics.get(name)
+        topics[name] = (
+            new
+            if known is None
+            else replace(known, partitions={**new.partitions, **known.partitions})
+        )
+    if wish.redefine or not state.topics:
+        # A group without topics has nothing that another definition could contradict.
+        state = replace(state, definition=definition)
+    elif state.definition.mode is None:
+        state = replace(state, definition=replace(state.definition, mode=definition.mode))
+    return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
+
+
+def take_up(
+    view: GroupView,
+    window_id: str,
+    window: Window,
+    *,
+    log_starts: Mapping[TopicPartition, int],
+    now_ms: int,
+    run_id: str | None = None,
+) -> Change | WindowRecord:
+    """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
+
+    A window that is committed already is returned as it is. Records that retention took since are written
+    down as lost where the window allows it. Reports of single parts belong to the older try.
+
+    Raises:
+        UnknownWindowError, WindowMismatchError, RecordsLostError
+    """
+    record = known_window(view, window_id)
+    check_same_question(record.plan, window)
+    if not record.status.is_open:
+        return record
+    plan = replace(record.plan, attempt=record.plan.attempt + 1)
+    parts = record.parts
+    if record.status is WindowStatus.PLANNED:
+        # A written window needs its records no more.
+        loss_policy = replace(plan.window, on_data_loss=window.on_data_loss)
+        plan = with_losses(replace(plan, window=loss_policy), log_starts)
+        check_loss(plan)
+        parts = None
+    return Change(
+        state=next_state(known_state(view)),
+        records=(replace(record, plan=plan, run_id=run_id, touched_at_ms=now_ms, parts=parts),),
+    )
+
+
+def _content(
+    parts: Sequence[PartitionPlan], state: GroupState, claims: Claims, window: Window
+) -> PlanContent:
+    if any(part.taken or part.lost for part in parts):
+        return PlanContent.RECORDS
+    frozen = [
+        claims.late(part.tp, known.late)
+        for part in parts
+        if (known := state.partition(part.tp)) is not None
+    ]
+    # Nothing is left. If every partition was decided for all these times before, others have taken it.
+    covered = bool(frozen) and all(steps.cover(window.times) for steps in frozen)
+    return PlanContent.COVERED if covered else PlanContent.EMPTY
+
+
+def _learned_maps(
+    view: GroupView, drafts: Sequence[PartitionDraft]
+) -> dict[TopicPartition, TimeMap]:
+    learned: dict[TopicPartition, TimeMap] = {}
+    for draft in drafts:
+        if not draft.learned and not draft.superseded:
+            continue
+        tp = draft.facts.tp
+        known = view.time_map(tp)
+        newest = known.without(draft.superseded).replaced(draft.learned).limited()
+        if newest != known:
+            learned[tp] = newest
+    return learned

@@ -1,0 +1,68 @@
+"""Old windows in the ledger: cut down to a stub, or forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kafka_ordered_ops.core.checks import known_state
+from kafka_ordered_ops.core.group_state import (
+    Change,
+    GroupView,
+    Pruned,
+    WindowRecord,
+    next_state,
+)
+
+#: Windows pruned in one transaction: some hundred bytes each.
+PRUNED_AT_ONCE_MAX: Final = 500
+
+
+def to_prune(view: GroupView, *, before_ms: int, forget: bool) -> list[WindowRecord]:
+    """The windows that may be pruned, the oldest first: closed, and last changed before a time.
+
+    What is open is never among them. With `forget`, stubs are.
+    """
+    chosen = [
+        record
+        for record in view.windows.values()
+        if not record.status.is_open
+        and max(record.touched_at_ms, record.committed_at_ms or 0) < before_ms
+        and (forget or record.pruned is None)
+    ]
+    return sorted(chosen, key=lambda record: (record.touched_at_ms, record.plan.window_id))
+
+
+def prune(view: GroupView, window_ids: list[str], *, forget: bool) -> Change | None:
+    """Cuts windows down to their id, question, state and counts; with `forget`, nothing is left of them.
+
+    Progress is not touched: it is the group's, not the windows'. None where there is nothing to do.
+    """
+    chosen = [
+        record
+        for window_id in window_ids
+        if (record := view.windows.get(window_id)) is not None
+        and not record.status.is_open
+        and (forget or record.pruned is None)
+    ]
+    if not chosen:
+        return None
+    state = next_state(known_state(view))
+    if forget:
+        return Change(
+            state=state, records=(), forgotten=tuple(record.plan.window_id for record in chosen)
+        )
+    return Change(state=state, records=tuple(_stub(record) for record in chosen))
+
+
+def _stub(record: WindowRecord) -> WindowRecord:
+    plan = record.plan
+    return replace(
+        record,
+        plan=replace(plan, partitions=(), notes=(), stepped_around=()),
+        result=None,
+        parts=None,
+        pruned=Pruned(
+            offsets=plan.offsets, lost=sum(offsets.count for offsets in plan.lost.values())
+        ),
+    )

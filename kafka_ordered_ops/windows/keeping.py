@@ -1,0 +1,109 @@
+"""What keeps a group in order over the years: adopting what others did to it, and pruning old windows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from kafka_ordered_ops.core import adoption
+from kafka_ordered_ops.core.adoption import Adoption, LogNow
+from kafka_ordered_ops.core.checks import known_state
+from kafka_ordered_ops.core.decisions import Outcome
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.group_state import GroupState, GroupView
+from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, prune, to_prune
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.ledger import Ledger
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.survey import partitions_of
+from kafka_ordered_ops.windows.checks import Committed, commits_of_others
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+
+class Keeper:
+    """Adopts and prunes for one group."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        lookup: Lookup,
+        ledger: Ledger,
+        *,
+        lookup_timeout_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._lookup = lookup
+        self._ledger = ledger
+        self._lookup_timeout_s = lookup_timeout_s
+        self._clock = clock
+
+    def adopt(self, *, dry_run: bool) -> Adoption:
+        """See `OrderedWindows.adopt`."""
+        state = known_state(self._ledger.read(self._group))
+        logs = self._logs(state)
+        if dry_run:
+            committed = read_committed_offsets(
+                self._settings, self._group, sorted(logs), timeout_s=self._lookup_timeout_s
+            )
+            view = self._ledger.read(self._group, everything=True)
+            return adoption.adopt(view, commits_of_others(committed), logs)[1]
+        self._lookup.check_no_members(self._group)
+        adopted = Adoption()
+
+        def decide(view: GroupView, committed: Committed) -> Outcome:
+            nonlocal adopted
+            change, found = adoption.adopt(view, commits_of_others(committed), logs)
+            # A change that came through unheard leaves nothing to do on the next look.
+            adopted = found or adopted
+            return () if change is None else change
+
+        self._ledger.update(self._group, decide, everything=True)
+        for one in adopted.moved:
+            _log.warning(
+                "group %s: adopted %s: %s, progress moved from %d to %d",
+                self._group,
+                one.tp,
+                one.cause,
+                one.base_before,
+                one.base_after,
+            )
+        return adopted
+
+    def prune(self, older_than: timedelta, *, forget: bool) -> list[str]:
+        """See `OrderedWindows.prune`."""
+        if older_than < timedelta(0):
+            raise ConfigError(f"older_than {older_than} is negative")
+        before_ms = int(self._clock() * 1000) - older_than // timedelta(milliseconds=1)
+        view = self._ledger.read(self._group, everything=True)
+        names = [
+            record.plan.window_id for record in to_prune(view, before_ms=before_ms, forget=forget)
+        ]
+        for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
+            some = names[at : at + PRUNED_AT_ONCE_MAX]
+            self._ledger.update(self._group, _pruning(some, forget=forget), wanted=some)
+        return names
+
+    def _logs(self, state: GroupState) -> dict[TopicPartition, LogNow]:
+        topics = self._ledger.existing(state.topics)
+        partitions = partitions_of(topics)
+        starts = self._lookup.log_starts(partitions)
+        ends = self._lookup.end_offsets(partitions, state.definition.isolation)
+        return {
+            tp: LogNow(topics[tp.topic].topic_id, starts[tp], max(ends[tp], starts[tp]))
+            for tp in partitions
+        }
+
+
+def _pruning(names: list[str], *, forget: bool) -> Callable[[GroupView, Committed], Outcome]:
+    def decide(view: GroupView, _: Committed) -> Outcome:
+        change = prune(view, names, forget=forget)
+        return () if change is None else change
+
+    return decide

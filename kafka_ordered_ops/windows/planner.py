@@ -1,0 +1,431 @@
+"""Plans windows: looks outside the fence, decides inside it, and starts over when the group changed meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from kafka_ordered_ops.core import claiming, decisions
+from kafka_ordered_ops.core.checks import (
+    check_foreign,
+    check_loss,
+    check_same_question,
+    existing_window,
+    known_window,
+    with_losses,
+)
+from kafka_ordered_ops.core.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    ForeignCommitError,
+    OpenClaimError,
+    RecordsLostError,
+    UnknownWindowError,
+    WindowCoveredError,
+    WindowPrunedError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_set import EMPTY_SET
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    OnDataLoss,
+    OnOpenClaim,
+    TopicPartition,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka.ledger import Ledger
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.survey import (
+    Survey,
+    Surveyor,
+    check_plan_identity,
+    partitions_of,
+    select_topics,
+)
+from kafka_ordered_ops.windows.checks import (
+    Committed,
+    check_cutoff,
+    commits_of_others,
+    covering,
+    expired_notes,
+)
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+#: Drafts made anew because the group changed meanwhile: each time others made progress.
+_DRAFTS_MAX: Final = 50
+
+#: How often a plan that waits for open windows looks again.
+_CLAIM_LOOK_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a plan does when others stand in its way.
+
+    Args:
+        on_covered: other windows have taken everything that it asks for.
+        on_open_claim: open windows may hold records that it asks for.
+        claim_age: take_over abandons planned windows that no try has touched for longer than this. Written
+            ones are left: their output is complete and waits for its commit.
+        claim_wait: wait gives up after this long.
+        redefine: whether the window's mode, isolation and topics become the group's.
+    """
+
+    on_covered: OnCovered = OnCovered.SKIP
+    on_open_claim: OnOpenClaim = OnOpenClaim.STEP_AROUND
+    claim_age: timedelta = timedelta(days=1)
+    claim_wait: timedelta = timedelta(hours=1)
+    redefine: bool = False
+
+    def __post_init__(self) -> None:
+        if self.claim_age <= timedelta(0) or self.claim_wait < timedelta(0):
+            raise ConfigError(
+                f"claim_age {self.claim_age} and claim_wait {self.claim_wait} are spans of time"
+            )
+        object.__setattr__(self, "on_covered", OnCovered(self.on_covered))
+        object.__setattr__(self, "on_open_claim", OnOpenClaim(self.on_open_claim))
+
+
+@dataclass
+class _Request:
+    """The windows still to be planned, and what was found on the way."""
+
+    windows: dict[str, Window]
+    policy: Policy
+    wait_until: float
+    notes: list[str]
+
+
+class Planner:
+    """Plans windows of one group; the part of the service that reads logs."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        lookup: Lookup,
+        ledger: Ledger,
+        surveyor: Surveyor,
+        *,
+        lookup_timeout_s: float,
+        run_id: str | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._lookup = lookup
+        self._ledger = ledger
+        self._surveyor = surveyor
+        self._lookup_timeout_s = lookup_timeout_s
+        self._run_id = run_id
+        self._clock = clock
+
+    def preview(self, windows: Mapping[str, Window]) -> list[WindowPlan]:
+        """The plans that `plan` would make now, nothing written; by window id."""
+        self._check(windows)
+        view = self._ledger.read(self._group, list(windows))
+        existing = {name: existing_window(view, name) for name in windows}
+        fresh = {name: window for name, window in windows.items() if existing[name] is None}
+        plans = {name: record.plan for name, record in existing.items() if record is not None}
+        for name, plan in plans.items():
+            check_same_question(plan, windows[name])
+        if fresh:
+            _, view, wish = self._draft(fresh, Policy(), ())
+            built = claiming.build_plans(view, wish)
+            if built is None:
+                raise AssertionError("a draft suffices for the view that it was made from")
+            plans |= {plan.window_id: replace(plan, claim_id="", attempt=0) for plan in built}
+        return [plans[name] for name in windows]
+
+    def plan(
+        self, windows: Mapping[str, Window], policy: Policy, adopt: Callable[[], object] | None
+    ) -> list[WindowPlan]:
+        """Plans windows by id, or takes up those that are there; all in one pass and one transaction.
+
+        `adopt` takes what somebody else committed for the group's progress; without it that is an error.
+        """
+        self._check(windows)
+        wait_s = policy.claim_wait.total_seconds()
+        request = _Request(dict(windows), policy, time.monotonic() + wait_s, [])
+        replayed: dict[str, WindowPlan] = {}
+        drafts = 0
+        while drafts < _DRAFTS_MAX and request.windows:
+            view = self._ledger.read(self._group, list(request.windows), settle=True)
+            existing = {name: existing_window(view, name) for name in request.windows}
+            taken_up = {name: one for name, one in existing.items() if one is not None}
+            fresh = {name: one for name, one in request.windows.items() if existing[name] is None}
+            if fresh:
+                self._lookup.check_no_members(self._group)
+                if self._heed_claims(view, fresh, request):
+                    continue
+            try:
+                after = self._plan_or_take_up(fresh, taken_up, request)
+            except WindowCoveredError as error:
+                if policy.on_covered is not OnCovered.REPLAY:
+                    raise
+                replayed[error.window_id] = self._replay_instead(error, windows[error.window_id])
+                del request.windows[error.window_id]
+                continue
+            except ForeignCommitError:
+                if adopt is None:
+                    raise
+                adopt()
+                after = None
+            if after is not None:
+                planned = {name: known_window(after, name).plan for name in request.windows}
+                return [{**planned, **replayed}[name] for name in windows]
+            drafts += 1
+            _log.info("group %s: the group changed while windows were drafted, again", self._group)
+        if not request.windows:
+            return [replayed[name] for name in windows]
+        first = next(iter(request.windows))
+        raise WindowSupersededError(
+            f"group {self._group}: the group changed under each of {_DRAFTS_MAX} drafts of window {first}: "
+            "windows are abandoned and planned again in a loop somewhere. Stop that, and plan again",
+            window_id=first,
+        )
+
+    def replay(self, record: WindowRecord) -> WindowPlan:
+        """The plan of a committed window, if it can still be read."""
+        plan = record.plan
+        if not record.status.is_done:
+            raise UnknownWindowError(
+                f"window {plan.window_id} of group {self._group} is {record.status} and not committed: plan "
+                "it to take it up",
+                window_id=plan.window_id,
+            )
+        if record.pruned is not None:
+            raise WindowPrunedError(
+                f"window {plan.window_id} of group {self._group} was pruned from the ledger: its offsets are "
+                "no longer known. Read its times with another group",
+                window_id=plan.window_id,
+            )
+        self.check_still_there(plan)
+        return plan
+
+    def check_topics(self, plan: WindowPlan) -> None:
+        """The topics that are still there must be those that were planned."""
+        check_plan_identity(plan, self._ledger.existing(plan.topics))
+
+    def check_still_there(self, plan: WindowPlan) -> None:
+        """Raises `RecordsLostError` when a committed window can no longer be read."""
+        self.check_topics(plan)
+        starts = self._lookup.log_starts(list(plan.taken))
+        strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
+        parts = tuple(replace(part, lost=EMPTY_SET) for part in plan)
+        gone = with_losses(replace(plan, window=strict, partitions=parts), starts)
+        try:
+            check_loss(gone)
+        except RecordsLostError as error:
+            raise RecordsLostError(
+                f"window {plan.window_id} of group {self._group} cannot be replayed: retention has taken some of "
+                "its offsets. What was delivered then is delivered; it cannot be read from Kafka again",
+                lost=error.lost,
+            ) from error
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _check(self, windows: Mapping[str, Window]) -> None:
+        now_ms = self._now_ms()
+        for window in windows.values():
+            check_cutoff(window, now_ms)
+        kinds = {
+            (one.topics, one.exclude, one.isolation, one.lateness_ms, one.on_data_loss, one.mode)
+            for one in windows.values()
+        }
+        if len(kinds) != 1:
+            raise ConfigError(
+                "windows that are planned together differ in nothing but their times: plan others by "
+                "themselves"
+                if kinds
+                else "there is no window to plan"
+            )
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _replay_instead(self, error: WindowCoveredError, window: Window) -> WindowPlan:
+        view = self._ledger.read(self._group, everything=True)
+        holder = covering(window, view.windows.values())
+        if holder is None:
+            raise error
+        return self.replay(holder)
+
+    def _heed_claims(self, view: GroupView, fresh: Mapping[str, Window], request: _Request) -> bool:
+        """Does what the policy says about open windows in the way; whether the group must be read again."""
+        policy = request.policy
+        if policy.on_open_claim is OnOpenClaim.STEP_AROUND:
+            return False
+        in_the_way = _in_the_way(view, fresh)
+        if not in_the_way:
+            return False
+        if policy.on_open_claim is OnOpenClaim.TAKE_OVER:
+            return self._take_over(in_the_way, request)
+        left_s = request.wait_until - time.monotonic()
+        if policy.on_open_claim is OnOpenClaim.WAIT and left_s > 0:
+            time.sleep(min(_CLAIM_LOOK_S, left_s))
+            return True
+        names = [record.plan.window_id for record in in_the_way]
+        waited = (
+            f" after {duration_text(policy.claim_wait // timedelta(milliseconds=1))}"
+            if policy.on_open_claim is OnOpenClaim.WAIT
+            else ""
+        )
+        raise OpenClaimError(
+            f"group {self._group}: window {next(iter(fresh))} is not planned: {len(names)} open windows may hold "
+            f"records that it asks for{waited} ({', '.join(names[:5])}). Finish or abandon them, or plan with "
+            "on_open_claim='step_around'",
+            window_id=next(iter(fresh)),
+            open_windows=names,
+        )
+
+    def _take_over(self, in_the_way: Sequence[WindowRecord], request: _Request) -> bool:
+        now_ms = self._now_ms()
+        age_ms = request.policy.claim_age // timedelta(milliseconds=1)
+        stale = [
+            record
+            for record in in_the_way
+            if record.status is WindowStatus.PLANNED and now_ms - record.touched_at_ms > age_ms
+        ]
+        if not stale:
+            return False
+
+        def give_up(one: WindowRecord) -> Callable[[GroupView], decisions.Outcome]:
+            def decide(view: GroupView) -> decisions.Outcome:
+                found = known_window(view, one.plan.window_id)
+                # Somebody may have come back to it.
+                return decisions.abandon(view, one.plan.window_id) if found == one else found
+
+            return decide
+
+        names = [record.plan.window_id for record in stale]
+        self._ledger.update(
+            self._group,
+            lambda view, _: decisions.in_turn(view, [give_up(one) for one in stale]),
+            wanted=names,
+        )
+        for record in stale:
+            age = duration_text(now_ms - record.touched_at_ms)
+            note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
+            _log.warning("group %s: %s", self._group, note)
+            request.notes.append(note)
+        return True
+
+    def _draft(
+        self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
+    ) -> tuple[Survey, GroupView, ClaimWish]:
+        windows = list(fresh.values())
+        topics = select_topics(self._lookup, windows[0])
+        committed = read_committed_offsets(
+            self._settings, self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
+        )
+        # After the offsets, never before: a commit of another try in between would look like one that
+        # the ledger has lost.
+        view = self._ledger.read(self._group, list(fresh))
+        self._ledger.check_not_lost(view, committed)
+        now_ms = self._now_ms()
+        survey = self._surveyor.survey(view, windows, topics, committed, now_ms=now_ms)
+        wish = ClaimWish(
+            windows=[
+                WindowWish(name, uuid.uuid4().hex[:16], window) for name, window in fresh.items()
+            ],
+            drafts=survey.drafts,
+            newcomers=survey.newcomers,
+            patterns=survey.patterns,
+            now_ms=now_ms,
+            run_id=self._run_id,
+            on_covered=policy.on_covered,
+            redefine=policy.redefine,
+            notes=(*notes, *survey.notes, *expired_notes(view, committed)),
+        )
+        return survey, view, wish
+
+    def _plan_or_take_up(
+        self,
+        fresh: Mapping[str, Window],
+        taken_up: Mapping[str, WindowRecord],
+        request: _Request,
+    ) -> GroupView | None:
+        again = self._taking_up(taken_up, request.windows)
+        wish: ClaimWish | None = None
+        partitions: list[TopicPartition] = []
+        if fresh:
+            survey, _, wish = self._draft(fresh, request.policy, request.notes)
+            partitions = [draft.facts.tp for draft in survey.drafts]
+
+        def decide(view: GroupView, committed: Committed) -> decisions.Outcome:
+            steps = list(again)
+            if wish is not None:
+                if view.state is not None:
+                    check_foreign(view.state, commits_of_others(committed))
+                steps.insert(0, lambda now: claiming.claim(now, wish))
+            return decisions.in_turn(view, steps)
+
+        if not fresh and not again:
+            return self._ledger.read(self._group, list(taken_up))
+        after = self._ledger.update(
+            self._group, decide, wanted=list(request.windows), partitions=partitions
+        )
+        if after is not None:
+            for name in request.windows:
+                plan = known_window(after, name).plan
+                _log.info(
+                    "group %s: %s %s, attempt %d, %d offsets, %d timestamps read",
+                    self._group,
+                    "planned" if name in fresh else "took up",
+                    name,
+                    plan.attempt,
+                    plan.offsets,
+                    plan.scanned,
+                )
+        return after
+
+    def _taking_up(
+        self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
+    ) -> list[Callable[[GroupView], decisions.Outcome]]:
+        """What takes up the windows that are open; those that are done only have their question checked."""
+        for name, record in existing.items():
+            check_same_question(record.plan, windows[name])
+        open_ = {name: record for name, record in existing.items() if record.status.is_open}
+        if not open_:
+            return []
+        self._lookup.check_no_members(self._group)
+        for record in open_.values():
+            self.check_topics(record.plan)
+        starts = self._lookup.log_starts(
+            sorted({part.tp for record in open_.values() for part in record.plan})
+        )
+        now_ms = self._now_ms()
+
+        def taking_up(name: str) -> Callable[[GroupView], decisions.Outcome]:
+            return lambda view: claiming.take_up(
+                view,
+                name,
+                windows[name],
+                log_starts=starts,
+                now_ms=now_ms,
+                run_id=self._run_id,
+            )
+
+        return [taking_up(name) for name in open_]
+
+
+def _in_the_way(view: GroupView, fresh: Mapping[str, Window]) -> list[WindowRecord]:
+    """Open windows whose times meet those of a window to be planned."""
+    return [
+        record
+        for record in view.open_windows()
+        if any(record.plan.window.times.meets(window.times) for window in fresh.values())
+    ]
