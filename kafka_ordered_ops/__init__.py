@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.adoption import Adoption as Adoption
     from kafka_ordered_ops.core.bounds import AtOffset as AtOffset
     from kafka_ordered_ops.core.bounds import AtTime as AtTime
     from kafka_ordered_ops.core.bounds import Bound as Bound
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.bounds import Earliest as Earliest
     from kafka_ordered_ops.core.bounds import Latest as Latest
     from kafka_ordered_ops.core.bounds import Relative as Relative
+    from kafka_ordered_ops.core.gaps import Gap as Gap
+    from kafka_ordered_ops.core.liveness import Liveness as Liveness
     from kafka_ordered_ops.core.offset_set import OffsetSet as OffsetSet
     from kafka_ordered_ops.core.plan import PartitionPlan as PartitionPlan
     from kafka_ordered_ops.core.plan import WindowPlan as WindowPlan
+    from kafka_ordered_ops.core.policy import Policy as Policy
     from kafka_ordered_ops.core.types import Isolation as Isolation
+    from kafka_ordered_ops.core.types import Mode as Mode
     from kafka_ordered_ops.core.types import OnCovered as OnCovered
     from kafka_ordered_ops.core.types import OnDataLoss as OnDataLoss
+    from kafka_ordered_ops.core.types import OnForeignCommit as OnForeignCommit
+    from kafka_ordered_ops.core.types import OnOpenClaim as OnOpenClaim
     from kafka_ordered_ops.core.types import PlanContent as PlanContent
     from kafka_ordered_ops.core.types import TopicPartition as TopicPartition
     from kafka_ordered_ops.core.types import WindowStatus as WindowStatus
@@ -41,20 +48,27 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; the errors of `core.errors` are public as well.
 _HOMES = {
+    "Adoption": "core.adoption",
     "AtOffset": "core.bounds",
     "AtTime": "core.bounds",
     "Bound": "core.bounds",
     "ClientSettings": "kafka.settings",
     "Committed": "core.bounds",
     "Earliest": "core.bounds",
+    "Gap": "core.gaps",
     "Isolation": "core.types",
     "Latest": "core.bounds",
+    "Liveness": "core.liveness",
+    "Mode": "core.types",
     "OffsetSet": "core.offset_set",
     "OnCovered": "core.types",
     "OnDataLoss": "core.types",
+    "OnForeignCommit": "core.types",
+    "OnOpenClaim": "core.types",
     "OrderedWindows": "windows",
     "PartitionPlan": "core.plan",
     "PlanContent": "core.types",
+    "Policy": "core.policy",
     "Relative": "core.bounds",
     "TopicPartition": "core.types",
     "Window": "core.window",

@@ -21,6 +21,9 @@ from tests.conftest import Produce, Record
 
 _TIMEOUT_S = 120.0
 
+#: A port that nobody listens on: the connection is refused at once.
+NOWHERE = "127.0.0.1:1"
+
 #: Time zero of the records.
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -119,3 +122,41 @@ def topics(bootstrap: str) -> set[str]:
     """The names of all topics but the broker's own, which come when they are needed; asking creates none."""
     listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
     return set(listed) - {"__consumer_offsets", "__transaction_state"}
+
+
+def commit_elsewhere(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Moves the group's committed offsets, as any other program may."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        wanted = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
+        consumer.commit(offsets=wanted, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+class Cluster:
+    """A topic, a group, and a folder for what its windows hold."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, output: Path) -> None:
+        self.bootstrap, self.topic, self.group, self.output = bootstrap, topic, group, output
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        return ("-b", self.bootstrap, "-g", self.group)
+
+    def question(self, seconds: int) -> tuple[str, ...]:
+        return ("-t", self.topic, "--cutoff", at(seconds), "--start", "earliest")
+
+    def sink(self, engine: str = "stage") -> tuple[object, ...]:
+        return ("--output", self.output, "--engine", engine)
+
+    def run(self, seconds: int, *more: object, engine: str = "stage") -> Outcome:
+        words = (*self.where, *self.question(seconds), *self.sink(engine))
+        return cli("run", *words, "--json", *more)
+
+    def windows(self, word: str, *more: object) -> Outcome:
+        return cli("windows", word, *self.where, "--json", *more)
+
+    @property
+    def committed(self) -> dict[int, int]:
+        return committed(self.bootstrap, self.group, self.topic)

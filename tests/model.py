@@ -73,6 +73,10 @@ class ModelLog:
             if visible and offset >= self.log_start and offset in within
         }
 
+    def visible_below(self, end: int) -> dict[int, int]:
+        """Offsets and timestamps of visible records below an offset."""
+        return self.visible(OffsetSet.of((0, end)))
+
 
 class ModelGroup:
     """A group over model logs, with its windows."""
@@ -133,6 +137,7 @@ class ModelGroup:
                 topic_id=f"id of {tp.topic}",
                 log_start=log.log_start,
                 end=log.end,
+                high_watermark=log.end,
                 floor=head(floor_ms(windows)),
                 head_ends=tuple(head(window.cutoff_ms) for window in windows),
             ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +17,19 @@ import confluent_kafka as ck
 import pytest
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.types import Isolation, PlanContent, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.types import (
+    INT64_MIN,
+    Isolation,
+    PlanContent,
+    TopicPartition,
+    WindowStatus,
+)
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark import output
+from kafka_ordered_ops.spark.files import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,7 +173,7 @@ def part_of(
     taken: OffsetSet,
     *,
     head_end: int = 0,
-    late: LateSteps | None = None,
+    late: LateSteps = NO_STEPS,
 ) -> PartitionPlan:
     """One partition's share of a plan."""
     return PartitionPlan(
@@ -172,7 +183,7 @@ def part_of(
         lost=EMPTY_SET,
         decided_end=taken.end if taken else 0,
         head_end=head_end,
-        late=late or LateSteps(),
+        late=late,
     )
 
 
@@ -204,7 +215,7 @@ def plan_of(
 
 @dataclass(frozen=True)
 class Case:
-    """Random records of two topics, a plan that takes some, and what it must deliver, in order."""
+    """A plan that takes some random records, and what it must deliver, in order."""
 
     plan: WindowPlan
     rows: list[Row]
@@ -212,28 +223,147 @@ class Case:
     stragglers: int
 
 
+@dataclass(frozen=True)
+class Log:
+    """Topics with random records: what a plain client sees of them."""
+
+    rows: list[Row]
+    ends: dict[TopicPartition, int]
+
+    @classmethod
+    def fill(cls, bootstrap: str, topics: Mapping[str, int], rng: random.Random) -> Log:
+        """Fills topics (name -> partitions) with records of every kind."""
+        rows, all_ends = list[Row](), dict[TopicPartition, int]()
+        for topic, partitions in topics.items():
+            fill(bootstrap, topic, partitions, seed=rng.randrange(1 << 30))
+            found, ends = visible(bootstrap, topic, partitions)
+            rows += found
+            all_ends |= {TopicPartition(topic, n): end for n, end in ends.items()}
+        return cls(sorted(rows, key=position), all_ends)
+
+    def cases(self, rng: random.Random, windows: int) -> list[Case]:
+        """Windows that take random offsets, in runs beside and between one another; some may take nothing."""
+        parts: list[list[PartitionPlan]] = [[] for _ in range(windows)]
+        for tp, end in self.ends.items():
+            for mine, taken in zip(parts, _dealt(end, rng, windows), strict=True):
+                step, before_ms = rng.randrange(max(1, end)), CUTOFF_MS - rng.randrange(60)
+                late = NO_STEPS.with_step(step, TimeRange(INT64_MIN, before_ms))
+                head_end = rng.randrange(max(1, end))
+                mine.append(part_of(tp.topic, tp.partition, taken, head_end=head_end, late=late))
+        plans = [plan_of(mine, window_id=f"2026-09-{n:02d}/é") for n, mine in enumerate(parts, 1)]
+        return [self.case(plan) for plan in plans]
+
+    def case(self, plan: WindowPlan) -> Case:
+        """What a plan must deliver, record by record."""
+        parts = {part.tp: part for part in plan}
+        rows, late, stragglers = list[Row](), set[tuple[str, int, int]](), 0
+        for row in self.rows:
+            part = parts.get(TopicPartition(row.topic, row.partition))
+            if part is None or row.offset not in part.taken:
+                continue
+            rows.append(row)
+            stragglers += row.offset >= part.head_end
+            if any(
+                row.offset >= offset and times.since_ms <= row.timestamp_ms < times.before_ms
+                for times, offset in part.late.pieces
+            ):
+                late.add((row.topic, row.partition, row.offset))
+        return Case(plan, rows, late, stragglers)
+
+
+def _dealt(end: int, rng: random.Random, windows: int) -> list[OffsetSet]:
+    """The offsets below `end`, run by run to some window or to none."""
+    runs: list[list[tuple[int, int]]] = [[] for _ in range(windows)]
+    start = 0
+    while start < end:
+        stop = min(end, start + rng.randrange(1, 15))
+        owner = rng.randrange(-1, windows)
+        if owner >= 0:
+            runs[owner].append((start, stop))
+        start = stop
+    return [OffsetSet.from_ranges(mine) for mine in runs]
+
+
 def random_case(bootstrap: str, topics: Mapping[str, int], *, seed: int) -> Case:
     """Fills topics (name -> partitions) and takes a random set of offsets of each partition."""
     rng = random.Random(seed)
-    parts, rows, late, stragglers = [], list[Row](), set[tuple[str, int, int]](), 0
-    for topic, partitions in topics.items():
-        fill(bootstrap, topic, partitions, seed=rng.randrange(1 << 30))
-        found, ends = visible(bootstrap, topic, partitions)
-        for partition, end in ends.items():
-            taken = OffsetSet.from_ranges(
-                (start, start + rng.randrange(1, 15))
-                for start in range(0, end, rng.randrange(8, 20))
-            ).within(0, end)
-            step, before_ms = rng.randrange(max(1, end)), CUTOFF_MS - 30
-            head_end = rng.randrange(max(1, end))
-            steps = LateSteps((step,), (before_ms,))
-            parts.append(part_of(topic, partition, taken, head_end=head_end, late=steps))
-            mine = [row for row in found if row.partition == partition and row.offset in taken]
-            rows += mine
-            late |= {
-                (topic, partition, row.offset)
-                for row in mine
-                if row.offset >= step and row.timestamp_ms < before_ms
-            }
-            stragglers += sum(row.offset >= head_end for row in mine)
-    return Case(plan_of(parts), sorted(rows, key=position), late, stragglers)
+    (case,) = Log.fill(bootstrap, topics, rng).cases(rng, windows=1)
+    return case
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class CrashingFiles(LocalFiles):
+    """A file system on which the process dies just before, or just after, its n-th change.
+
+    Where that is the removal of a folder, "before" is in the midst of it: the data is gone, the marker is not.
+    """
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.left, self.after = at, after
+
+    def _step(self, change: Callable[..., None], *arguments: Any) -> None:
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Crash
+        change(*arguments)
+        if self.left == 0:
+            raise Crash
+
+    def write(self, path: str, content: bytes) -> None:
+        self._step(super().write, path, content)
+
+    def make_folder(self, path: str) -> None:
+        self._step(super().make_folder, path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step(super().rename, source, target)
+
+    def move(self, source: str, target: str) -> None:
+        self._step(super().move, source, target)
+
+    def remove(self, path: str) -> None:
+        if self.left == 1 and not self.after:
+            for data in Path(path).glob("part-*.*"):
+                data.unlink()
+        self._step(super().remove, path)
+
+    def remove_if_empty(self, folder: str) -> None:
+        self._step(super().remove_if_empty, folder)
+
+    def settle(self, folder: str) -> None:
+        self._step(super().settle, folder)
+
+
+@contextmanager
+def crash_at(at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[list[Crash]]:
+    """The block dies at its n-th change to the file system, if it has so many; gives the crash once it came."""
+    crashed: list[Crash] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "files_for", lambda _: CrashingFiles(at, after=after))
+        try:
+            yield crashed
+        except Crash as crash:
+            crashed.append(crash)
+
+
+def crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, after: bool, least: int
+) -> Iterator[tuple[Path, AbstractContextManager[None]]]:
+    """A fresh folder, and a block that dies at its n-th change: for every n, until a block comes through."""
+    came_through = False
+
+    @contextmanager
+    def block(at: int) -> Iterator[None]:
+        nonlocal came_through
+        with crash_at(at, monkeypatch, after=after) as crashed:
+            yield
+        came_through = not crashed
+
+    for at in itertools.count(1):
+        yield tmp_path / str(at), block(at)
+        if came_through:
+            assert at > least, f"only {at - 1} changes"
+            return

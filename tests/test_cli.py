@@ -20,12 +20,12 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.cli_support import (
     FIRST_WINDOW,
+    NOWHERE,
     SECOND_WINDOW,
-    Outcome,
+    Cluster,
     arguments,
     at,
     cli,
-    committed,
     fill,
     topics,
     values,
@@ -33,35 +33,7 @@ from tests.cli_support import (
 )
 from tests.conftest import MakeTopic, Produce
 
-#: A port that nobody listens on: the connection is refused at once.
-NOWHERE = "127.0.0.1:1"
-
 SECRET = "correct-horse"
-
-
-class Cluster:
-    """A topic with the known records, and a group that has not read it."""
-
-    def __init__(self, bootstrap: str, topic: str, group: str, output: Path) -> None:
-        self.bootstrap, self.topic, self.group, self.output = bootstrap, topic, group, output
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        return ("-b", self.bootstrap, "-g", self.group)
-
-    def question(self, seconds: int) -> tuple[str, ...]:
-        return ("-t", self.topic, "--cutoff", at(seconds), "--start", "earliest")
-
-    def run(self, seconds: int, *more: object, engine: str = "stage") -> Outcome:
-        sink = ("--output", self.output, "--engine", engine)
-        return cli("run", *self.where, *self.question(seconds), *sink, "--json", *more)
-
-    def windows(self, word: str, *more: object) -> Outcome:
-        return cli("windows", word, *self.where, "--json", *more)
-
-    @property
-    def committed(self) -> dict[int, int]:
-        return committed(self.bootstrap, self.group, self.topic)
 
 
 @pytest.fixture
@@ -178,7 +150,8 @@ def test_a_straggler_that_comes_later_is_late(cluster: Cluster, produce: Produce
     assert values(following.json["output"]) == [1, *SECOND_WINDOW]
     assert following.json["late"] == 1
     [_, part] = cluster.windows("show", following.json["window_id"]).json["partitions"]
-    assert part["late_steps"] == [{"offset": 3, "before": at(60).replace("+00:00", "Z")}]
+    before = at(60).replace("+00:00", "Z")
+    assert part["late_steps"] == [{"offset": 3, "since": None, "before": before}]
 
 
 @pytest.mark.spark

@@ -12,7 +12,6 @@ import pytest
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka import ledger
 from kafka_ordered_ops.kafka.ledger import Ledger
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
@@ -94,7 +93,7 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
         assert set(read_plan(windows.settings, rest)) == {(name, 0, 2)}
 
 
-@pytest.mark.parametrize("when", ["read_committed_offsets", "ledger"])
+@pytest.mark.parametrize("when", ["committed", "ledger"])
 def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
     bootstrap: str,
     topic: MakeTopic,
@@ -111,27 +110,28 @@ def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
         mine = slow.plan(Window([name], at(5), start=Earliest()), "mine")
         other = quick.plan(Window([name], at(15)), "other")
         overtaken: list[bool] = []
+        # Only inside the fence; there the committed offsets are read first.
+        read_committed, read_ledger = Ledger.committed_offsets, Ledger._read
+        fenced: list[bool] = []
 
         def overtake() -> None:
             if not overtaken:
                 overtaken.append(True)
                 quick.commit(other)
 
-        if when == "ledger":
-            read = Ledger._read
-
-            def read_late(self: Ledger, group: str, deadline: float) -> LedgerLog:
+        def read_committed_late(self: Ledger, *args: Any, **kwargs: Any) -> Any:
+            fenced.append(True)
+            if when == "committed":
                 overtake()
-                return read(self, group, deadline)
+            return read_committed(self, *args, **kwargs)
 
-            monkeypatch.setattr(Ledger, "_read", read_late)
-        else:
-
-            def read_committed_late(*args: Any, **kwargs: Any) -> Any:
+        def read_ledger_late(self: Ledger, group: str, deadline: float) -> LedgerLog:
+            if when == "ledger" and fenced:
                 overtake()
-                return read_committed_offsets(*args, **kwargs)
+            return read_ledger(self, group, deadline)
 
-            monkeypatch.setattr(ledger, "read_committed_offsets", read_committed_late)
+        monkeypatch.setattr(Ledger, "committed_offsets", read_committed_late)
+        monkeypatch.setattr(Ledger, "_read", read_ledger_late)
         slow.commit(mine)
         assert overtaken
         assert [record.status.is_done for record in slow.list()] == [True, True]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -18,39 +16,11 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.spark import files as files_module
-from kafka_ordered_ops.spark import output as output_module
-from kafka_ordered_ops.spark.files import LocalFiles, normal_root
-from kafka_ordered_ops.spark.output import MARKER_NAME, STAGE_FOLDER, StagedOutput
+from kafka_ordered_ops.spark.files import MARKER_NAME, LocalFiles, normal_root
+from kafka_ordered_ops.spark.output import STAGE_FOLDER, StagedOutput
+from tests.spark_support import crash_at, crashes
 
 WINDOW = "2026-11-20T11:00:00+00:00/é"
-
-
-class Crash(Exception):
-    """The process is gone."""
-
-
-class CrashingFiles(LocalFiles):
-    """A file system on which the process dies just before, or just after, its n-th change."""
-
-    def __init__(self, at: int, *, after: bool) -> None:
-        self.left, self.after = at, after
-
-    def _step(self, change: Callable[..., None], *arguments: Any) -> None:
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise Crash
-        change(*arguments)
-        if self.left == 0:
-            raise Crash
-
-    def rename(self, source: str, target: str) -> None:
-        self._step(super().rename, source, target)
-
-    def remove(self, path: str) -> None:
-        self._step(super().remove, path)
-
-    def remove_if_empty(self, folder: str) -> None:
-        self._step(super().remove_if_empty, folder)
 
 
 def staged(root: Path, attempt: int, *, claim: str = "c1", rows: int | None = None) -> StagedOutput:
@@ -166,25 +136,20 @@ def test_the_same_attempt_written_and_published_again_replaces_itself(tmp_path: 
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("at", range(1, 8))
 def test_publish_after_a_crash_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     """Wherever a publish dies, readers see old, new or nothing, and publishing again ends at the new."""
-    staged(tmp_path, 1).publish()
-    staged(tmp_path, 2)
-    output = staged(tmp_path, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(output_module, "files_for", lambda _: CrashingFiles(at, after=after))
-        if at <= 6:
-            with pytest.raises(Crash):
-                output.publish()
-        else:
+    for root, crashing in crashes(tmp_path, monkeypatch, after=after, least=5):
+        staged(root, 1).publish()
+        staged(root, 2)
+        output = staged(root, 3)
+        with crashing:
             output.publish()
-    assert visible(output) in (None, "c1-1", "c1-3")
-    output.publish()
-    assert visible(output) == "c1-3"
-    assert leftovers(tmp_path) == []
+        assert visible(output) in (None, "c1-1", "c1-3")
+        output.publish()
+        assert visible(output) == "c1-3"
+        assert leftovers(root) == []
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -194,10 +159,10 @@ def test_discard_after_a_crash_brings_the_older_output_back(
     """A publish that died between its renames and is then given up leaves the window as it was."""
     staged(tmp_path, 1).publish()
     output = staged(tmp_path, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(output_module, "files_for", lambda _: CrashingFiles(2, after=after))
-        with pytest.raises(Crash):
-            output.publish()
+    # The lock's folder, what was replaced before, and then the first rename.
+    with crash_at(3, monkeypatch, after=after) as crashed:
+        output.publish()
+    assert crashed
     output.discard()
     output.discard()
     assert visible(output) == "c1-1"

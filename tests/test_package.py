@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,20 @@ def test_every_public_name_is_there() -> None:
     assert set(kafka_ordered_ops.__all__) < set(dir(kafka_ordered_ops))
     with pytest.raises(AttributeError, match="no attribute"):
         _ = kafka_ordered_ops.NoSuchError
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """What is imported for them alone is the table of lazy names, each from where the table says."""
+    tree = ast.parse(Path(kafka_ordered_ops.__file__).read_text())
+    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        (alias.asname, node.module)
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {(name, f"kafka_ordered_ops.{home}") for name, home in kafka_ordered_ops._HOMES.items()}
+    assert seen == homes
 
 
 def test_the_version_is_the_distributions() -> None:

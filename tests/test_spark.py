@@ -28,10 +28,12 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, PlanContent
 from kafka_ordered_ops.spark import environment, read_window, write_window
 from kafka_ordered_ops.spark import read as read_module
-from kafka_ordered_ops.spark.columns import SPARK_SCHEMA
+from kafka_ordered_ops.spark.columns import SOURCE_SCHEMA, SPARK_SCHEMA
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.pieces import pieces_of
 from kafka_ordered_ops.spark.read import Engine
+from kafka_ordered_ops.spark.slices import slices_of
 from tests.spark_support import (
     CUTOFF_MS,
     Case,
@@ -157,11 +159,10 @@ def test_a_task_carries_its_own_slice_only(case: Case) -> None:
     """The plan stays with the worker that plans the read; what goes to the tasks has no ranges."""
     from pyspark.sql.types import StructType
 
-    from kafka_ordered_ops.spark.slices import slices_of
     from kafka_ordered_ops.spark.source import KafkaWindowSource, WindowRead
 
-    slices = tuple(slices_of(case.plan, tasks=50, least_offsets=1))
-    read = WindowRead(settings_of("b:1"), "g", "w", Isolation.READ_COMMITTED, slices)
+    slices = tuple(slices_of(pieces_of([case.plan]), tasks=50, least_offsets=1))
+    read = WindowRead(settings_of("b:1"), "g", Isolation.READ_COMMITTED, slices)
     source = KafkaWindowSource({}, read)
     with_plan = len(pickle.dumps(source))
     reader = pickle.loads(pickle.dumps(source)).reader(StructType())
@@ -175,10 +176,10 @@ def test_the_declared_columns_are_what_batches_have(spark: SparkSession) -> None
     """Spark compares the first batch with its own Arrow schema, to the letter."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from kafka_ordered_ops.spark.source import SPARK_DDL
+    from kafka_ordered_ops.spark.source import SOURCE_DDL
 
-    schema = spark.createDataFrame([], SPARK_DDL).schema
-    assert to_arrow_schema(schema, timezone="UTC") == SPARK_SCHEMA
+    schema = spark.createDataFrame([], SOURCE_DDL).schema
+    assert to_arrow_schema(schema, timezone="UTC") == SOURCE_SCHEMA
 
 
 def test_two_windows_are_read_side_by_side(
@@ -273,7 +274,7 @@ def test_written_files_are_in_order_by_name(
     """Going through several files by name gives the total order, whoever has sorted."""
     monkeypatch.setattr(read_module, "ONE_TASK_OFFSETS_MAX", 0)
     monkeypatch.setattr(read_module, "_SAMPLE_STEP_OFFSETS", 2)
-    monkeypatch.setattr("kafka_ordered_ops.spark.stage.ROWS_PER_FILE", 40)
+    monkeypatch.setattr("kafka_ordered_ops.spark.stage_files.FILE_BYTES_MAX", 4_000)
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
     try:

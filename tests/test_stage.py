@@ -22,8 +22,9 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.spark import stage as stage_module
+from kafka_ordered_ops.spark import stage_files
 from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.pieces import pieces_of
 from kafka_ordered_ops.spark.slices import sample_of, slices_of
 from kafka_ordered_ops.spark.stage import stage_window
 from tests.spark_support import (
@@ -84,7 +85,7 @@ def test_small_files_are_cut_by_bytes_too(
 ) -> None:
     """Large records make files of fewer rows, and one larger than a file has one of its own."""
     case = random_case(bootstrap, {topic(): 1}, seed=3)
-    monkeypatch.setattr(stage_module, "FILE_BYTES_MAX", 1)
+    monkeypatch.setattr(stage_files, "FILE_BYTES_MAX", 1)
     output = stage_window(case.plan, settings_of(bootstrap), tmp_path)
     assert output.facts["files"] == len(case.rows)
     assert rows_of(output) == case.rows
@@ -184,15 +185,15 @@ def test_slices_are_the_plan_cut_without_loss(
 ) -> None:
     """Every offset is in exactly one slice, no slice passes the weight, and none names a partition twice."""
     plan = _plan(sets)
-    slices = slices_of(plan, tasks=tasks, least_offsets=least)
+    slices = slices_of(pieces_of([plan]), tasks=tasks, least_offsets=least)
     weight = max(least, -(-plan.offsets // tasks), 1)
     for pieces in slices:
         assert 0 < sum(piece.wanted.count for piece in pieces) <= weight
         assert len({piece.tp for piece in pieces}) == len(pieces)
-    pieces_of = [piece for pieces in slices for piece in pieces]
-    assert sum(piece.wanted.count for piece in pieces_of) == plan.offsets
+    found = [piece for pieces in slices for piece in pieces]
+    assert sum(piece.wanted.count for piece in found) == plan.offsets
     for part in plan:
-        ranges = [r for piece in pieces_of if piece.tp == part.tp for r in piece.wanted]
+        ranges = [r for piece in found if piece.tp == part.tp for r in piece.wanted]
         assert OffsetSet.from_ranges(ranges) == part.taken
 
 
@@ -200,7 +201,7 @@ def test_slices_are_the_plan_cut_without_loss(
 def test_samples_lie_in_the_plan_at_even_steps(sets: list[OffsetSet], runs: int) -> None:
     """A sample takes nothing that is not planned, and about as many runs as asked."""
     plan = _plan(sets)
-    samples = sample_of(plan, runs=runs, run_offsets=1)
+    samples = sample_of(pieces_of([plan]), runs=runs, run_offsets=1)
     taken = {piece.tp: piece.wanted for pieces in samples for piece in pieces}
     assert all(wanted <= plan.taken[tp] for tp, wanted in taken.items())
     count = sum(wanted.count for wanted in taken.values())

@@ -157,6 +157,29 @@ def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> No
         windows.plan(before(orders, 20, Earliest()), "next")
 
 
+def test_a_lost_ledger_is_noticed_at_a_commit(bootstrap: str, group: str, orders: str) -> None:
+    """By a process that was open, and by one that only has the plan: nothing is committed."""
+    settings = {"bootstrap.servers": bootstrap}
+    ledger_topic = f"ledger-{uuid.uuid4().hex[:8]}"
+    with OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows:
+        windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
+        plan = windows.plan(before(orders, 25), "next")
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_topics([ledger_topic])[ledger_topic].result(TIMEOUT_S)
+        wait_until_gone(bootstrap, ledger_topic)
+        with pytest.raises(LedgerLostError, match="is gone"):
+            windows.commit(plan)
+    with (
+        OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows,
+        pytest.raises(LedgerLostError, match="new group"),
+    ):
+        windows.commit(plan)
+    tp = core.TopicPartition(orders, 0)
+    found = read_committed_offsets(windows.settings, group, [tp], timeout_s=10)[tp]
+    assert found is not None
+    assert found.offset == 2
+
+
 def test_open_transactions_end_a_window_at_the_last_stable_offset(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:

@@ -13,19 +13,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops.cli import window_commands
+from kafka_ordered_ops.cli import running, window_commands
 from kafka_ordered_ops.cli.delivery import Sink
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
-from kafka_ordered_ops.cli.facts import delivery_json, plan_json
-from kafka_ordered_ops.cli.options import Connection, Question, WindowIdOption, command
+from kafka_ordered_ops.cli.facts import plan_json
+from kafka_ordered_ops.cli.live import LIVE_EXAMPLES, live
+from kafka_ordered_ops.cli.options import Claiming, Connection, WindowIdOption, command
+from kafka_ordered_ops.cli.question import Policies, Question, Series
 from kafka_ordered_ops.cli.screen import Screen
-from kafka_ordered_ops.cli.tables import delivery_text, plan_table
+from kafka_ordered_ops.cli.tables import plan_table
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.spark.output import StagedOutput
-from kafka_ordered_ops.windows import Delivery
 
 _PROGRAM: Final = "kafka-ordered-ops"
 
@@ -39,12 +37,13 @@ _BROKER_LOOK_S: Final = 1.0
 _PREVIEW_EXAMPLES: Final = """\b
 Examples:
   kafka-ordered-ops preview -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --start earliest
-  kafka-ordered-ops preview --config client.properties -t '^orders-.*' -g hourly --cutoff 2026-11-20T12:00:00Z"""
+  kafka-ordered-ops preview --config client.properties -t '^orders-.*' -g daily --since 2026-11-19T00:00:00Z --cutoff 2026-11-20T00:00:00Z"""
 
 _RUN_EXAMPLES: Final = """\b
 Examples:
   kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --start earliest --output out
   kafka-ordered-ops run --config client.properties -t orders -g hourly --cutoff 2026-11-20T13:00:00Z --output out --engine stage --json
+  kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --start earliest --output out
 
 Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 130 Ctrl-C."""
 
@@ -126,7 +125,7 @@ def preview(
         screen.emit(plan_json(plan, state=state, log_starts=log_starts))
         return
     screen.show(plan_table(plan, state=state, log_starts=log_starts))
-    window_commands.say_notes(screen, plan)
+    running.say_notes(screen, [plan])
     if plan.claim_id:
         screen.say(f"window {plan.window_id} exists already: {plan.status}, attempt {plan.attempt}")
     screen.say("nothing was written")
@@ -136,42 +135,30 @@ def preview(
 @command
 def run_window(
     screen: Screen,
-    connection: Connection,
-    question: Question,
+    connection: Claiming,
+    series: Series,
+    policies: Policies,
     sink: Sink,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Plan a window, write its records to Parquet, commit, publish. Again: the same window."""
-    sink.check()
-    window = question.window()
-    with connection.open(screen) as windows, screen.progress("planning"):
-        plan = windows.plan(window, window_id)
-        delivery = windows.deliver(plan, sink.writer(windows.settings, screen), StagedOutput.found)
-        state = windows.state()
-    if screen.as_json:
-        screen.emit(delivery_json(delivery.record, state=state, ran=delivery.ran))
-        return
-    screen.show(delivery_text(delivery.record))
-    window_commands.say_notes(screen, plan)
-    screen.say(_outcome(plan, delivery, sink.output))
-
-
-def _outcome(before: WindowPlan, delivery: Delivery, asked: Path) -> str:
-    """What this call did, in one sentence."""
-    name, output = f"window {before.window_id}", StagedOutput.found(delivery.record.result or {})
-    if before.content is PlanContent.COVERED:
-        return f"{name} is covered: other windows have taken or claim all its records, nothing was written"
-    if delivery.ran:
-        return f"{name} is published"
-    told = {
-        WindowStatus.WRITTEN: "was written by an earlier try; it is committed and published now",
-        WindowStatus.COMMITTED: "was committed by an earlier try; it is published now",
-    }.get(before.status, "is already published; nothing was done")
-    if output is not None and Path(output.root) != asked.resolve():
-        return (
-            f"{name} {told}: in {output.root}, not in {asked} (windows replay writes it elsewhere)"
+    """Plan a window, or several, write the records to Parquet, commit, publish. Again: the same windows."""
+    questions, policy = series.windows(), policies.policy()
+    if series.is_many and window_id is not None:
+        raise ConfigError(
+            f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they have their "
+            "default names. Leave it out"
         )
-    return f"{name} {told}"
+    sink.check()
+    delivered = running.deliver(
+        screen, connection, sink, questions, [window_id] * len(questions), policy
+    )
+    if series.is_many:
+        running.tell_many(screen, delivered)
+    else:
+        running.tell_one(screen, sink, delivered)
+
+
+app.command(epilog=LIVE_EXAMPLES)(live)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +31,7 @@ from kafka_ordered_ops.spark.output import StagedOutput
 #: How often Spark is asked how many tasks are done.
 _TASKS_INTERVAL_S: Final = 0.2
 
-Write = Callable[[WindowPlan], StagedOutput]
+Write = Callable[[Sequence[WindowPlan]], Sequence[StagedOutput]]
 
 
 class Engine(StrEnum):
@@ -75,39 +75,45 @@ class Sink:
                 ) from error
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
-        """What reads a plan and writes it into a hidden stage."""
+        """What reads plans in one pass and writes each into its hidden stage."""
         engine = self._with_spark if self.engine is Engine.PYTHON else self._alone
 
-        def write(plan: WindowPlan) -> StagedOutput:
-            staged = engine(plan, settings, screen)
+        def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
+            staged = engine(plans, settings, screen)
             crash(CrashPoint.AFTER_WRITE)
             screen.phase("committing")
             return staged
 
         return write
 
-    def _alone(self, plan: WindowPlan, settings: ClientSettings, screen: Screen) -> StagedOutput:
-        from kafka_ordered_ops.spark.stage import stage_window
+    def _alone(
+        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
+    ) -> Sequence[StagedOutput]:
+        from kafka_ordered_ops.spark.stage import stage_windows
 
         def progress(done: int, total: int) -> None:
             crash(CrashPoint.IN_READ)
             screen.report(done, total)
 
         screen.phase("reading")
-        return stage_window(plan, settings, self.output, ordered=self.ordered, progress=progress)
+        return stage_windows(plans, settings, self.output, ordered=self.ordered, progress=progress)
 
     def _with_spark(
-        self, plan: WindowPlan, settings: ClientSettings, screen: Screen
-    ) -> StagedOutput:
-        from kafka_ordered_ops.spark.read import read_window
+        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
+    ) -> Sequence[StagedOutput]:
+        from kafka_ordered_ops.spark.read import read_windows
         from kafka_ordered_ops.spark.write import write_window
+        from kafka_ordered_ops.spark.write_many import write_windows
 
         screen.phase("starting Spark")
         with _spark() as spark:
             screen.phase("reading with Spark", unit="tasks")
             with _tasks_watched(spark, screen):
-                records = read_window(spark, plan, settings, ordered=self.ordered)
-                return write_window(records, self.output, plan, ordered=self.ordered)
+                records = read_windows(spark, plans, settings, ordered=self.ordered)
+                if len(plans) == 1:
+                    # It counts while it writes, and needs no second look at the files.
+                    return [write_window(records, self.output, plans[0], ordered=self.ordered)]
+                return write_windows(records, self.output, plans, ordered=self.ordered)
 
 
 def output_of(result: Any) -> StagedOutput | None:

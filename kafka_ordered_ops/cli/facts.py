@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_ordered_ops.cli.delivery import output_of
-from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.group_state import GroupState, PartReports, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.time_split import LateSteps
@@ -38,7 +38,9 @@ def plan_facts(plan: WindowPlan) -> dict[str, Any]:
         "group": plan.group,
         "status": plan.status.value,
         "content": plan.content.value,
+        "since": _time_or_none(plan.window.since_ms),
         "cutoff": time_text(plan.cutoff_ms),
+        "sweep": plan.window.sweep,
         "offsets": plan.offsets,
         "attempt": plan.attempt,
         "planned_at": time_text(plan.planned_at_ms),
@@ -75,12 +77,18 @@ def plan_json(
 
 def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
     """One line of `windows list`."""
-    plan = record.plan
+    plan, is_open = record.plan, record.status.is_open
     return {
         **plan_facts(plan),
+        # Of a pruned window the plan is gone, and its counts are left.
+        "offsets": plan.offsets if record.pruned is None else record.pruned.offsets,
         "records": result_facts(record).get("records"),
+        "parts": None if record.parts is None else _parts(record.parts),
+        "pruned": record.pruned is not None,
         "committed_at": _time_or_none(record.committed_at_ms),
-        "open_seconds": (now_ms - plan.planned_at_ms) / 1000 if plan.status.is_open else None,
+        "open_seconds": (now_ms - plan.planned_at_ms) / 1000 if is_open else None,
+        # The age that `--claim-age` is about.
+        "untouched_seconds": (now_ms - record.touched_at_ms) / 1000 if is_open else None,
         "run_id": record.run_id,
     }
 
@@ -105,6 +113,7 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
         "records": facts.get("records", None if plan.offsets else 0),
         "stragglers": facts.get("stragglers", None if plan.offsets else 0),
         "late": facts.get("late", None if plan.offsets else 0),
+        "bytes": facts.get("bytes"),
         "seconds": seconds_of(facts),
         "output": None if output is None else output.final_path,
         "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],
@@ -117,6 +126,10 @@ def seconds_of(facts: Mapping[str, int | None]) -> float | None:
     """How long reading and writing took."""
     elapsed_ms = facts.get("elapsed_ms")
     return None if elapsed_ms is None else elapsed_ms / 1000
+
+
+def _parts(parts: PartReports) -> dict[str, Any]:
+    return {"count": parts.count, "reported": len(parts.results), "missing": list(parts.missing)}
 
 
 def _ranges(part: PartitionPlan) -> dict[str, Any]:

@@ -16,10 +16,9 @@ import typer
 
 from kafka_ordered_ops.cli.crash import windows_class
 from kafka_ordered_ops.cli.screen import Screen
-from kafka_ordered_ops.core.bounds import parse_bound
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
-from kafka_ordered_ops.core.types import Isolation, OnDataLoss
+from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings, parse_properties
 from kafka_ordered_ops.windows import OrderedWindows
@@ -37,19 +36,13 @@ WindowIdOption = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connection:
-    """Which group of which cluster."""
+class Cluster:
+    """Which cluster, and how to reach it."""
 
     bootstrap: Annotated[
         str | None,
         typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Brokers to ask first."),
     ] = None
-    group: Annotated[
-        str,
-        typer.Option(
-            "-g", "--group", metavar="GROUP", help="Consumer group that keeps the progress."
-        ),
-    ]
     config: Annotated[
         Path | None,
         typer.Option(
@@ -75,18 +68,59 @@ class Connection:
             )
         return ClientSettings.from_mapping(values)
 
-    def open(self, screen: Screen) -> OrderedWindows:
-        """The service, which reports to the screen; the caller closes it."""
+    def told_settings(self, screen: Screen) -> ClientSettings:
+        """The settings, once the screen knows which of them are secret and which were overridden."""
         settings = self.settings()
         screen.hide(settings.secret_values())
         if settings.overridden:
             screen.say(f"set by this package, whatever was given: {', '.join(settings.overridden)}")
-        return windows_class()(settings, self.group, progress=screen.report)
+        return settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """Which records."""
+class Connection(Cluster):
+    """Which group of which cluster."""
+
+    group: Annotated[
+        str,
+        typer.Option(
+            "-g", "--group", metavar="GROUP", help="Consumer group that keeps the progress."
+        ),
+    ]
+
+    def open(self, screen: Screen) -> OrderedWindows:
+        """The service, which reports to the screen; the caller closes it."""
+        return self._open(screen, OnForeignCommit.FAIL)
+
+    def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
+        return windows_class()(
+            self.told_settings(screen),
+            self.group,
+            on_foreign_commit=on_foreign_commit,
+            progress=screen.report,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claiming(Connection):
+    """A group whose progress the command claims from, or moves."""
+
+    on_foreign_commit: Annotated[
+        OnForeignCommit,
+        typer.Option(
+            "--on-foreign-commit",
+            help="What to do when somebody else moved the group's committed offset; adopt takes it for progress.",
+        ),
+    ] = OnForeignCommit.FAIL
+
+    def open(self, screen: Screen) -> OrderedWindows:
+        """The service, which reports to the screen; the caller closes it."""
+        return self._open(screen, self.on_foreign_commit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics:
+    """Of which topics."""
 
     topic: Annotated[
         list[str],
@@ -100,18 +134,22 @@ class Question:
             "--exclude", metavar="TOPIC", help="Name or pattern to leave out (repeatable)."
         ),
     ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutoff(Topics):
+    """Of which topics, and up to which time."""
+
     cutoff: Annotated[
         str,
         typer.Option("--cutoff", metavar="TIME", help="Exclusive end, as 2026-11-20T12:00:00Z."),
     ]
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            metavar="BOUND",
-            help="Where a new group begins: earliest, latest, committed, a time, or -PT1H before the cutoff.",
-        ),
-    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking:
+    """How records are looked for."""
+
     allowed_lateness: Annotated[
         str | None,
         typer.Option(
@@ -124,29 +162,29 @@ class Question:
         Isolation,
         typer.Option("--isolation", help="Whether records of open or aborted transactions count."),
     ] = Isolation.READ_COMMITTED
-    on_data_loss: Annotated[
-        OnDataLoss,
-        typer.Option(
-            "--on-data-loss", help="What to do when retention took records of the window."
-        ),
-    ] = OnDataLoss.FAIL
+
+    @property
+    def lateness(self) -> timedelta | None:
+        """The allowed lateness; raises `ConfigError`."""
+        return (
+            None
+            if self.allowed_lateness is None
+            else span(self.allowed_lateness, what="allowed lateness")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Looking, Cutoff):
+    """Which records: of which topics, and up to which time."""
 
     def window(self) -> Window:
-        """The question to the group; raises `ConfigError`."""
+        """The question to the logs; raises `ConfigError`."""
         return Window(
             self.topic,
-            cutoff=_moment(self.cutoff),
-            start=None if self.start is None else parse_bound(self.start),
-            allowed_lateness=(
-                None
-                if self.allowed_lateness is None
-                else timedelta(
-                    milliseconds=parse_duration_ms(self.allowed_lateness, what="allowed lateness")
-                )
-            ),
+            cutoff=moment(self.cutoff, what="cutoff"),
+            allowed_lateness=self.lateness,
             isolation=self.isolation,
             exclude=self.exclude,
-            on_data_loss=self.on_data_loss,
         )
 
 
@@ -229,9 +267,18 @@ def _pair(number: int, text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _moment(text: str) -> datetime:
-    parse_time_ms(text, what="cutoff")
+def moment(text: str, *, what: str) -> datetime:
+    """The moment that an ISO 8601 time with a zone names; raises `ConfigError`."""
+    parse_time_ms(text, what=what)
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(f"cutoff {text!r} lies beyond the calendar") from error
+        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+
+
+def span(text: str, *, what: str) -> timedelta:
+    """The length of an ISO 8601 span; raises `ConfigError`."""
+    try:
+        return timedelta(milliseconds=parse_duration_ms(text, what=what))
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} is longer than the calendar") from error

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Protocol, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.logging import RichHandler
 from rich.progress import (
     BarColumn,
@@ -99,10 +100,19 @@ class Screen:
             )
 
     @contextlib.contextmanager
+    def board(self) -> Iterator[Board | None]:
+        """A place on the terminal that is written over until the block ends; None where there is no terminal."""
+        if not self._is_live:
+            yield None
+            return
+        # Transient: what stays is the result, and that belongs on stdout.
+        with Live(console=self._people, transient=True, auto_refresh=False) as display:
+            yield Board(display)
+
+    @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
         """Shows that something goes on, and how far it is, until the block ends."""
-        live = self._people.is_terminal and not self._people.is_dumb_terminal
-        display = _Bar(self._people) if live else _Lines(self)
+        display = _Bar(self._people) if self._is_live else _Lines(self)
         with display:
             self._display = display
             self.phase(phase)
@@ -145,6 +155,10 @@ class Screen:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    @property
+    def _is_live(self) -> bool:
+        return self._people.is_terminal and not self._people.is_dumb_terminal
+
     def _masked(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -160,6 +174,22 @@ class Screen:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         return handler
+
+
+class Board:
+    """What a terminal shows for now."""
+
+    def __init__(self, display: Live) -> None:
+        self._display = display
+
+    @property
+    def lines(self) -> int:
+        """How many lines there is room for: what is longer cannot be written over."""
+        return self._display.console.size.height - 1
+
+    def show(self, *results: RenderableType) -> None:
+        """Writes over what was there."""
+        self._display.update(Group(*results), refresh=True)
 
 
 class _ResultConsole(Console):

@@ -18,12 +18,15 @@ from kafka_ordered_ops.cli.facts import (
     result_facts,
     seconds_of,
 )
+from kafka_ordered_ops.core.adoption import Adoption
+from kafka_ordered_ops.core.gaps import Gap
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window import Window
 
 #: Ranges shown of one partition; the JSON has all of them.
 _RANGES_SHOWN: Final = 3
@@ -32,6 +35,11 @@ _RANGES_SHOWN: Final = 3
 _PARTITIONS_SHOWN: Final = 200
 
 _NOTHING: Final = "-"
+
+#: In place of a time: before everything, any, and no interval at all.
+_BEGINNING: Final = "(beginning)"
+_UNKNOWN: Final = "(unknown)"
+_SWEEP: Final = "(sweep)"
 
 
 def plan_table(
@@ -45,8 +53,7 @@ def plan_table(
     with_lost = bool(plan.lost)
     with_late = any(part.late for part in plan)
     table = _table(
-        f"window {plan.window_id}: {plan.content}, {plan.offsets:,} offsets before "
-        f"{time_text(plan.cutoff_ms)}",
+        f"window {plan.window_id}: {plan.content}, {plan.offsets:,} offsets {_times(plan.window)}",
         "partition",
         *([">log start"] if log_starts else []),
         ">committed",
@@ -81,8 +88,8 @@ def delivery_text(record: WindowRecord) -> Text:
     records, seconds = facts.get("records"), seconds_of(facts)
     return _lines(
         ("window", record.plan.window_id),
-        ("status", f"{record.status}, {record.plan.content}"),
-        ("cutoff", time_text(record.plan.cutoff_ms)),
+        ("status", _state(record)),
+        *_times_rows(record.plan.window),
         ("records", _number(records)),
         ("stragglers", _number(facts.get("stragglers"))),
         ("late", _number(facts.get("late"))),
@@ -92,21 +99,101 @@ def delivery_text(record: WindowRecord) -> Text:
     )
 
 
+def deliveries_table(records: Sequence[WindowRecord]) -> Table:
+    """What a series of windows ends with, and the sums."""
+    with_since = _have_since(records)
+    names = ("records", "stragglers", "late", "bytes")
+    table = _table(
+        None,
+        "window",
+        "status",
+        *(["since"] if with_since else []),
+        "cutoff",
+        *(f">{name}" for name in names),
+    )
+    sums = dict.fromkeys(names, 0)
+    for record in records:
+        facts = result_facts(record)
+        for name in names:
+            sums[name] += facts.get(name) or 0
+        table.add_row(
+            record.plan.window_id,
+            _state(record),
+            *([_since(record.plan.window)] if with_since else []),
+            time_text(record.plan.cutoff_ms),
+            *(_number(facts.get(name)) for name in names),
+        )
+    table.add_section()
+    blanks = [""] * (3 if with_since else 2)
+    table.add_row(windows_text(len(records)), *blanks, *map(_number, sums.values()))
+    return table
+
+
+def outputs_text(records: Sequence[WindowRecord]) -> Text:
+    """In which folders the output of windows is."""
+    outputs = [output_of(record.result) for record in records]
+    roots = dict.fromkeys(output.root for output in outputs if output is not None)
+    return _lines(*(("output", root) for root in roots or [_NOTHING]))
+
+
 def windows_table(records: Sequence[WindowRecord], *, now_ms: int) -> Table:
     """The windows of a group."""
-    columns = ["status", "content", "cutoff", ">offsets", ">records", ">attempt", ">open for"]
-    table = _table(None, "window", *columns)
+    with_since = _have_since(records)
+    with_parts = any(record.parts is not None for record in records)
+    table = _table(
+        None,
+        "window",
+        "status",
+        "content",
+        *(["since"] if with_since else []),
+        "cutoff",
+        ">offsets",
+        ">records",
+        ">attempt",
+        *([">parts"] if with_parts else []),
+        ">untouched for",
+    )
     for record in records:
         facts = record_facts(record, now_ms=now_ms)
+        untouched = facts["untouched_seconds"]
         table.add_row(
             facts["window_id"],
-            facts["status"],
+            facts["status"] + (" (pruned)" if facts["pruned"] else ""),
             facts["content"],
+            *([_since(record.plan.window)] if with_since else []),
             facts["cutoff"],
             _number(facts["offsets"]),
             _number(facts["records"]),
             _number(facts["attempt"]),
-            _NOTHING if facts["open_seconds"] is None else age_text(facts["open_seconds"]),
+            *([_reported(record)] if with_parts else []),
+            _NOTHING if untouched is None else age_text(untouched),
+        )
+    return table
+
+
+def gaps_table(gaps: Sequence[Gap]) -> Table:
+    """What waits for a sweep."""
+    table = _table(None, "topic", "since", "cutoff", ">partitions", ">offsets", ">at most")
+    for gap in gaps:
+        facts = gap.to_json()
+        known = gap.times is not None
+        table.add_row(
+            gap.topic,
+            facts["since"] or (_BEGINNING if known else _UNKNOWN),
+            facts["cutoff"] or _UNKNOWN,
+            _number(gap.partitions),
+            _number(gap.offsets),
+            _number(gap.offsets_at_most),
+        )
+    return table
+
+
+def adoption_table(adoption: Adoption) -> Table:
+    """Where progress moves."""
+    table = _table(None, "partition", "cause", ">from", ">to")
+    for one in adoption.moved:
+        table.add_row(
+            str(one.tp), one.cause.value, _number(one.base_before), _number(one.base_after)
         )
     return table
 
@@ -118,8 +205,11 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
     return _lines(
         ("group", record.plan.group),
         ("status", facts["status"]),
+        *_pruned_rows(record),
         ("planned", facts["planned_at"]),
+        *_open_rows(facts),
         ("attempt", facts["attempt"]),
+        *_parts_rows(record),
         ("committed", facts["committed_at"]),
         ("records", facts["records"]),
         ("output", _where(output.final_path, record.status) if output else record.result),
@@ -128,9 +218,64 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
     )
 
 
+def windows_text(count: int) -> str:
+    """How many windows, in words."""
+    return f"{count:,} window{'' if count == 1 else 's'}"
+
+
 def age_text(seconds: float) -> str:
     """A span to the second, as ISO 8601 says it."""
     return duration_text(int(max(seconds, 0)) * 1000)
+
+
+def _times(window: Window) -> str:
+    cutoff = time_text(window.cutoff_ms)
+    if window.sweep:
+        return f"that no interval covers before {cutoff}"
+    return (
+        f"before {cutoff}" if window.since_ms is None else f"from {_since(window)} up to {cutoff}"
+    )
+
+
+def _times_rows(window: Window) -> list[tuple[str, str]]:
+    since = [("since", _since(window))] if window.since_ms is not None or window.sweep else []
+    return [*since, ("cutoff", time_text(window.cutoff_ms))]
+
+
+def _since(window: Window) -> str:
+    if window.sweep:
+        return _SWEEP
+    return _NOTHING if window.since_ms is None else time_text(window.since_ms)
+
+
+def _have_since(records: Sequence[WindowRecord]) -> bool:
+    windows = [record.plan.window for record in records]
+    return any(window.since_ms is not None or window.sweep for window in windows)
+
+
+def _state(record: WindowRecord) -> str:
+    return f"{record.status}, {record.plan.content}"
+
+
+def _pruned_rows(record: WindowRecord) -> list[tuple[str, str]]:
+    if record.pruned is None:
+        return []
+    left = f"{record.pruned.offsets:,} offsets, {record.pruned.lost:,} lost; its ranges are gone"
+    return [("pruned", left)]
+
+
+def _open_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    untouched = facts["untouched_seconds"]
+    return [] if untouched is None else [("untouched for", age_text(untouched))]
+
+
+def _parts_rows(record: WindowRecord) -> list[tuple[str, str]]:
+    return [] if record.parts is None else [("parts", f"{_reported(record)} reported")]
+
+
+def _reported(record: WindowRecord) -> str:
+    parts = record.parts
+    return _NOTHING if parts is None else f"{len(parts.results):,}/{parts.count:,}"
 
 
 def _where(path: str, status: WindowStatus) -> str:

@@ -7,21 +7,24 @@ from typing import Annotated, Final
 
 import typer
 
+from kafka_ordered_ops.cli import keeping_commands
 from kafka_ordered_ops.cli.delivery import Sink, output_of
 from kafka_ordered_ops.cli.facts import delivery_json, plan_json, record_facts, record_json
 from kafka_ordered_ops.cli.options import (
+    Claiming,
     Connection,
-    Question,
     WindowId,
     WindowIdOption,
     command,
 )
+from kafka_ordered_ops.cli.question import Policies, Question, SweepQuestion
+from kafka_ordered_ops.cli.running import deliver, say_notes, say_stand_in, tell_one
 from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.cli.tables import history_text, plan_table, windows_table
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.group_state import WindowRecord
-from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window import default_window_id
 from kafka_ordered_ops.spark.output import StagedOutput
 
 _LIST_EXAMPLES: Final = """\b
@@ -33,12 +36,28 @@ Example, around a job of your own:
   kafka-ordered-ops windows plan -b localhost:9092 -g hourly -t orders --cutoff 2026-11-20T12:00:00Z --window-id noon --json
   kafka-ordered-ops windows commit -b localhost:9092 -g hourly noon"""
 
+_SHOW_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows show -b localhost:9092 -g hourly noon"""
+
+_COMMIT_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows commit -b localhost:9092 -g hourly noon"""
+
+_ABANDON_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows abandon -b localhost:9092 -g hourly noon"""
+
+_SWEEP_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows sweep -b localhost:9092 -g hourly -t orders --cutoff 2026-11-20T00:00:00Z --output out"""
+
 _REPLAY_EXAMPLES: Final = """\b
 Example:
   kafka-ordered-ops windows replay -b localhost:9092 -g hourly noon --output again"""
 
 app = typer.Typer(
-    help="Look at the windows of a group, and plan, commit, abandon or replay one.",
+    help="Look at the windows of a group, move one of them by hand, and keep the group in order.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -66,7 +85,7 @@ def list_windows(
         screen.say(f"group {connection.group} has no {'open ' if only_open else ''}windows")
 
 
-@app.command("show")
+@app.command("show", epilog=_SHOW_EXAMPLES)
 @command
 def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
     """Show all that the ledger knows of a window."""
@@ -76,34 +95,54 @@ def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> 
     if screen.as_json:
         screen.emit(record_json(record, state=state, now_ms=now_ms))
         return
-    screen.show(plan_table(record.plan, state=state), history_text(record, now_ms=now_ms))
-    say_notes(screen, record.plan)
+    # Of a pruned window there are no partitions to be shown.
+    tables = [plan_table(record.plan, state=state)] if record.pruned is None else []
+    screen.show(*tables, history_text(record, now_ms=now_ms))
+    say_notes(screen, [record.plan])
 
 
 @app.command("plan", epilog=_PLAN_EXAMPLES)
 @command
 def plan_window(
     screen: Screen,
-    connection: Connection,
+    connection: Claiming,
     question: Question,
+    policies: Policies,
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window for a job of your own. Claims its offsets, reads and commits nothing."""
-    window = question.window()
+    window, policy = question.window(), policies.policy()
     with connection.open(screen) as windows, screen.progress("planning"):
-        plan = windows.plan(window, window_id)
+        plan = windows.plan(window, window_id, policy)
         state = windows.state()
     if screen.as_json:
         screen.emit({**plan_json(plan, state=state), "plan": plan.to_json()})
         return
     screen.show(plan_table(plan, state=state))
-    say_notes(screen, plan)
+    say_stand_in(screen, window_id or default_window_id(connection.group, window), plan)
+    say_notes(screen, [plan])
     screen.say(f"window {plan.window_id} is {plan.status}, attempt {plan.attempt}")
 
 
-@app.command("commit")
+@app.command("sweep", epilog=_SWEEP_EXAMPLES)
 @command
-def commit_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
+def sweep(
+    screen: Screen,
+    connection: Claiming,
+    question: SweepQuestion,
+    policies: Policies,
+    sink: Sink,
+    window_id: WindowIdOption = None,
+) -> None:
+    """Run a window of what no interval covers. Otherwise it is as `run`."""
+    window, policy = question.window(), policies.policy()
+    sink.check()
+    tell_one(screen, sink, deliver(screen, connection, sink, [window], [window_id], policy))
+
+
+@app.command("commit", epilog=_COMMIT_EXAMPLES)
+@command
+def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> None:
     """Commit a window whose records a job of your own has taken."""
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
@@ -114,7 +153,7 @@ def commit_window(screen: Screen, connection: Connection, window_id: WindowId) -
     _end(screen, connection, record)
 
 
-@app.command("abandon")
+@app.command("abandon", epilog=_ABANDON_EXAMPLES)
 @command
 def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
     """Give an open window's offsets free. Output that waits to be published is deleted."""
@@ -134,7 +173,7 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
     sink.check()
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
-        output = sink.writer(windows.settings, screen)(plan)
+        [output] = sink.writer(windows.settings, screen)([plan])
         output.publish()
         record, state = windows.show(window_id), windows.state()
     if screen.as_json:
@@ -146,16 +185,9 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
         screen.say(f"window {window_id} was read again: {records:,} records, nothing was committed")
 
 
-def say_notes(screen: Screen, plan: WindowPlan) -> None:
-    """What a person should know of a plan beside its offsets."""
-    for note in plan.notes:
-        screen.say(f"note: {note}")
-    if plan.stepped_around:
-        shown = ", ".join(plan.stepped_around[:5])
-        screen.say(
-            f"note: {len(plan.stepped_around)} open windows keep their offsets ({shown}): finish them, or "
-            "abandon them"
-        )
+app.command("gaps", epilog=keeping_commands.GAPS_EXAMPLES)(keeping_commands.gaps)
+app.command("adopt", epilog=keeping_commands.ADOPT_EXAMPLES)(keeping_commands.adopt)
+app.command("prune", epilog=keeping_commands.PRUNE_EXAMPLES)(keeping_commands.prune)
 
 
 def _written_output(record: WindowRecord) -> StagedOutput | None:

@@ -102,7 +102,11 @@ def survey(
             moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
         elif (to := found.get(tp)) is not None:
             to = min(to, log.end)
-            moved.append(Moved(tp, Cause.FORWARD if to >= base else Cause.BACK, base, to))
+            if to < base:
+                moved.append(Moved(tp, Cause.BACK, base, to))
+            else:
+                # What was done beyond the base may begin there.
+                moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
         elif base > log.end:
             moved.append(Moved(tp, Cause.TRUNCATED, base, log.end))
     return tuple(moved)
@@ -122,7 +126,7 @@ def adopt(
         return None, Adoption()
     cut = {one.tp: one.base_after for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
     anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
-    rewound = [record for record in view.windows.values() if _reaches_behind(record, cut)]
+    rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]
     abandoned = [
         record
         for record in view.open_windows()
@@ -140,14 +144,21 @@ def adopt(
     }
     for one in moved:
         topic = topics[one.tp.topic]
-        partition = _moved(topic.partitions[one.tp.partition], one, kept)
+        late = _frozen(one.tp, topic.topic_id, kept)
+        partition = _moved(topic.partitions[one.tp.partition], one, late)
         topics[one.tp.topic] = replace(
-            topic, partitions={**topic.partitions, one.tp.partition: partition}
+            topic,
+            settled=True,
+            partitions={**topic.partitions, one.tp.partition: partition},
         )
         known = view.time_map(one.tp)
         newest = known.trimmed(partition.done) if one.cause is Cause.FORWARD else EMPTY_MAP
         if newest != known:
             time_maps[one.tp] = newest
+    for part in (part for record in abandoned for part in record.plan):
+        if part.tp.topic not in anew:
+            known = time_maps.get(part.tp, view.time_map(part.tp))
+            time_maps[part.tp] = known.forgetting(part.taken)
     closed = [record.plan.window_id for record in abandoned]
     state = replace(
         state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
@@ -178,16 +189,23 @@ def _anew(name: str, state: GroupState, logs: Mapping[TopicPartition, LogNow]) -
     return TopicState(topic_id, settled=True, partitions=here)
 
 
-def _reaches_behind(record: WindowRecord, cut: Mapping[TopicPartition, int]) -> bool:
+def _reaches_behind(
+    record: WindowRecord, cut: Mapping[TopicPartition, int], state: GroupState
+) -> bool:
     if not record.status.is_done:
         return False
     return any(
-        part.tp in cut and (gone := part.taken | part.lost) and gone.end > cut[part.tp]
+        part.tp in cut
+        # Offsets in an older topic of the same name lie nowhere in this one.
+        and part.topic_id == state.topics[part.tp.topic].topic_id
+        and (gone := part.taken | part.lost)
+        and gone.end > cut[part.tp]
         for part in record.plan
     )
 
 
-def _moved(partition: PartitionState, moved: Moved, kept: list[WindowRecord]) -> PartitionState:
+def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
+    """The partition's progress now; `kept` are the times that windows which were not rewound cover."""
     below = OffsetSet.of((0, moved.base_after))
     done, origin, late = below, moved.base_after, NO_STEPS
     if moved.cause is Cause.FORWARD:
@@ -195,16 +213,20 @@ def _moved(partition: PartitionState, moved: Moved, kept: list[WindowRecord]) ->
     elif moved.cause is not Cause.RECREATED:
         # What lies below the origin was never the group's to read, unless it is asked for now.
         origin = min(partition.origin, moved.base_after)
-        done, late = partition.done & below, _frozen(moved.tp, kept)
+        done, late = partition.done & below, kept
     state = replace(partition, done=done, origin=origin)
     return replace(state, late=late.from_offset(state.base))
 
 
-def _frozen(tp: TopicPartition, kept: list[WindowRecord]) -> LateSteps:
+def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
     """The times that windows still cover on a partition once others were rewound."""
     late = NO_STEPS
     for record in kept:
+        if record.pruned is not None:
+            # Up to where it was decided is forgotten. What is open behind the cut in its times is then late
+            # for others: taken by the next one, and not left for a sweep.
+            late = late.with_step(0, record.plan.window.times)
         for part in record.plan:
-            if part.tp == tp:
+            if (part.tp, part.topic_id) == (tp, topic_id):
                 late = late.with_step(part.decided_end, record.plan.window.times)
     return late

@@ -71,19 +71,24 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
 
 def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetSet]:
     kept = {}
-    for tp, taken in record.plan.taken.items():
-        partition = None if view.state is None else view.state.partition(tp)
-        if partition is not None and (still := taken & partition.done):
-            kept[tp] = still
+    for part in record.plan:
+        topic = None if view.state is None else view.state.topics.get(part.tp.topic)
+        # Of a topic that was made anew since, nothing is left.
+        if topic is None or topic.topic_id != part.topic_id:
+            continue
+        partition = topic.partitions.get(part.tp.partition)
+        if partition is not None and (still := part.taken & partition.done):
+            kept[part.tp] = still
     return kept
 
 
 def check_same_question(plan: WindowPlan, window: Window) -> None:
     """Raises `WindowMismatchError` when a window's id is used for another question."""
     differences = plan.window.differences(window)
-    if not window.start and "start" in differences:
-        # The bound only matters at the group's first plan: leaving it out later asks for the same.
-        del differences["start"]
+    if None in (plan.window.start, window.start):
+        # The bound only matters at the group's first plan: leaving it out, or naming it, later asks for
+        # the same.
+        differences.pop("start", None)
     if differences:
         told = "; ".join(
             f"{name}: planned {old!r}, asked {new!r}" for name, (old, new) in differences.items()
@@ -181,10 +186,16 @@ def owned(view: GroupView, plan: WindowPlan) -> WindowRecord:
 
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
     """What a try is told that no longer owns its window."""
+    given_up = record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND)
+    why = (
+        f"The window was {record.status} meanwhile: plan it again to read what is open now"
+        if given_up and record.plan.claim_id == plan.claim_id
+        else "Another try took the window over: leave it to that one"
+    )
     return WindowSupersededError(
         f"window {plan.window_id} of group {plan.group}: this is attempt {plan.attempt} of claim "
         f"{plan.claim_id}, and the ledger has attempt {record.plan.attempt} of claim "
-        f"{record.plan.claim_id} ({record.status}). Another try took the window over: leave it to that one",
+        f"{record.plan.claim_id} ({record.status}). {why}",
         window_id=plan.window_id,
     )
 

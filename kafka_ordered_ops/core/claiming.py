@@ -171,8 +171,9 @@ def with_newcomers(view: GroupView, wish: ClaimWish) -> GroupState:
             else replace(known, partitions={**new.partitions, **known.partitions})
         )
     if wish.redefine or not state.topics:
-        # A group without topics has nothing that another definition could contradict.
-        state = replace(state, definition=definition)
+        # A group without topics has nothing that another definition could contradict; a sweep has no mode.
+        mode = definition.mode or (state.definition.mode if state.topics else None)
+        state = replace(state, definition=replace(definition, mode=mode))
     elif state.definition.mode is None:
         state = replace(state, definition=replace(state.definition, mode=definition.mode))
     return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))

@@ -34,7 +34,11 @@ from kafka_ordered_ops.core.checks import (
     owned,
     superseded,
 )
-from kafka_ordered_ops.core.errors import PartsMissingError, WindowSupersededError
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    PartsMissingError,
+    WindowSupersededError,
+)
 from kafka_ordered_ops.core.group_state import (
     Change,
     GroupView,
@@ -44,7 +48,7 @@ from kafka_ordered_ops.core.group_state import (
     next_state,
 )
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.time_map import TimeMap
+from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 
@@ -74,8 +78,10 @@ def write_down(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -
 
     Raises:
         UnknownWindowError, WindowSupersededError
+        PartsMissingError: the window was split, and not all parts have reported.
     """
     record = owned(view, plan)
+    _check_parts(record)
     # Written again when the output of an earlier try is gone: the newest result counts.
     if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
         return record
@@ -110,15 +116,7 @@ def commit(
         return record
     state = known_state(view)
     check_foreign(state, others)
-    if record.parts is not None and record.parts.missing:
-        missing = record.parts.missing
-        raise PartsMissingError(
-            f"window {plan.window_id} of group {plan.group} was split into {record.parts.count} parts, and "
-            f"{len(missing)} have not reported: {', '.join(str(one + 1) for one in missing[:10])}. Run them, "
-            "then commit",
-            window_id=plan.window_id,
-            missing=missing,
-        )
+    _check_parts(record)
     topics = dict(state.topics)
     time_maps: dict[TopicPartition, TimeMap] = {}
     for part in record.plan:
@@ -151,9 +149,7 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
     Raises:
         UnknownWindowError, WindowSupersededError
     """
-    record = known_window(view, plan.window_id)
-    if record.plan.claim_id != plan.claim_id or not record.status.is_done:
-        raise superseded(record, plan)
+    record = publishable(view, plan)
     if record.status is WindowStatus.PUBLISHED and record.result == result:
         return record
     published = replace(record.plan, status=WindowStatus.PUBLISHED)
@@ -163,10 +159,30 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
     )
 
 
-def abandon(view: GroupView, window_id: str) -> Outcome:
+def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
+    """The record of a plan whose output may be made visible.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError
+        ConfigError: the window is not committed yet.
+    """
+    record = known_window(view, plan.window_id)
+    if record.plan.claim_id != plan.claim_id:
+        raise superseded(record, plan)
+    if not record.status.is_done:
+        owned(view, plan)
+        raise ConfigError(
+            f"window {plan.window_id} of group {plan.group} is {record.status}: commit it before its output "
+            "is made visible"
+        )
+    return record
+
+
+def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> Outcome:
     """Gives the window's offsets free; the next window, or this id planned anew, takes them.
 
-    An abandoned window stays abandoned without error; a committed one cannot be abandoned.
+    An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
+    `keep_origins` the group still begins where it began, though nothing was ever committed.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -191,13 +207,33 @@ def abandon(view: GroupView, window_id: str) -> Outcome:
         # An origin that nothing was committed from may be chosen anew.
         name: topic
         for name, topic in state.topics.items()
-        if topic.settled or name in others
+        if topic.settled or name in others or keep_origins
     }
-    freed = {part.tp: view.time_map(part.tp).forgetting(part.taken) for part in record.plan}
+    freed = {
+        # Nobody watches a topic without state: by its next first plan it may have been made anew.
+        part.tp: view.time_map(part.tp).forgetting(part.taken)
+        if part.tp.topic in topics
+        else EMPTY_MAP
+        for part in record.plan
+    }
     return Change(
         state=next_state(replace(state, topics=topics), closed=[window_id]),
         records=(replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED)),),
         time_maps={tp: time_map for tp, time_map in freed.items() if time_map != view.time_map(tp)},
+    )
+
+
+def _check_parts(record: WindowRecord) -> None:
+    """Raises `PartsMissingError` for a split window not all of whose parts have reported."""
+    if record.parts is None or not record.parts.missing:
+        return
+    plan, missing = record.plan, record.parts.missing
+    raise PartsMissingError(
+        f"window {plan.window_id} of group {plan.group} was split into {record.parts.count} parts, and "
+        f"{len(missing)} have not reported: {', '.join(str(one + 1) for one in missing[:10])}. Run them, "
+        "then commit",
+        window_id=plan.window_id,
+        missing=missing,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ordered_ops.core.group_state import GroupView
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_map import TimeMap
 from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
 from kafka_ordered_ops.core.times import time_text
@@ -49,12 +49,14 @@ def gaps_of(view: GroupView) -> list[Gap]:
     found: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(list)
     claims = view.claims()
     for tp, state in view.state or ():
-        times = claims.late(tp, state.late).times
-        if not times:
+        steps, time_map = claims.late(tp, state.late), view.time_map(tp)
+        gaps = _between(steps.times)
+        if not gaps:
             continue
-        time_map = view.time_map(tp)
-        taken = state.done | claims.offsets(tp)
-        for gap, surely, at_most in _waiting(time_map, _between(times), taken):
+        # What windows looked at, also where nothing is known of its times any more.
+        looked_at = max(steps.end, time_map.covered.end if time_map else 0)
+        waiting = OffsetSet.of((0, looked_at)) - state.done - claims.offsets(tp)
+        for gap, surely, at_most in _waiting(time_map, gaps, waiting):
             if at_most:
                 found[tp.topic, gap].append((surely, at_most))
     return [
@@ -79,20 +81,15 @@ def _between(times: Sequence[TimeRange]) -> list[TimeRange]:
 
 
 def _waiting(
-    time_map: TimeMap, gaps: Sequence[TimeRange], taken: OffsetSet
+    time_map: TimeMap, gaps: Sequence[TimeRange], waiting: OffsetSet
 ) -> list[tuple[TimeRange | None, int, int]]:
     """For each gap the offsets that surely, and at most, wait in it; for None those nothing is known of."""
-    covered = time_map.covered
-    if not covered:
-        return []
-    base = taken.first_missing(0)
-    unknown = OffsetSet.of((base, covered.end)) - taken - covered
     dealt = time_map.dealt(TimeSplit.of([[gap] for gap in gaps]))
-    counts: list[tuple[TimeRange | None, int, int]] = [(None, 0, unknown.count)]
+    counts: list[tuple[TimeRange | None, int, int]] = [
+        (None, 0, (waiting - time_map.covered).count)
+    ]
     for number, gap in enumerate(gaps):
-        surely = (dealt.of(number) - taken).count
-        maybe = (
-            time_map.meeting(gap) & dealt.straddling if dealt.straddling else EMPTY_SET
-        ) - taken
+        surely = (dealt.of(number) & waiting).count
+        maybe = time_map.meeting(gap) & dealt.straddling & waiting
         counts.append((gap, surely, surely + maybe.count))
     return counts

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
+from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.plan import (
     PartitionPlan,
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.plan import (
     ranges_from_json,
     ranges_to_json,
 )
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import Isolation, Mode, TopicPartition, WindowStatus
@@ -147,7 +147,7 @@ class GroupState:
 
     @classmethod
     def from_json(cls, fields: Fields) -> GroupState:
-        """The inverse of `to_json`; raises `JsonError` or `LedgerVersionError`."""
+        """The inverse of `to_json`; raises `JsonError`."""
         check_version(fields, "group state")
         if (kind := fields.text("kind")) != "windows":
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
@@ -249,7 +249,7 @@ class WindowRecord:
 
     @classmethod
     def from_json(cls, fields: Fields) -> WindowRecord:
-        """The inverse of `to_json`; raises `JsonError` or `LedgerVersionError`."""
+        """The inverse of `to_json`; raises `JsonError`."""
         check_version(fields, "window")
         parts = fields.object_or_none("parts")
         pruned = fields.object_or_none("pruned")
@@ -316,6 +316,17 @@ class GroupView:
                 f"it ({len(missing)} such): records were removed or written by something else. Restore the "
                 "ledger topic, or start a new group"
             )
+        stray = [
+            window_id
+            for window_id, record in self.windows.items()
+            if record.status.is_open and window_id not in listed
+        ]
+        if stray:
+            raise LedgerCorruptError(
+                f"group {self.group}: the ledger holds window {stray[0]} as {self.windows[stray[0]].status}, and "
+                f"the group's state does not list it as open ({len(stray)} such): the state was removed or "
+                "replaced by something else. Restore the ledger topic, or start a new group"
+            )
 
     def open_windows(self) -> list[WindowRecord]:
         """The windows that claim offsets."""
@@ -381,11 +392,10 @@ def next_state(
 
 
 def check_version(fields: Fields, what: str) -> None:
-    """Takes the version off a record; raises `LedgerVersionError` for one of a newer package."""
+    """Takes the version off a record; raises `JsonVersionError` for one of a newer package."""
     if (version := fields.integer("version")) != LEDGER_VERSION:
-        raise LedgerVersionError(
-            f"a {what} record of the ledger has version {version}; this package reads {LEDGER_VERSION}: "
-            "upgrade it to the version that wrote the ledger"
+        raise JsonVersionError(
+            f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
         )
 
 

@@ -106,14 +106,13 @@ class SeenFold:
         self._newest_ms = seen.newest_ms
         self._record = seen.record
 
-    @property
     def decides(self) -> bool:
         """Whether nothing more needs to be fed."""
         return self._record is not None and self._record.timestamp_ms < self._future_ms
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
         """Visible records, in offset order."""
-        if self.decides or not offsets.size:
+        if self.decides() or not offsets.size:
             return
         late_enough = timestamps_ms >= self._live_from_ms
         deciding = np.flatnonzero(late_enough & (timestamps_ms < self._future_ms))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kafka_ordered_ops.core.checks import known_state, known_window, owned
+from kafka_ordered_ops.core.checks import known_state, owned
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import ConfigError, WindowMismatchError
 from kafka_ordered_ops.core.group_state import Change, GroupView, PartReports, next_state
@@ -79,7 +79,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
         WindowMismatchError: this attempt was split into another number of parts.
     """
     record = owned(view, plan)
-    if not record.status.is_open or record.status is WindowStatus.WRITTEN:
+    if record.status is not WindowStatus.PLANNED:
         return record
     if record.parts is not None:
         if record.parts.count == count:
@@ -110,10 +110,10 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
         raise ConfigError(
             f"window {plan.window_id}: only a part of a split window reports; commit the whole"
         )
-    record = known_window(view, plan.window_id)
-    if record.plan.claim_id == plan.claim_id and record.status.is_done:
-        return record
     record = owned(view, plan)
+    if record.status is not WindowStatus.PLANNED:
+        # Nothing is left to do but to commit it, if that: what is there counts.
+        return record
     parts = record.parts
     if parts is None or parts.count != part.count:
         raise WindowMismatchError(

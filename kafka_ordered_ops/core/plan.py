@@ -11,7 +11,7 @@ import numpy as np
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.types import (
     Isolation,
@@ -187,7 +187,9 @@ class WindowPlan:
     def from_json(cls, fields: Fields) -> WindowPlan:
         """The inverse of `to_json`; raises `JsonError`."""
         if (version := fields.integer("version")) != PLAN_VERSION:
-            raise JsonError(f"plan version {version}; this package reads version {PLAN_VERSION}")
+            raise JsonVersionError(
+                f"plan version {version}; this package reads version {PLAN_VERSION}"
+            )
         try:
             window = Window.from_json(fields.object("window"))
         except ConfigError as error:

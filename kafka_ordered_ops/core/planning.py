@@ -51,6 +51,8 @@ class PartitionFacts:
     log_start: int
     #: Last stable offset under read_committed, high watermark otherwise.
     end: int
+    #: The high watermark: progress beyond it is progress in another log.
+    high_watermark: int
     #: Every record below it is stamped before the windows' `floor_ms`.
     floor: int
     #: For each window: every record below it is stamped before the window's cutoff.
@@ -93,6 +95,8 @@ class PartitionQuestion:
     open: OffsetSet
     #: Neither done nor claimed, and no longer in the log.
     lost: OffsetSet
+    #: No longer in the log either, and known to be stamped before all that is asked: others' loss.
+    left: OffsetSet
     #: Open and below the floor, where that alone decides: whose it is.
     head: OffsetSet
     head_window: int
@@ -207,11 +211,11 @@ def ask(
         PlanError: the group's progress lies beyond the end of the log.
     """
     base = done.first_missing(0)
-    if base > facts.end:
+    if base > facts.high_watermark:
         raise PlanError(
-            f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.end}: the log "
-            "was truncated, or the topic was filled anew. Check the topic; `windows adopt` takes the end of the "
-            "log for the group's progress"
+            f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.high_watermark}: the "
+            "log was truncated, or the topic was filled anew. Check the topic; `windows adopt` takes the end of "
+            "the log for the group's progress; a group that has planned nothing yet needs another start"
         )
     pending = OffsetSet.of((base, facts.end)) - done - claimed
     open_ = pending - OffsetSet.of((0, facts.log_start))
@@ -219,6 +223,8 @@ def ask(
     head = EMPTY_SET if head_window is None else open_ & OffsetSet.of((0, facts.floor))
     chunks = time_map.dealt(asked.split)
     known = union_of(chunks.by_window.values())
+    gone = pending - open_
+    left = gone & chunks.of(NOBODY) & time_map.before(asked.floor_ms)
     learned = EMPTY_MAP
     if head_window == NOBODY and head:
         learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)
@@ -226,7 +232,8 @@ def ask(
         facts=facts,
         asked=asked,
         open=open_,
-        lost=pending - open_,
+        lost=gone - left,
+        left=left,
         head=head,
         head_window=NOBODY if head_window is None else head_window,
         chunks=chunks,
@@ -267,7 +274,7 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
         included.append(found)
     return PartitionDraft(
         facts=question.facts,
-        decided=decided,
+        decided=decided | question.left,
         included=tuple(included),
         lost=question.lost,
         decided_end=decided_end,

@@ -70,6 +70,10 @@ def _bounded_int(text: str) -> int:
     return value
 
 
+class JsonVersionError(JsonError):
+    """The text was written by a newer version of this package."""
+
+
 class Fields:
     """One JSON object, taken apart field by field; `done` refuses what nobody asked for."""
 

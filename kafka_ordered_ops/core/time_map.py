@@ -10,7 +10,7 @@ without a least time says so.
 A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
 others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
 part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
-therefore forget the chunks around them (`TimeMap.forgetting`): they are simply read again.
+therefore forget the bounds around them (`TimeMap.forgetting`): the chunks are simply read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
-from kafka_ordered_ops.core.types import INT64_MIN
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 #: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
 #: near 128 KiB, written anew whenever a scan extends it.
@@ -85,6 +85,10 @@ class TimeMap:
             straddling=_offsets(self.rows[~same]),
         )
 
+    def before(self, time_ms: int) -> OffsetSet:
+        """The offsets of chunks all of whose records are stamped before a time."""
+        return _offsets(self.rows[self.rows[:, _GREATEST] < time_ms])
+
     def meeting(self, times: TimeRange) -> OffsetSet:
         """The offsets of chunks whose bounds allow a record of these times."""
         meets = (self.rows[:, _LEAST] < times.before_ms) & (
@@ -118,11 +122,17 @@ class TimeMap:
         return TimeMap(rows[starts < self.rows[:, _END]])
 
     def forgetting(self, offsets: OffsetSet) -> TimeMap:
-        """The map without the chunks that hold any of these offsets."""
+        """The map without the bounds of the chunks that hold any of these offsets: they are read again.
+
+        Without the chunks themselves nobody would know that records wait there.
+        """
         bounds = offsets.boundaries
         first = np.searchsorted(bounds, self.rows[:, _START], side="right")
         last = np.searchsorted(bounds, self.rows[:, _END] - 1, side="right")
-        return TimeMap(self.rows[(first == last) & (first % 2 == 0)])
+        held = (first != last) | (first % 2 == 1)
+        rows = self.rows.copy()
+        rows[held, _LEAST], rows[held, _GREATEST] = INT64_MIN, INT64_MAX
+        return TimeMap(rows)
 
     def replaced(self, other: TimeMap) -> TimeMap:
         """This map, with what `other` knows put in its place."""

@@ -122,6 +122,11 @@ class LateSteps:
         """The times that were ever frozen, as few ranges as possible."""
         return tuple(times for times, _ in _merged([(times, 0) for times, _ in self.pieces]))
 
+    @property
+    def end(self) -> int:
+        """At or above it every record of a frozen time is late; 0 where nothing was frozen."""
+        return max((offset for _, offset in self.pieces), default=0)
+
     def cover(self, times: TimeRange) -> bool:
         """Whether all these times were frozen."""
         return any(frozen.holds(times) for frozen in self.times)

@@ -45,7 +45,7 @@ class OnCovered(StrEnum):
     """What to do with a window of which other windows have taken everything.
 
     Skip plans it with nothing in it, and no sink ever sees it. Replay gives the plan of the committed window
-    that has the same cutoff and topics. Fail says so.
+    that has the same times and topics. Fail says so.
     """
 
     SKIP = "skip"

@@ -218,6 +218,11 @@ def _moment(text: str, *, what: str) -> datetime:
     return datetime.fromisoformat(time_text(parse_time_ms(text, what=what)))
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can be called so."""
+    return bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
+
+
 def _check_topic(name: str) -> None:
     if name.startswith("^"):
         try:
@@ -226,7 +231,7 @@ def _check_topic(name: str) -> None:
             raise ConfigError(
                 f"topic pattern {name!r} is not a regular expression: {error}"
             ) from error
-    elif not _TOPIC_NAME.fullmatch(name):
+    elif not is_topic_name(name):
         raise ConfigError(
             f"topic {name!r} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
             "a pattern begins with '^'"

@@ -20,45 +20,40 @@ whenever another group has a transaction open in the same partition.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
     KafkaOrderedOpsError,
-    LedgerLostError,
     LedgerUnavailableError,
     UnknownTopicError,
     WindowFencedError,
 )
+from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.offset_map import OffsetMap, decode_offset_map, encode_offset_map
-from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.ledger_rules import Decision as Decision
+from kafka_ordered_ops.core.ledger_rules import check_not_lost, offsets_to_commit
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
-from kafka_ordered_ops.kafka.ledger_topic import (
-    LEDGER_TOPIC,
-    LedgerTopic,
-    topic_id_bytes,
-    topic_id_text,
-)
-from kafka_ordered_ops.kafka.lookup import Lookup, TopicFacts
+from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC, LedgerTopic
+from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.offsets import (
-    CommittedOffset,
-    read_committed_offsets,
+    OffsetsReader,
     send_offsets_to_transaction,
 )
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.turns import COMMITS, PLANS, Line, Turn
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
@@ -71,6 +66,12 @@ UPDATE_TIMEOUT_S: Final = 120.0
 #: One blocking call to a transaction coordinator.
 _CALL_TIMEOUT_S: Final = 15.0
 
+#: Ending a transaction that failed, which only makes others wait less.
+_ABORT_TIMEOUT_S: Final = 1.0
+
+#: Whoever looks at the line does not wait for others' open transactions.
+_LOOK_PATIENCE_S: Final = 0.2
+
 #: A transaction of a living process is open for some ten milliseconds.
 _PATIENCE_S: Final = 1.0
 
@@ -79,12 +80,14 @@ _PATIENCE_S: Final = 1.0
 class Pace:
     """How long a change that was fenced waits before its next try.
 
-    Each try fences whoever is in the middle of one, so that many processes at once only get through when
-    they come seldom enough: the pauses grow until they do. Their spread keeps two from meeting for ever.
+    Each try fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
+    the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
     """
 
     first_s: float
     max_s: float
+    #: The place in the line (`kafka.turns`).
+    rank: int
 
     def pause_s(self, attempt: int) -> float:
         """A pause after the try of this number, from 0."""
@@ -93,8 +96,8 @@ class Pace:
 
 
 #: A commit makes room for others and frees a job that is done: it goes before plans.
-COMMITTING: Final = Pace(0.05, 2.0)
-PLANNING: Final = Pace(0.1, 4.0)
+COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
+PLANNING: Final = Pace(0.1, 4.0, PLANS)
 
 #: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
 _FETCH_WAIT_MS: Final = 10
@@ -108,6 +111,8 @@ _FENCED_CODES: Final = frozenset(
         KafkaError.INVALID_TXN_STATE,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError._STATE,
+        # What a producer says that was fenced while it was writing.
+        KafkaError._FATAL,
     }
 )
 _FINAL_CODES: Final = frozenset(
@@ -124,8 +129,6 @@ _FINAL_CODES: Final = frozenset(
         KafkaError.UNSUPPORTED_VERSION,
     }
 )
-
-Decision = Callable[[GroupView, Mapping[TopicPartition, CommittedOffset | None]], Outcome]
 
 
 class Ledger:
@@ -145,6 +148,7 @@ class Ledger:
         self._reasons = FaultReasons(settings.secret_values())
         self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
         self._logs: dict[str, tuple[LedgerLog, Consumer]] = {}
+        self._offsets: dict[str, OffsetsReader] = {}
 
     def __enter__(self) -> Ledger:
         return self
@@ -156,7 +160,10 @@ class Ledger:
         """Closes the readers."""
         for _, consumer in self._logs.values():
             consumer.close()
+        for reader in self._offsets.values():
+            reader.close()
         self._logs.clear()
+        self._offsets.clear()
 
     def read(
         self,
@@ -211,11 +218,30 @@ class Ledger:
             self._topic.open(create=True)
         else:
             self._topic.check_same()
+        where = self._topic.partition_of(group)
+        with Turn(self._settings, where, group, pace.rank) as turn:
+            return self._try(
+                group, decide, wanted, everything, set(partitions), pace, turn, deadline
+            )
+
+    def _try(
+        self,
+        group: str,
+        decide: Decision,
+        wanted: Collection[str],
+        everything: bool,
+        partitions: set[TopicPartition],
+        pace: Pace,
+        turn: Turn,
+        deadline: float,
+    ) -> GroupView | None:
+        """One try after the other until one gets through."""
         unknown = False
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group, deadline)
             try:
-                return transaction.run(decide, wanted, everything, set(partitions))
+                turn.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
+                return transaction.run(decide, wanted, everything, partitions)
             except KafkaOrderedOpsError as error:
                 if unknown and not transaction.has_read and error.retriable:
                     raise self._unknown(group, error) from error
@@ -232,6 +258,12 @@ class Ledger:
                 _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
                 time.sleep(pause)
         raise AssertionError("the deadline ends the loop")
+
+    def _look(self, group: str) -> Line:
+        """Who waits for a turn. What an open transaction hides comes with the next look."""
+        with contextlib.suppress(LedgerUnavailableError):
+            self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
+        return self._logs[group][0].line
 
     def _judge(self, error: KafkaException, group: str, unknown: bool) -> KafkaOrderedOpsError:
         """What a failed try would mean if it were the last."""
@@ -278,8 +310,12 @@ class Ledger:
             self._logs[group] = LedgerLog(self._topic.partition_of(group), group), consumer
         log, consumer = self._logs[group]
         tp = self._topic.partition_of(group)
-        end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
-        start = self._lookup.log_starts([tp])[tp]
+        try:
+            end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
+            start = self._lookup.log_starts([tp])[tp]
+        except UnknownTopicError:
+            self._topic.check_same()
+            raise
         if end < log.position:
             # Logs do not shrink: this is another one.
             self._topic.check_same()
@@ -287,6 +323,13 @@ class Ledger:
             end, log_start=start, consumer=consumer, reasons=self._reasons, deadline=deadline
         )
         return log
+
+    def committed_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """The group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
+        reader = self._offsets.setdefault(group, OffsetsReader(self._settings, group))
+        return reader.read(partitions, timeout_s=timeout_s)
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Those of the topics that are still there."""
@@ -301,19 +344,7 @@ class Ledger:
         self, view: GroupView, committed: Mapping[TopicPartition, CommittedOffset | None]
     ) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
-        sequence = view.state.sequence if view.state else 0
-        for tp, found in committed.items():
-            offset_map = decode_offset_map(found.metadata) if found else None
-            if offset_map is None:
-                continue
-            ledger_id = topic_id_text(offset_map.ledger_id)
-            if offset_map.sequence > sequence or ledger_id != self._topic.id:
-                raise LedgerLostError(
-                    f"group {view.group}: the commit of {tp} was made with state {offset_map.sequence} of the "
-                    f"ledger topic {ledger_id}, and the ledger {self._topic.name} ({self._topic.id}) holds state "
-                    f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
-                    "group from a start bound of your choice"
-                )
+        check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
 
 
 class _Transaction:
@@ -340,6 +371,7 @@ class _Transaction:
             transactional_id=self._transactional_id(), transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         producer = open_client(Producer, config, ledger._reasons)
+        self._warm_up(producer)
         producer.init_transactions(self._call_timeout_s())
         log, view, committed = self._read(wanted, everything, partitions)
         ledger.check_not_lost(view, committed)
@@ -349,8 +381,25 @@ class _Transaction:
             return None
         if not isinstance(outcome, Change):
             return view
-        self._write(producer, log, outcome)
+        try:
+            self._write(producer, log, outcome)
+        except BaseException:
+            if not self.outcome_unknown:
+                # Else readers of the group's offsets wait for it until its time-out.
+                with contextlib.suppress(KafkaException):
+                    producer.abort_transaction(_ABORT_TIMEOUT_S)
+            raise
         return outcome.applied_to(view)
+
+    def _warm_up(self, producer: Producer) -> None:
+        """Lets the client connect to a broker by its own name before it asks for the coordinator.
+
+        It learns that name from a bootstrap connection, which it then closes. Asking for the coordinator in
+        between finds no broker, and the client waits half a second before it asks again. The second answer
+        can only come over the new connection.
+        """
+        for _ in range(2):
+            producer.list_topics(self._ledger._topic.name, timeout=self._call_timeout_s())
 
     def _read(
         self, wanted: Collection[str], everything: bool, partitions: set[TopicPartition]
@@ -362,8 +411,8 @@ class _Transaction:
         """
         ledger, known = self._ledger, set(partitions)
         while True:
-            committed = read_committed_offsets(
-                ledger._settings, self._group, sorted(known), timeout_s=self._call_timeout_s()
+            committed = ledger.committed_offsets(
+                self._group, sorted(known), timeout_s=self._call_timeout_s()
             )
             log = ledger._read(self._group, self._deadline)
             view = log.view(wanted, everything=everything)
@@ -402,22 +451,7 @@ class _Transaction:
     def _offsets(self, state: GroupState) -> dict[TopicPartition, CommittedOffset]:
         """What every partition of the group is committed at: all of them, so that none expires alone."""
         present = self._ledger.existing(state.topics)
-        ledger_id = topic_id_bytes(self._ledger._topic.id or "")
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        for tp, partition in state:
-            topic_id = state.topics[tp.topic].topic_id
-            # A topic deleted meanwhile must not hold up the others.
-            if (facts := present.get(tp.topic)) is None or facts.topic_id != topic_id:
-                continue
-            offset_map = OffsetMap(
-                topic_id=topic_id_bytes(topic_id),
-                ledger_id=ledger_id,
-                sequence=state.sequence,
-                base=partition.base,
-                beyond=partition.done - OffsetSet.of((0, partition.base)),
-            )
-            offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
-        return offsets
+        return offsets_to_commit(state, present, ledger_id=self._ledger._topic.id or "")
 
     def _transactional_id(self) -> str:
         name = f"{self._ledger._lookup.cluster_id()}/{self._group}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import logging
-import zlib
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,11 +16,18 @@ from confluent_kafka.admin import (
 from kafka_ordered_ops.core.errors import (
     AuthorizationError,
     KafkaOrderedOpsError,
-    LedgerError,
-    LedgerLostError,
     LedgerUnavailableError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.ledger_rules import (
+    LEDGER_CONFIG,
+    LEDGER_PARTITIONS,
+    check_ledger_policy,
+    check_ledger_topic,
+    check_same_ledger,
+    ledger_partition,
+)
+from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC as LEDGER_TOPIC
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -30,21 +35,8 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
-LEDGER_TOPIC: Final = "__kafka_ordered_ops"
-
-#: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
-#: A group's partition is found among these, whatever number the topic has: growing it moves nothing.
-LEDGER_PARTITIONS: Final = 16
-
 #: One question to the cluster.
 _CALL_TIMEOUT_S: Final = 15.0
-
-_TOPIC_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "min.cleanable.dirty.ratio": "0.1",
-    "max.message.bytes": str(2 * 1024 * 1024),
-}
 
 
 class LedgerTopic:
@@ -66,7 +58,7 @@ class LedgerTopic:
 
     def partition_of(self, group: str) -> TopicPartition:
         """Where a group's records are: all in one partition."""
-        return TopicPartition(self.name, zlib.crc32(group.encode()) % LEDGER_PARTITIONS)
+        return ledger_partition(self.name, group)
 
     def open(self, *, create: bool) -> bool:
         """Finds the ledger topic, or makes it; whether it is there."""
@@ -79,11 +71,7 @@ class LedgerTopic:
                 return False
             self._create()
             facts = self._lookup.topics([self.name])[self.name]
-        if len(facts.partitions) < LEDGER_PARTITIONS:
-            raise LedgerError(
-                f"the ledger topic {self.name} has {len(facts.partitions)} partitions, and a ledger has at least "
-                f"{LEDGER_PARTITIONS}: add partitions if it is empty, or name another ledger topic"
-            )
+        check_ledger_topic(facts)
         self._check_compacted()
         self._id = facts.topic_id
         return True
@@ -94,23 +82,20 @@ class LedgerTopic:
             found = self._lookup.topics([self.name])[self.name].topic_id
         except UnknownTopicError:
             found = None
-        if found != self._id:
-            raise LedgerLostError(
-                f"the ledger topic {self.name} was opened with id {self._id} and "
-                f"{'is gone' if found is None else f'has id {found} now'}: it was deleted while it was in use. Restore "
-                "it, or read on under a new group from a start bound of your choice"
-            )
+        check_same_ledger(self.name, opened_id=self._id, found_id=found)
 
     def _create(self) -> None:
         admin = open_client(AdminClient, self._settings.admin(), self._reasons)
         doing = f"creating the ledger topic {self.name}"
         try:
             brokers = len(admin.list_topics(timeout=_CALL_TIMEOUT_S).brokers)
+            # With three copies a change counts once two have it, whatever the cluster's default.
+            safe = {"min.insync.replicas": "2"} if brokers >= 3 else {}
             new = NewTopic(
                 self.name,
                 num_partitions=LEDGER_PARTITIONS,
                 replication_factor=min(3, max(brokers, 1)),
-                config=_TOPIC_CONFIG,
+                config={**LEDGER_CONFIG, **safe},
             )
             futures = admin.create_topics([new], request_timeout=_CALL_TIMEOUT_S)
             wait_for(
@@ -161,18 +146,4 @@ class LedgerTopic:
                 _log.warning("%s is not allowed; its cleanup.policy is not checked", doing)
                 return
             raise translate(error, doing=doing, where=self.name, reasons=self._reasons) from error
-        if policy != "compact":
-            raise LedgerError(
-                f"the ledger topic {self.name} has cleanup.policy={policy}: with anything but compact it "
-                "forgets the progress of groups. Set cleanup.policy=compact"
-            )
-
-
-def topic_id_bytes(topic_id: str) -> bytes:
-    """The 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
-    return base64.urlsafe_b64decode(topic_id + "==")
-
-
-def topic_id_text(topic_id: bytes) -> str:
-    """The inverse of `topic_id_bytes`."""
-    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+        check_ledger_policy(self.name, policy)

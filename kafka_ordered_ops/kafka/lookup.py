@@ -7,26 +7,32 @@ whole cluster are used. No sentinel leaves this file.
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from kafka_ordered_ops.core.errors import (
+    BrokerError,
     BrokerUnreachableError,
-    ConfigError,
-    GroupInUseError,
     KafkaOrderedOpsError,
     UnknownTopicError,
     invariant,
+)
+from kafka_ordered_ops.core.facts import TopicFacts as TopicFacts
+from kafka_ordered_ops.core.facts import (
+    check_group_empty,
+    check_partitions_exist,
+    is_pattern,
+    matching_topics,
+    unknown_topics,
 )
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
@@ -42,16 +48,6 @@ UNKNOWN_NAME_RETRY_S: Final = 0.3
 #: The first listing is given this long, each further one twice as long: the error callback, which tells of
 #: a wrong password, runs only between them.
 FIRST_LISTING_S: Final = 0.5
-#: Names offered when one is unknown.
-CLOSE_MATCHES_MAX: Final = 3
-#: Topics named in one error.
-TOPICS_NAMED_MAX: Final = 20
-
-#: How a topic is asked for by pattern: as in the Java client and librdkafka, a leading ``^``.
-PATTERN_MARK: Final = "^"
-#: Kafka's own topics, and this package's ledger: no pattern matches them.
-INTERNAL_PREFIX: Final = "__"
-
 #: "No record at or after that time" in the broker's answer.
 _NO_OFFSET: Final = -1
 
@@ -84,19 +80,12 @@ _UNKNOWN_TOPIC: Final = frozenset(
 
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_GREATEST: Final[OffsetSpec] = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+
+#: A broker that does not know a kind of question: the client notices by the versions, or the broker says so.
+_NOT_SUPPORTED: Final = ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION")
 
 _Key = TypeVar("_Key")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as the cluster describes it."""
-
-    name: str
-    #: Tells a topic from one of the same name that was deleted before it (Kafka's base64 form).
-    topic_id: str
-    #: Partition numbers, rising.
-    partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +110,6 @@ _TOPIC_RULES: Final = _Rules(_LEADERSHIP_UNSETTLED, _UNKNOWN_TOPIC, UNKNOWN_NAME
 _LEADER_RULES: Final = _Rules(_LEADERSHIP_UNSETTLED, _UNKNOWN_TOPIC, math.inf)
 #: Newer brokers say "no such group" instead of describing a dead one.
 _GROUP_RULES: Final = _Rules(_COORDINATOR_UNSETTLED, frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a topic is asked for by pattern rather than by name."""
-    return name.startswith(PATTERN_MARK)
 
 
 class Lookup:
@@ -199,22 +183,13 @@ class Lookup:
 
         Raises `UnknownTopicError` when nothing is left, or a plain name does not exist.
         """
-        asked = list(patterns)
-        listed = self._listed()
-        unknown = [name for name in asked if not is_pattern(name) and name not in listed]
-        if unknown:
-            raise self._unknown(unknown)
-        excluded = _selected(exclude, listed)
-        found = sorted(_selected(asked, listed) - excluded)
-        if not found:
-            raise UnknownTopicError(
-                f"no topic matches {', '.join(asked) or 'an empty selection'}"
-                f"{f' once {len(excluded)} are excluded' if excluded else ''}: patterns must match the "
-                f"whole name and never match internal topics ({INTERNAL_PREFIX}*); topics that this "
-                "principal may not describe are not seen",
-                topics=tuple(asked),
-            )
-        return found
+        return matching_topics(patterns, exclude, self._listed())
+
+    def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
+        """Describes the topics that the names and patterns mean; raises `UnknownTopicError`."""
+        if exclude or any(is_pattern(name) for name in names):
+            names = self.matching(names, exclude)
+        return self.topics(names)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset still in each log (for an empty log: its end)."""
@@ -241,6 +216,24 @@ class Lookup:
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets("offsets by time", partitions, spec, isolation)
 
+    def greatest_timestamps(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """The greatest timestamp in each log (ms), markers and aborted records too; None for an empty log.
+
+        For people: brokers before Kafka 3.0 cannot tell, and then all are None.
+        """
+        try:
+            answers = self._offset_answers("greatest timestamps", partitions, _GREATEST)
+        except BrokerError as error:
+            if error.code not in _NOT_SUPPORTED:
+                raise
+            return dict.fromkeys(partitions)
+        return {
+            tp: None if answer.offset == _NO_OFFSET else int(answer.timestamp)
+            for tp, answer in answers.items()
+        }
+
     def group_members(self, group: str) -> list[str]:
         """The live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
         answers, _ = self._ask(
@@ -257,14 +250,7 @@ class Lookup:
 
     def check_no_members(self, group: str) -> None:
         """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
-        members = self.group_members(group)
-        if members:
-            raise GroupInUseError(
-                f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
-                "a group of their own. Stop the members, or use another group",
-                group=group,
-                members=members,
-            )
+        check_group_empty(group, self.group_members(group))
 
     def _offsets(
         self,
@@ -273,6 +259,19 @@ class Lookup:
         spec: OffsetSpec,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int | None]:
+        answers = self._offset_answers(what, partitions, spec, isolation)
+        return {
+            tp: None if answer.offset == _NO_OFFSET else int(answer.offset)
+            for tp, answer in answers.items()
+        }
+
+    def _offset_answers(
+        self,
+        what: str,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ListOffsetsResultInfo]:
         level = (
             ck.IsolationLevel.READ_COMMITTED
             if isolation is Isolation.READ_COMMITTED
@@ -296,24 +295,15 @@ class Lookup:
             answers |= late
         for tp, error in unknown.items():
             raise self._translated(error, doing, tp) from error
-        return {
-            tp: None if answers[tp].offset == _NO_OFFSET else int(answers[tp].offset)
-            for tp in partitions
-        }
+        return {tp: answers[tp] for tp in partitions}
 
     def _check_existence(self, partitions: Iterable[TopicPartition]) -> None:
         """Raises what describing the topics tells: that they do not exist, or may not be seen.
 
         The offset look-up itself says "no leader" in all these cases.
         """
-        known = self.topics({tp.topic for tp in partitions})
-        absent = [tp for tp in partitions if tp.partition not in known[tp.topic].partitions]
-        if absent:
-            raise UnknownTopicError(
-                f"unknown partitions: {', '.join(map(str, absent[:TOPICS_NAMED_MAX]))}; the topic has "
-                f"{len(known[absent[0].topic].partitions)} partitions, numbered from 0",
-                topics=tuple(sorted({tp.topic for tp in absent})),
-            )
+        partitions = list(partitions)
+        check_partitions_exist(partitions, self.topics({tp.topic for tp in partitions}))
 
     def _listed(self) -> frozenset[str]:
         """Every topic that this principal may describe. Listing all creates none."""
@@ -336,20 +326,10 @@ class Lookup:
                 return frozenset(listed)
 
     def _unknown(self, names: list[str]) -> UnknownTopicError:
-        try:
-            listed = sorted(self._listed())
-        except KafkaOrderedOpsError:
-            listed = []  # The names alone are still the better error.
-        shown = []
-        for name in names[:TOPICS_NAMED_MAX]:
-            close = difflib.get_close_matches(name, listed, n=CLOSE_MATCHES_MAX)
-            shown.append(f"{name} (nearest: {', '.join(close)})" if close else name)
-        more = len(names) - len(shown)
-        return UnknownTopicError(
-            f"unknown topics: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}. Nothing was "
-            "created by asking; check the names, and that this principal may DESCRIBE them",
-            topics=tuple(names),
-        )
+        listed: Collection[str] = ()
+        with suppress(KafkaOrderedOpsError):  # The names alone are still the better error.
+            listed = self._listed()
+        return unknown_topics(names, listed)
 
     def _ask(
         self,
@@ -400,26 +380,6 @@ class Lookup:
         self, error: ck.KafkaException, doing: str, key: object
     ) -> KafkaOrderedOpsError:
         return translate(error, doing=doing, where=str(key), reasons=self._reasons)
-
-
-def _selected(names: Iterable[str], listed: Collection[str]) -> set[str]:
-    selected: set[str] = set()
-    for name in names:
-        if not is_pattern(name):
-            selected.add(name)
-            continue
-        try:
-            whole = re.compile(name)
-        except re.error as error:
-            raise ConfigError(
-                f"topic pattern {name!r} is no regular expression: {error}"
-            ) from error
-        selected.update(
-            topic
-            for topic in listed
-            if not topic.startswith(INTERNAL_PREFIX) and whole.fullmatch(topic)
-        )
-    return selected
 
 
 def _id_text(topic_id: ck.Uuid) -> str:

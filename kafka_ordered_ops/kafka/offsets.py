@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import confluent_kafka as ck
@@ -30,6 +29,7 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapTooLargeError,
     invariant,
 )
+from kafka_ordered_ops.core.facts import CommittedOffset as CommittedOffset
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -61,14 +61,6 @@ _PASSING: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """What a group has stored for a partition: the next offset to read, and UTF-8 text beside it."""
-
-    offset: int
-    metadata: bytes = b""
-
-
 class TransactionCallError(ck.KafkaException):
     """A failed transactional call, with all that the client says about it, for the caller to judge."""
 
@@ -94,23 +86,51 @@ def read_committed_offsets(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """A group's committed offsets; None where it has none. Does not join the group.
+    """A group's committed offsets, asked once; see `OffsetsReader.read`."""
+    with OffsetsReader(settings, group) as reader:
+        return reader.read(partitions, timeout_s=timeout_s)
 
-    Waits while another process's open transaction holds an offset of the group back, so that what is
-    returned cannot change by itself.
 
-    Raises the `BrokerError` family, and `LedgerUnavailableError` when such a transaction is still open at
-    the deadline.
-    """
-    if not partitions:
-        return {}
-    reasons = FaultReasons(settings.secret_values())
-    config = settings.consumer(group=group, isolation=Isolation.READ_COMMITTED)
-    consumer = open_client(ck.Consumer, config, reasons)
-    try:
-        return _read(consumer, settings, group, partitions, timeout_s, reasons)
-    finally:
-        consumer.close()
+class OffsetsReader:
+    """Asks for a group's committed offsets, again and again over one connection. Does not join the group."""
+
+    def __init__(self, settings: ClientSettings, group: str) -> None:
+        self._settings = settings
+        self._group = group
+        self._reasons = FaultReasons(settings.secret_values())
+        self._consumer: ck.Consumer | None = None
+
+    def __enter__(self) -> OffsetsReader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def read(
+        self, partitions: Sequence[TopicPartition], *, timeout_s: float = TIMEOUT_S
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """The committed offsets; None where the group has none.
+
+        Waits while another process's open transaction holds an offset of the group back, so that what is
+        returned cannot change by itself.
+
+        Raises the `BrokerError` family, and `LedgerUnavailableError` when such a transaction is still open
+        at the deadline.
+        """
+        if not partitions:
+            return {}
+        if self._consumer is None:
+            config = self._settings.consumer(group=self._group, isolation=Isolation.READ_COMMITTED)
+            self._consumer = open_client(ck.Consumer, config, self._reasons)
+        return _read(
+            self._consumer, self._settings, self._group, partitions, timeout_s, self._reasons
+        )
 
 
 def send_offsets_to_transaction(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, compress
 from types import TracebackType
 from typing import Any, Final
@@ -28,6 +27,7 @@ from kafka_ordered_ops.core.errors import (
     ReadTimeoutError,
     RecordsLostError,
 )
+from kafka_ordered_ops.core.facts import ScanBatch as ScanBatch
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.records import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -57,22 +57,6 @@ POSITIONS_EVERY_S: Final = 0.5
 EXPLAIN_TIMEOUT_S: Final = 10.0
 
 _NO_OFFSETS: Final[Int64Array] = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScanBatch:
-    """Offsets and timestamps of some wanted records of one partition, in offset order.
-
-    Empty when only the position moved: over markers, aborted records, a hole.
-    """
-
-    tp: TopicPartition
-    #: int64, rising
-    offsets: Int64Array
-    #: int64, as long as `offsets`; in any order, negative ones are data
-    timestamps_ms: Int64Array
-    #: Everything wanted below this offset has been handed out.
-    position: int
 
 
 class _Progress:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
+from kafka_ordered_ops.core.facts import memory_name
 from kafka_ordered_ops.core.types import Isolation
 
 SettingValue = str | int | float | bool
@@ -318,6 +319,11 @@ class ClientSettings:
         """The brokers asked first, as given."""
         return self._values.get("bootstrap.servers") or self._values["metadata.broker.list"]
 
+    @property
+    def memory_name(self) -> str | None:
+        """The name of the `InMemoryKafka` that these settings lead to; None where they lead to brokers."""
+        return memory_name(self.bootstrap_servers)
+
     def secret_values(self) -> tuple[str, ...]:
         """The values that no log, plan or message may hold, for masking them in text of others."""
         return tuple(value for key, value in self._values.items() if is_secret(key) and value)
@@ -371,6 +377,12 @@ class ClientSettings:
         return {key: value for key, value in self._values.items() if key not in others}
 
     def _forced_common(self) -> dict[str, str]:
+        if (name := self.memory_name) is not None:
+            # Else the client would look for a host of that name until its time-out.
+            raise ConfigError(
+                f"no Kafka client can be made for {self.bootstrap_servers}: the InMemoryKafka {name!r} is reached by "
+                "the functions of kafka.doors, in its own process only"
+            )
         kept = _FORCED_UNLESS_ALLOWED & self._values.keys()
         return {key: value for key, value in FORCED_COMMON.items() if key not in kept}
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from kafka_ordered_ops.core.bounds import Bound, Committed, Earliest, Latest
 from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
@@ -18,6 +20,7 @@ from kafka_ordered_ops.core.errors import (
     StartBoundRequiredError,
     TopicRecreatedError,
 )
+from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts, is_pattern
 from kafka_ordered_ops.core.group_state import GroupView, PartitionState, TopicState
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
@@ -35,12 +38,12 @@ from kafka_ordered_ops.core.planning import (
     resolve_start,
 )
 from kafka_ordered_ops.core.scan_fold import ScanResult
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka.lookup import Lookup, TopicFacts, is_pattern
-from kafka_ordered_ops.kafka.offsets import CommittedOffset
-from kafka_ordered_ops.kafka.reader import RangeReader
+from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.time_index import first_at_or_after
 
 #: Called with (offsets scanned, offsets to scan).
 ScanProgress = Callable[[int, int], None]
@@ -65,7 +68,7 @@ class Survey:
         return sum(one.records_scanned for one in self.drafts)
 
 
-def select_topics(lookup: Lookup, window: Window) -> dict[str, TopicFacts]:
+def select_topics(lookup: LookupDoor, window: Window) -> dict[str, TopicFacts]:
     """The topics a window means; raises `UnknownTopicError`. Nothing is created by asking."""
     names: Sequence[str] = window.topics
     if window.exclude or any(is_pattern(name) for name in names):
@@ -122,7 +125,7 @@ class Surveyor:
 
     def __init__(
         self,
-        lookup: Lookup,
+        lookup: LookupDoor,
         settings: ClientSettings,
         group: str,
         *,
@@ -183,13 +186,14 @@ class Surveyor:
         partitions, isolation = partitions_of(topics), windows[0].isolation
         starts = self._lookup.log_starts(partitions)
         ends = self._lookup.end_offsets(partitions, isolation)
-        heads = {
-            time_ms: self._first_at(partitions, lookup_time_ms(time_ms), isolation)
-            for time_ms in {floor_ms(windows), *(window.cutoff_ms for window in windows)}
-        }
+        # After the ends: records of open transactions lie between the two, and nothing of it is planned.
+        high_watermarks = self._lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
+        times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
+        asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
+        heads = first_at_or_after(self._lookup, starts, asked.values())
 
         def head(tp: TopicPartition, time_ms: int) -> int:
-            found = heads[time_ms][tp]
+            found = heads[asked[time_ms]][tp].offset if time_ms in asked else None
             return head_end(time_ms, log_start=starts[tp], end=ends[tp], found=found)
 
         return [
@@ -198,6 +202,7 @@ class Surveyor:
                 topic_id=topics[tp.topic].topic_id,
                 log_start=starts[tp],
                 end=max(ends[tp], starts[tp]),
+                high_watermark=max(high_watermarks[tp], starts[tp]),
                 floor=head(tp, floor_ms(windows)),
                 head_ends=tuple(head(tp, window.cutoff_ms) for window in windows),
             )
@@ -205,11 +210,35 @@ class Surveyor:
         ]
 
     def _first_at(
-        self, partitions: Sequence[TopicPartition], time_ms: int | None, isolation: Isolation
+        self, facts: Sequence[PartitionFacts], time_ms: int | None, isolation: Isolation
     ) -> Mapping[TopicPartition, int | None]:
+        """The first record from a time on; where the index proves nothing, by reading."""
         if time_ms is None:
-            return dict.fromkeys(partitions)
-        return self._lookup.first_at_or_after(partitions, time_ms, isolation)
+            return dict.fromkeys(one.tp for one in facts)
+        starts = {one.tp: one.log_start for one in facts}
+        answers = first_at_or_after(self._lookup, starts, [time_ms])[time_ms]
+        doubtful = {
+            one.tp: OffsetSet.of((one.log_start, one.end))
+            for one in facts
+            if not answers[one.tp].is_proven
+        }
+        found = {tp: answer.offset for tp, answer in answers.items()}
+        return {**found, **self._first_by_reading(doubtful, time_ms, isolation)}
+
+    def _first_by_reading(
+        self, wanted: Mapping[TopicPartition, OffsetSet], time_ms: int, isolation: Isolation
+    ) -> dict[TopicPartition, int | None]:
+        first: dict[TopicPartition, int | None] = dict.fromkeys(wanted)
+        wanted = {tp: offsets for tp, offsets in wanted.items() if offsets}
+        with open_reader(
+            self._settings, self._group, isolation, wanted, stall_timeout_s=self._stall_timeout_s
+        ) as reader:
+            for batch in reader.timestamps():
+                hits = np.flatnonzero(batch.timestamps_ms >= time_ms)
+                if hits.size and first[batch.tp] is None:
+                    first[batch.tp] = int(batch.offsets[hits[0]])
+                    reader.stop(batch.tp)
+        return first
 
     def _newcomers(
         self,
@@ -240,6 +269,7 @@ class Surveyor:
                 origin=origin,
                 done=OffsetSet.of((0, origin)),
                 committed=None if found is None else found.offset,
+                late=self._frozen_before(view, one.tp.topic) if one in later else NO_STEPS,
             )
         newcomers = {
             name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
@@ -249,6 +279,15 @@ class Surveyor:
         if len(notes) > 5:
             notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
         return newcomers, tuple(notes)
+
+    def _frozen_before(self, view: GroupView, topic: str) -> LateSteps:
+        """The times that windows had covered before a partition was there: all that is stamped so is late."""
+        claims, late = view.claims(), NO_STEPS
+        siblings = [(tp, one) for tp, one in view.state or () if tp.topic == topic]
+        for tp, one in siblings or view.state or ():
+            for times in claims.late(tp, one.late).times:
+                late = late.with_step(0, times)
+        return late
 
     def _is_first_plan(self, view: GroupView, window: Window, topic: str) -> bool:
         """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""
@@ -271,7 +310,7 @@ class Surveyor:
         if window.start is None:
             raise self._bound_required(facts, committed)
         found = self._first_at(
-            [one.tp for one in facts],
+            facts,
             bound_time_ms(window.start, window.cutoff_ms),
             window.isolation,
         )
@@ -325,7 +364,7 @@ class Surveyor:
         if not wanted:
             return {}
         total = sum(offsets.count for offsets in wanted.values())
-        reader = RangeReader(
+        reader = open_reader(
             self._settings,
             self._group,
             isolation,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ReadError
-from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
-from kafka_ordered_ops.core.plan import PartitionPlan
+from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.records import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.spark.pieces import Piece
 
 #: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
 #: been planned.
@@ -34,11 +35,26 @@ _SPARK_TYPES: dict[str, Any] = {
 #: The same in Spark: time in microseconds, every column nullable, and the window's id.
 SPARK_SCHEMA: Final = pa.schema(_SPARK_TYPES)
 
+#: `STAGE_SCHEMA` as Spark writes it down.
+STAGE_DDL: Final = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, "
+    "value binary, headers array<struct<key: string, value: binary>>, late boolean"
+)
+
+#: A window's place among those that are read or written together, while it is needed for that.
+WINDOW_NUMBER: Final = "_koo_window"
+
+#: What a task hands over to Spark; nobody outside sees the number.
+SOURCE_SCHEMA: Final = SPARK_SCHEMA.append(pa.field(WINDOW_NUMBER, pa.int32()))
+
 #: Spark counts microseconds in 64 bits: the years around 292,000 before and after 1970.
 SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
 
 #: The total order. Time alone is none: equal times are common, and would come out in any order.
 ORDER: Final = ("timestamp", "topic", "partition", "offset")
+
+#: The same for several windows: one after the other.
+MANY_ORDER: Final = (WINDOW_NUMBER, *ORDER)
 
 
 def partition_of(batch: pa.RecordBatch) -> TopicPartition:
@@ -57,22 +73,26 @@ def timestamps_ms_of(batch: pa.RecordBatch) -> Int64Array:
     return cast(Int64Array, column.view(pa.int64()).to_numpy())
 
 
-def with_late(batch: pa.RecordBatch, late: BoolArray) -> pa.RecordBatch:
-    """A batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`."""
-    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(late)], schema=STAGE_SCHEMA)
+def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Array]:
+    """A batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`, and for each record the number of its share."""
+    offsets = offsets_of(batch)
+    owners = piece.owners_of(offsets)
+    late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
+    columns = [*batch.columns, pa.array(late)]
+    return pa.RecordBatch.from_arrays(columns, schema=STAGE_SCHEMA), owners
 
 
 class OffsetsDone:
-    """How many of a plan's offsets are behind the reader; offsets without a record count too."""
+    """How many of the wanted offsets are behind the reader; offsets without a record count too."""
 
-    def __init__(self, parts: dict[TopicPartition, PartitionPlan]) -> None:
-        self.total = sum(part.taken.count for part in parts.values())
-        self._bounds = {tp: part.taken.bounds for tp, part in parts.items()}
+    def __init__(self, wanted: Mapping[TopicPartition, OffsetSet]) -> None:
+        self.total = sum(offsets.count for offsets in wanted.values())
+        self._bounds = {tp: offsets.bounds for tp, offsets in wanted.items()}
         self._before = {
             tp: np.concatenate(([0], np.cumsum(bounds[:, 1] - bounds[:, 0])))
             for tp, bounds in self._bounds.items()
         }
-        self._done = dict.fromkeys(parts, 0)
+        self._done = dict.fromkeys(wanted, 0)
 
     def reached(self, tp: TopicPartition, offset: int) -> int:
         """Takes note of a record; returns the count over all partitions."""
@@ -82,8 +102,8 @@ class OffsetsDone:
         return sum(self._done.values())
 
 
-def to_spark(batch: pa.RecordBatch, window_id: str) -> pa.RecordBatch:
-    """A batch of `SPARK_SCHEMA` from one of `STAGE_SCHEMA`.
+def to_spark(batch: pa.RecordBatch, piece: Piece, owners: Int64Array) -> pa.RecordBatch:
+    """A batch of `SOURCE_SCHEMA` from what `judged` gives.
 
     Raises:
         ReadError: a timestamp that Spark cannot hold.
@@ -93,8 +113,9 @@ def to_spark(batch: pa.RecordBatch, window_id: str) -> pa.RecordBatch:
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, SPARK_SCHEMA, strict=False)
     ]
-    columns.append(pa.repeat(window_id, batch.num_rows))
-    return pa.RecordBatch.from_arrays(columns, schema=SPARK_SCHEMA)
+    columns.append(pa.array([one.window_id for one in piece.shares]).take(owners))
+    columns.append(pa.array(piece.windows_of(owners), pa.int32()))
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
 
 
 def check_times(batch: pa.RecordBatch) -> None:

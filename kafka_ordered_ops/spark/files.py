@@ -22,6 +22,9 @@ FOLDER_MODE: Final = 0o755
 LOCK_WAIT_S: Final = 60.0
 _LOCK_POLL_S: Final = 0.05
 
+#: Written last into a folder: one that has it is complete.
+MARKER_NAME: Final = "_window.json"
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
@@ -46,8 +49,11 @@ class Files(Protocol):
     def rename(self, source: str, target: str) -> None:
         """Renames a folder in one step; `target` does not exist."""
 
+    def move(self, source: str, target: str) -> None:
+        """Moves a file in one step; durable once the target's folder has been settled."""
+
     def remove(self, path: str) -> None:
-        """Removes a folder with all that is in it; nothing happens when it is not there."""
+        """Removes a file, or a folder with all that is in it; nothing happens when it is not there."""
 
     def remove_if_empty(self, folder: str) -> None:
         """Removes a folder that holds nothing."""
@@ -109,8 +115,12 @@ class LocalFiles:
         for folder in dict.fromkeys((os.path.dirname(target), os.path.dirname(source))):
             _sync(folder)
 
+    def move(self, source: str, target: str) -> None:
+        """Moves a file in one step; durable once the target's folder has been settled."""
+        os.rename(source, target)
+
     def remove(self, path: str) -> None:
-        """Removes a folder with all that is in it; links are removed, never followed."""
+        """Removes a file, or a folder with all that is in it; links are removed, never followed."""
         if os.path.islink(path) or os.path.isfile(path):
             os.unlink(path)
         else:
@@ -198,6 +208,34 @@ def files_for(root: str) -> Files:
         "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
         "commit the window after it"
     )
+
+
+def marker_path(folder: str) -> str:
+    """Where a folder's marker is."""
+    return f"{folder}/{MARKER_NAME}"
+
+
+def remove_stage(files: Files, folder: str) -> None:
+    """Removes a folder that may be complete; it is no longer, from the first step on."""
+    if files.exists(marker := marker_path(folder)):
+        files.remove(marker)
+    files.remove(folder)
+
+
+def is_data(name: str) -> bool:
+    """Whether a file is part of the output, by the rule of Spark and Hive."""
+    return not name.startswith((".", "_"))
+
+
+@contextmanager
+def as_sink_error(what: str) -> Iterator[None]:
+    """What a failing file system raises, as a `SinkError` that says what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkError(
+            f"{what}: {error}. Nothing is lost: once the cause is gone, do the same again"
+        ) from error
 
 
 def spark_path(path: str) -> str:

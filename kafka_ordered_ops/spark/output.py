@@ -5,41 +5,63 @@
     <root>/window_id=<safe id>/                        what readers see
     <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
     <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
+    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: parts of a split window, say
 
 The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
 last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
 it is. A publish is two renames (the older folder aside, the stage in its place); between them nothing is
 visible, and whoever publishes again ends at the same place from wherever a crash left it.
+
+The parts of a split window have stages of their own. Joining them moves their files into one folder, which
+becomes the window's stage once it is complete; a part keeps its marker until then, so whoever joins again
+knows that what is missing in a part has been moved.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    SinkError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window import check_window_id, safe_name
-from kafka_ordered_ops.spark.files import Files, files_for, normal_root, spark_path
+from kafka_ordered_ops.spark.files import (
+    MARKER_NAME,
+    Files,
+    as_sink_error,
+    files_for,
+    marker_path,
+    normal_root,
+    remove_stage,
+    spark_path,
+)
+from kafka_ordered_ops.spark.parts import in_part_order, join_parts, take_part_back
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
 
-MARKER_NAME: Final = "_window.json"
 STAGE_FOLDER: Final = ".koo-stage"
 _REPLACED_FOLDER: Final = ".replaced"
+_MERGING: Final = "~merging"
 
 #: A marker is some hundred bytes; something larger is not ours.
 _MARKER_BYTES_MAX: Final = 64 * 1024
 
 #: A claim id becomes part of a path.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+#: A folder of an attempt: no claim id has the last group's first character.
+_STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 #: Counts and times of what was written: whole numbers, or None where there is nothing to say.
 Facts = Mapping[str, int | None]
@@ -54,16 +76,18 @@ class StagedOutput:
         window_id: the window.
         claim_id: the plan's claim.
         attempt: the attempt that wrote.
+        part: the share of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
 
     Raises:
-        ConfigError: an argument that cannot be part of a path.
+        ConfigError: an argument that cannot be part of a path, or a part that there cannot be.
     """
 
     root: str
     window_id: str
     claim_id: str
     attempt: int
+    part: PlanPart | None = None
     facts: Facts = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,12 +97,19 @@ class StagedOutput:
                 f"claim {self.claim_id[:140]!r}, attempt {self.attempt} of window {self.window_id} cannot name "
                 "a folder: a claim id is letters, digits, '_', '.' and '-'; an attempt is not negative"
             )
+        if self.part is not None and not 0 <= self.part.index < self.part.count:
+            raise ConfigError(f"window {self.window_id} has no {self.part}")
         object.__setattr__(self, "root", normal_root(self.root))
 
     @classmethod
     def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> StagedOutput:
         """The place for this plan's attempt below `root`; nothing is touched."""
-        return cls(os.fspath(root), plan.window_id, plan.claim_id, plan.attempt)
+        return cls(os.fspath(root), plan.window_id, plan.claim_id, plan.attempt, plan.part)
+
+    @property
+    def whole(self) -> StagedOutput:
+        """The place of the whole window's output; of a whole output, itself."""
+        return self if self.part is None else replace(self, part=None, facts={})
 
     @property
     def final_path(self) -> str:
@@ -88,7 +119,17 @@ class StagedOutput:
     @property
     def stage_path(self) -> str:
         """The hidden folder that this attempt writes to."""
-        return f"{self._window_folder}/{self.claim_id}-{self.attempt}"
+        return f"{self._window_folder}/{self._stage_name}"
+
+    @property
+    def shared_path(self) -> str:
+        """A hidden folder for files of several windows, before they are told apart; gone with this stage."""
+        return f"{self.stage_path}~shared"
+
+    @property
+    def merging_path(self) -> str:
+        """A hidden folder in which the parts of the whole window come together."""
+        return f"{self.whole.stage_path}{_MERGING}"
 
     @property
     def stage_uri(self) -> str:
@@ -97,22 +138,25 @@ class StagedOutput:
 
     def exists(self) -> bool:
         """Whether the stage is there and complete."""
-        return self._is_mine(self._read_marker(files_for(self.root), self.stage_path))
+        return self.own_marker(files_for(self.root), self.stage_path) is not None
 
     def is_published(self) -> bool:
         """Whether readers see the output of this very attempt."""
-        return self._is_mine(self._read_marker(files_for(self.root), self.final_path))
+        return self.own_marker(files_for(self.root), self.final_path) is not None
 
     def as_found(self) -> StagedOutput:
         """This output with the facts of its stage's marker, if there is one."""
-        marker = self._read_marker(files_for(self.root), self.stage_path)
-        return marker if marker is not None and self._is_mine(marker) else self
+        return self.own_marker(files_for(self.root), self.stage_path) or self
 
     def prepare(self) -> None:
-        """Makes the stage, empty; what the same attempt wrote before is dropped."""
+        """Makes the stage, empty; what the same attempt, or the same part of it, wrote before is dropped."""
         files = files_for(self.root)
-        with _as_sink_error(f"the stage {self.stage_path} cannot be made"):
-            files.remove(self.stage_path)
+        with as_sink_error(f"the stage {self.stage_path} cannot be made"):
+            if self.part is None:
+                remove_stage(files, self.stage_path)
+            else:
+                with files.locked(f"{self.root}/{STAGE_FOLDER}"):
+                    take_part_back(files, self)
             files.make_folder(self.stage_path)
 
     def seal(self, facts: Facts) -> StagedOutput:
@@ -121,27 +165,33 @@ class StagedOutput:
         Returns this output with its facts, as the ledger keeps it.
         """
         files, sealed = files_for(self.root), replace(self, facts=dict(facts))
-        with _as_sink_error(f"the stage {self.stage_path} cannot be completed"):
+        with as_sink_error(f"the stage {self.stage_path} cannot be completed"):
             files.settle(self.stage_path)
-            files.write(_marker_path(self.stage_path), sealed._marker())
+            files.write(marker_path(self.stage_path), sealed.marker())
         return sealed
 
     def publish(self) -> None:
         """Puts the stage in the place of the window's older output. Again: a no-op.
 
         Raises:
+            ConfigError: a part of a split window; only the whole is published.
             SinkError: there is neither a complete stage nor this attempt's published output; or the place
                 is taken by something that this package did not write; or the file system failed.
             WindowSupersededError: a newer attempt of the same claim is published already.
         """
+        if self.part is not None:
+            raise ConfigError(
+                f"{self.part} of window {self.window_id} is not published by itself: join all parts first "
+                "(StagedOutput.merged)"
+            )
         files = files_for(self.root)
         with (
-            _as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"),
+            as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"),
             files.locked(f"{self.root}/{STAGE_FOLDER}"),
         ):
             published = self._read_marker(files, self.final_path)
             if published != self:
-                if self._is_mine(self._read_marker(files, self.stage_path)):
+                if self.own_marker(files, self.stage_path) is not None:
                     self._check_replaceable(files, published)
                     self._swap(files)
                 else:
@@ -150,17 +200,49 @@ class StagedOutput:
             self._clean(files)
 
     def discard(self) -> None:
-        """Removes the stage; what is published stays. Again: a no-op."""
+        """Removes the stage, a whole window's parts too; what is published stays. Again: a no-op."""
         files = files_for(self.root)
         if not files.exists(self._window_folder):
             return
         with (
-            _as_sink_error(f"the stage {self.stage_path} cannot be removed"),
+            as_sink_error(f"the stage {self.stage_path} cannot be removed"),
             files.locked(f"{self.root}/{STAGE_FOLDER}"),
         ):
             self._restore_replaced(files)
-            files.remove(self.stage_path)
+            # Parts before what was moved out of them: a part that is there is never less than it says.
+            for name in sorted(files.names(self._window_folder), key=_is_merging):
+                if name == self._stage_name or name.startswith(f"{self._stage_name}~"):
+                    remove_stage(files, f"{self._window_folder}/{name}")
             files.remove_if_empty(self._window_folder)
+
+    @classmethod
+    def merged(cls, parts: Sequence[StagedOutput]) -> StagedOutput:
+        """Joins the complete parts of a split window to one complete stage of the whole window.
+
+        Its files are those of the parts, by name part after part; its facts are those of the parts, added
+        up. The parts' stages are gone afterwards. Again, also after a crash anywhere in between: the same
+        output, from wherever it got to.
+
+        Raises:
+            ConfigError: these are not all parts of one split of one attempt, each once.
+            SinkError: a part's stage is not there, or not complete; or the file system failed.
+        """
+        parts = in_part_order(parts)
+        whole = parts[0].whole
+        files = files_for(whole.root)
+        with (
+            as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
+            files.locked(f"{whole.root}/{STAGE_FOLDER}"),
+        ):
+            joined = (
+                whole.own_marker(files, whole.stage_path)
+                or whole.own_marker(files, whole.final_path)
+                or join_parts(files, whole, parts)
+            )
+            for part in parts:
+                remove_stage(files, part.stage_path)
+            remove_stage(files, whole.merging_path)
+        return joined
 
     def to_json(self) -> dict[str, Any]:
         """Versioned JSON: what the ledger keeps, enough to publish from another process."""
@@ -170,6 +252,7 @@ class StagedOutput:
             "window_id": self.window_id,
             "claim_id": self.claim_id,
             "attempt": self.attempt,
+            "part": None if self.part is None else self.part.to_json(),
             "facts": dict(self.facts),
         }
 
@@ -180,12 +263,14 @@ class StagedOutput:
             raise JsonError(
                 f"output version {version}; this package reads version {OUTPUT_VERSION}"
             )
+        part = fields.object_or_none("part")
         try:
             output = cls(
                 root=fields.text("root"),
                 window_id=fields.text("window_id"),
                 claim_id=fields.text("claim_id"),
                 attempt=fields.integer("attempt"),
+                part=None if part is None else PlanPart.from_json(part),
                 facts=_facts(fields.anything("facts")),
             )
         except ConfigError as error:
@@ -197,13 +282,27 @@ class StagedOutput:
     def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
         """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
 
-        For `OrderedWindows.deliver`.
+        A part counts as there when the whole window's output is. Of a window that was split, the ledger keeps
+        ``{"parts": [...]}``: its parts are joined (`merged`). For `OrderedWindows.deliver`.
         """
+        parts = result.get("parts")
         try:
-            output = cls.from_json(Fields(dict(result), "result"))
-        except JsonError:
+            if not isinstance(parts, list):
+                output = cls.from_json(Fields(dict(result), "result"))
+                return output if output._is_there() else None
+            outputs = [cls.from_json(Fields(part, "result")) for part in parts]
+            return cls.merged(outputs) if all(one._is_there() for one in outputs) else None
+        except (JsonError, ConfigError):
             return None
-        return output if output.exists() or output.is_published() else None
+
+    def _is_there(self) -> bool:
+        return any(one.exists() or one.is_published() for one in (self, self.whole))
+
+    @property
+    def _stage_name(self) -> str:
+        part = self.part
+        suffix = "" if part is None else f"~part-{part.index:05d}-of-{part.count:05d}"
+        return f"{self.claim_id}-{self.attempt}{suffix}"
 
     @property
     def _window_folder(self) -> str:
@@ -213,14 +312,15 @@ class StagedOutput:
     def _replaced_path(self) -> str:
         return f"{self._window_folder}/{_REPLACED_FOLDER}"
 
-    def _marker(self) -> bytes:
+    def marker(self) -> bytes:
+        """The marker's content."""
         # Without the root: a table may be moved as a whole.
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
 
     def _read_marker(self, files: Files, folder: str) -> StagedOutput | None:
         """What the marker in a folder says; None without one, and for one that is not ours."""
-        content = files.read(_marker_path(folder))
+        content = files.read(marker_path(folder))
         if content is None:
             return None
         try:
@@ -229,12 +329,13 @@ class StagedOutput:
         except (JsonError, TypeError):
             return None
 
+    def own_marker(self, files: Files, folder: str) -> StagedOutput | None:
+        """What the marker in a folder says, if it is that of this very attempt, or part of it."""
+        marker = self._read_marker(files, folder)
+        return marker if self._is_mine(marker) else None
+
     def _is_mine(self, marker: StagedOutput | None) -> bool:
-        return marker is not None and (marker.window_id, marker.claim_id, marker.attempt) == (
-            self.window_id,
-            self.claim_id,
-            self.attempt,
-        )
+        return marker is not None and replace(marker, facts={}) == replace(self, facts={})
 
     def _check_replaceable(self, files: Files, published: StagedOutput | None) -> None:
         """A folder that this package did not write is never replaced, nor is a newer attempt's."""
@@ -290,15 +391,29 @@ class StagedOutput:
     def _clean(self, files: Files) -> None:
         """Removes what the published output has made worthless, and nothing that may still be published."""
         for name in files.names(self._window_folder):
-            claim, _, attempt = name.rpartition("-")
-            newer = claim == self.claim_id and attempt.isdigit() and int(attempt) > self.attempt
+            stage = _STAGE_NAME.fullmatch(name)
+            newer = stage and stage[1] == self.claim_id and int(stage[2]) > self.attempt
             if not newer:
-                files.remove(f"{self._window_folder}/{name}")
+                remove_stage(files, f"{self._window_folder}/{name}")
         files.remove_if_empty(self._window_folder)
 
 
-def _marker_path(folder: str) -> str:
-    return f"{folder}/{MARKER_NAME}"
+@contextmanager
+def staged_or_gone(outputs: Sequence[StagedOutput]) -> Iterator[None]:
+    """Makes the stages for the block to write and to seal; if it fails, none of them is left."""
+    try:
+        for output in outputs:
+            output.prepare()
+        yield
+    except BaseException:
+        with ExitStack() as stack:
+            for output in outputs:
+                stack.callback(output.discard)
+        raise
+
+
+def _is_merging(name: str) -> bool:
+    return name.endswith(_MERGING)
 
 
 def _facts(value: Any) -> dict[str, int | None]:
@@ -307,13 +422,3 @@ def _facts(value: Any) -> dict[str, int | None]:
     ):
         raise JsonError("facts are whole numbers or null, by name")
     return value
-
-
-@contextmanager
-def _as_sink_error(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SinkError(
-            f"{what}: {error}. Nothing is lost: once the cause is gone, do the same again"
-        ) from error

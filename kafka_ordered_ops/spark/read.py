@@ -1,4 +1,4 @@
-"""A plan as a DataFrame."""
+"""Plans as a DataFrame."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ import shutil
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from kafka_ordered_ops.core.errors import ConfigError, ReadError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.spark.columns import ORDER, SPARK_SCHEMA, SPARK_TIMESTAMP_MS_MAX
+from kafka_ordered_ops.spark.columns import (
+    MANY_ORDER,
+    ORDER,
+    SPARK_TIMESTAMP_MS_MAX,
+    STAGE_DDL,
+    WINDOW_NUMBER,
+)
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.files import spark_path
 from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.pieces import Piece, check_together, pieces_of
 from kafka_ordered_ops.spark.slices import Slice, sample_of, slices_of
-from kafka_ordered_ops.spark.stage import stage_window
+from kafka_ordered_ops.spark.stage import stage_windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,7 +47,7 @@ SLICE_OFFSETS_MIN: Final = 20_000
 #: What to cut for when the number of cores cannot be asked for: over Spark Connect.
 PARALLELISM_UNKNOWN: Final = 8
 
-#: A window of so many offsets at most is put in order by one task, without a look at it beforehand.
+#: So many offsets at most are put in order by one task, without a look at it beforehand.
 ONE_TASK_OFFSETS_MAX: Final = 200_000
 
 #: Samples that decide where the tasks' shares of the order begin: runs of offsets so far apart that the
@@ -54,7 +62,7 @@ _BUCKET_OFFSETS: Final = 2_000_000
 _BUCKET: Final = "_koo_bucket"
 
 #: Results that need no sorting again. What is derived from them may: it is a new DataFrame.
-_IN_ORDER: WeakSet[DataFrame] = WeakSet()
+_IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 
 #: Between registering a data source and loading it, no other thread may register one of the same name.
 _REGISTERING: Final = threading.Lock()
@@ -67,6 +75,17 @@ class Engine(StrEnum):
     STAGE = "stage"
 
 
+@dataclass(frozen=True)
+class InOrder:
+    """What is known of a DataFrame that is in order."""
+
+    #: The windows, in the order in which they lie in it.
+    window_ids: tuple[str, ...]
+    #: The same records, with `WINDOW_NUMBER`, dealt out to their tasks and still to be sorted there by
+    #: `MANY_ORDER`; None where they come from files.
+    dealt: DataFrame | None
+
+
 def read_window(
     spark: SparkSession,
     plan: WindowPlan,
@@ -77,12 +96,35 @@ def read_window(
     stage_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
-    """A DataFrame of exactly the plan's records.
+    """A DataFrame of exactly the plan's records: `read_windows` for one plan."""
+    return read_windows(
+        spark,
+        [plan],
+        settings,
+        ordered=ordered,
+        engine=engine,
+        stage_root=stage_root,
+        stall_timeout_s=stall_timeout_s,
+    )
+
+
+def read_windows(
+    spark: SparkSession,
+    plans: Sequence[WindowPlan],
+    settings: ClientSettings,
+    *,
+    ordered: bool = False,
+    engine: Engine | str = Engine.PYTHON,
+    stage_root: str | os.PathLike[str] | None = None,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> DataFrame:
+    """A DataFrame of exactly the plans' records, read from Kafka in one pass.
 
     Columns: ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp`` timestamp, ``timestamp_type``
     int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``
     array<struct<key: string, value: binary>> (null when there are none), ``late`` boolean (the record was
-    written after the window that its time belongs to had been planned), ``window_id`` string.
+    written after the window that its time belongs to had been planned), ``window_id`` string (the window
+    that takes the record).
 
     With the python engine the result is lazy, and every action reads Kafka again, the same records:
     ``persist()`` it for more than one. A task's error reaches the driver inside one of Spark's, by text;
@@ -90,19 +132,22 @@ def read_window(
 
     Args:
         spark: the session, classic or Connect. Executors need this package, and a way to the brokers.
-        plan: the window. One that is covered by others reads as empty.
+        plans: windows of one group and isolation, each once. One that is covered by others reads as empty.
         settings: how to reach the cluster; they travel inside the pickled reader and are shown nowhere.
-        ordered: in total order by (timestamp, topic, partition, offset), within each partition of the
-            DataFrame and over them. Without it, rows come as they are read.
+        ordered: window after window, as `plans` name them, and in each by (timestamp, topic, partition,
+            offset): a total order, within each partition of the DataFrame and over them. Without it, rows
+            come as they are read.
         engine: `Engine.PYTHON` reads with the executors. `Engine.STAGE` reads here and now, into files;
-            the window must fit this process's memory (`stage.HELD_BYTES_MAX`) when it is ordered.
+            the windows must fit this process's memory (`stage.HELD_BYTES_MAX`) when they are ordered. With the
+            settings of an `InMemoryKafka` both read here: no executor can reach it.
         stage_root: where the stage engine puts its files; executors must see the same folder, and it is
             left there, so that reading the same attempt again needs no Kafka. Without one a temporary
             folder is used, and removed at exit: for local sessions only.
         stall_timeout_s: how long a reader waits for any partition to move.
 
     Raises:
-        ConfigError: unknown engine; a stage root missing for a session that is not local.
+        ConfigError: unknown engine; no plan, or plans that cannot be read together, or that share offsets; a
+            stage root missing for a session that is not local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
         ReadError, HeldLimitError, BrokerError: from the stage engine, at once.
     """
@@ -112,21 +157,29 @@ def read_window(
     except ValueError:
         known = ", ".join(repr(known.value) for known in Engine)
         raise ConfigError(f"engine {engine!r} is unknown; there are {known}") from None
-    source = _Source(spark, plan, settings, stall_timeout_s)
+    if settings.memory_name is not None:
+        # Executors are other processes: they cannot see what lies in this one's memory.
+        engine = Engine.STAGE
+    check_together(plans)
+    source = _Source(spark, tuple(plans), settings, stall_timeout_s)
+    window_ids = tuple(plan.window_id for plan in plans)
     if engine is Engine.STAGE:
         frame = _read_staged(source, ordered=ordered, stage_root=stage_root)
+        in_order = InOrder(window_ids, None)
     elif ordered:
-        frame = _read_ordered(source)
+        dealt = _deal(source)
+        frame = dealt.sortWithinPartitions(*MANY_ORDER).drop(WINDOW_NUMBER)
+        in_order = InOrder(window_ids, dealt)
     else:
-        frame = _read_parallel(source)
+        return _read_parallel(source).drop(WINDOW_NUMBER)
     if ordered:
-        _IN_ORDER.add(frame)
+        _IN_ORDER[frame] = in_order
     return frame
 
 
-def is_in_order(frame: DataFrame) -> bool:
-    """Whether this very DataFrame is known to be in order: it is a result of `read_window`."""
-    return frame in _IN_ORDER
+def order_of(frame: DataFrame) -> InOrder | None:
+    """What is known of the order of this very DataFrame; None unless it is an ordered result of a read."""
+    return _IN_ORDER.get(frame)
 
 
 @dataclass(frozen=True)
@@ -134,19 +187,18 @@ class _Source:
     """What every way of reading needs."""
 
     spark: SparkSession
-    plan: WindowPlan
+    plans: tuple[WindowPlan, ...]
     settings: ClientSettings
     stall_timeout_s: float
 
     def load(self, slices: list[Slice]) -> DataFrame:
-        """The records of some slices of the plan, read by the executors."""
+        """The records of some slices of the plans, read by the executors."""
         from kafka_ordered_ops.spark.source import SOURCE_NAME, WindowRead, source_of
 
-        plan = self.plan
+        plan = self.plans[0]
         read = WindowRead(
             settings=self.settings,
             group=plan.group,
-            window_id=plan.window_id,
             isolation=plan.isolation,
             slices=tuple(slices),
             stall_timeout_s=self.stall_timeout_s,
@@ -157,6 +209,16 @@ class _Source:
         with _REGISTERING:
             self.spark.dataSource.register(source_of(read, name))
             return self.spark.read.format(name).load()
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """All that the plans take."""
+        return pieces_of(self.plans)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets that are."""
+        return sum(plan.offsets for plan in self.plans)
 
     @property
     def is_connect(self) -> bool:
@@ -173,50 +235,52 @@ class _Source:
 
 def _read_parallel(source: _Source) -> DataFrame:
     tasks = source.parallelism * TASKS_PER_CORE
-    return source.load(slices_of(source.plan, tasks=tasks, least_offsets=SLICE_OFFSETS_MIN))
+    return source.load(slices_of(source.pieces, tasks=tasks, least_offsets=SLICE_OFFSETS_MIN))
 
 
-def _read_ordered(source: _Source) -> DataFrame:
-    """Deals records out to tasks by edges known beforehand, then sorts in each: one reading of Kafka.
+def _deal(source: _Source) -> DataFrame:
+    """Deals records out to tasks by edges known beforehand, to be sorted in each: one reading of Kafka.
 
     A plain ``orderBy`` reads everything twice, once to find such edges.
     """
     frame = _read_parallel(source)
-    if source.plan.offsets <= ONE_TASK_OFFSETS_MAX:
-        return frame.repartition(1).sortWithinPartitions(*ORDER)
+    if source.offsets <= ONE_TASK_OFFSETS_MAX:
+        return frame.repartition(1)
     edges = _edges(source)
     dealt = frame.withColumn(_BUCKET, _bucket_of(edges)).repartitionById(len(edges) + 1, _BUCKET)
-    return dealt.sortWithinPartitions(*ORDER).drop(_BUCKET)
+    return dealt.drop(_BUCKET)
 
 
 def _edges(source: _Source) -> list[Any]:
     """Rows of the order's columns at which the tasks' shares begin; they decide balance, never order."""
-    offsets = source.plan.offsets
+    offsets = source.offsets
     buckets = max(source.parallelism, -(-offsets // _BUCKET_OFFSETS))
     runs = max(1, min(offsets // _SAMPLE_STEP_OFFSETS, buckets * _SAMPLE_RUNS_PER_BUCKET))
-    slices = sample_of(source.plan, runs=runs, run_offsets=_SAMPLE_RUN_OFFSETS)
-    rows = source.load(slices).selectExpr("unix_micros(timestamp)", *ORDER[1:]).collect()
+    slices = sample_of(source.pieces, runs=runs, run_offsets=_SAMPLE_RUN_OFFSETS)
+    columns = (WINDOW_NUMBER, "unix_micros(timestamp)", *ORDER[1:])
+    rows = source.load(slices).selectExpr(*columns).collect()
     samples = sorted(tuple(row) for row in rows)
     picked = (samples[len(samples) * n // buckets] for n in range(1, buckets) if samples)
     return sorted(set(picked))
 
 
 def _bucket_of(edges: list[Any]) -> Column:
-    """The number of edges at or below a record. All four columns count, or equal times share one task."""
+    """The number of edges at or below a record. All columns count, or equal times share one task."""
     from pyspark.sql import functions as f
 
-    record = f.struct(*ORDER)
+    record = f.struct(*MANY_ORDER)
     passed = (
         (
             record
             >= f.struct(
+                f.lit(window).cast("int").alias(WINDOW_NUMBER),
                 f.timestamp_micros(f.lit(micros)).alias("timestamp"),
                 f.lit(topic).alias("topic"),
                 f.lit(partition).cast("int").alias("partition"),
                 f.lit(offset).cast("bigint").alias("offset"),
             )
         ).cast("int")
-        for micros, topic, partition, offset in edges
+        for window, micros, topic, partition, offset in edges
     )
     return reduce(lambda sum_, one: sum_ + one, passed, f.lit(0))
 
@@ -224,35 +288,43 @@ def _bucket_of(edges: list[Any]) -> Column:
 def _read_staged(
     source: _Source, *, ordered: bool, stage_root: str | os.PathLike[str] | None
 ) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    spark, plan = source.spark, source.plan
-    if plan.content is PlanContent.COVERED:
-        return source.load([])
+    plans = [plan for plan in source.plans if plan.content is not PlanContent.COVERED]
+    if not plans:
+        return source.load([]).drop(WINDOW_NUMBER)
     root = _temporary_root(source) if stage_root is None else os.fspath(stage_root)
-    # Apart from the stages of `write_window`, which may be told the same root.
-    output = StagedOutput.of(
-        plan, f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
-    )
-    if not output.exists():
-        output = stage_window(
-            plan,
+    # Apart from the stages of `write_windows`, which may be told the same root.
+    root = f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
+    outputs = [StagedOutput.of(plan, root) for plan in plans]
+    missing = [plan for plan, one in zip(plans, outputs, strict=True) if not one.exists()]
+    if missing:
+        stage_windows(
+            missing,
             source.settings,
-            output.root,
+            root,
             ordered=ordered,
             stall_timeout_s=source.stall_timeout_s,
         )
-    output = output.as_found()
-    _check_greatest(output)
-    if ordered:
-        # Each file is one row group, which Spark does not split, and a union keeps the order of its parts.
-        # Given the folder, Spark would pack files into partitions by size.
-        files = sorted(str(path) for path in Path(output.stage_path).glob("part-*.parquet"))
-        frames = [spark.read.parquet(spark_path(file)) for file in files]
-        frame = reduce(lambda above, below: above.unionAll(below), frames)
-    else:
-        frame = spark.read.parquet(output.stage_uri)
-    return frame.withColumn("window_id", f.lit(plan.window_id)).select(*SPARK_SCHEMA.names)
+    frames: list[DataFrame] = []
+    for output in outputs:
+        _check_greatest(output.as_found())
+        frames += _staged_frames(source.spark, output, ordered=ordered)
+    return reduce(lambda above, below: above.unionAll(below), frames)
+
+
+def _staged_frames(
+    spark: SparkSession, output: StagedOutput, *, ordered: bool
+) -> Iterator[DataFrame]:
+    """The files of one window, in order."""
+    from pyspark.sql import functions as f
+
+    # Each file is one row group, which Spark does not split, and a union keeps the order of its parts.
+    # Given the folder, Spark would pack files into partitions by size.
+    files = sorted(str(path) for path in Path(output.stage_path).glob("part-*.parquet"))
+    paths = map(spark_path, files) if ordered else [output.stage_uri]
+    for path in paths:
+        # Without the schema Spark would start a job for each file, to look it up.
+        frame = spark.read.schema(STAGE_DDL).parquet(path)
+        yield frame.withColumn("window_id", f.lit(output.window_id))
 
 
 def _check_greatest(output: StagedOutput) -> None:

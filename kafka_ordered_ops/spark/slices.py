@@ -1,73 +1,63 @@
-"""A plan cut into pieces of work of about equal weight."""
+"""What is to be read, cut into pieces of work of about equal weight."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.plan import LateSteps, PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.types import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some offsets of one partition, and what decides which of their records are late."""
-
-    tp: TopicPartition
-    wanted: OffsetSet
-    late: LateSteps
-
+from kafka_ordered_ops.spark.pieces import Piece
 
 #: What one task reads: at most one piece of each partition.
 Slice = tuple[Piece, ...]
 
 
-def slices_of(plan: WindowPlan, *, tasks: int, least_offsets: int) -> list[Slice]:
-    """Cuts a plan into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
+def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> list[Slice]:
+    """Cuts pieces into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
 
     A large partition becomes several slices of its own. Small ones share a slice, so that a topic of a
-    thousand quiet partitions is no thousand tasks. An empty plan has no slices.
+    thousand quiet partitions is no thousand tasks. Without pieces there are no slices.
     """
-    weight = max(least_offsets, -(-plan.offsets // tasks), 1)
+    offsets = sum(piece.wanted.count for piece in pieces)
+    weight = max(least_offsets, -(-offsets // tasks), 1)
     slices: list[Slice] = []
     shared: list[Piece] = []
     room = weight
-    for part in plan:
-        if part.taken.count > weight:
-            slices.extend((piece,) for piece in _cut(part, -(-part.taken.count // weight)))
-        elif part.taken:
-            if part.taken.count > room:
+    for piece in pieces:
+        count = piece.wanted.count
+        if count > weight:
+            slices.extend((part,) for part in _cut(piece, -(-count // weight)))
+        else:
+            if count > room:
                 slices.append(tuple(shared))
                 shared, room = [], weight
-            shared.append(_piece(part, part.taken))
-            room -= part.taken.count
+            shared.append(piece)
+            room -= count
     if shared:
         slices.append(tuple(shared))
     return slices
 
 
-def sample_of(plan: WindowPlan, *, runs: int, run_offsets: int) -> list[Slice]:
-    """Short runs of offsets at even steps over the whole plan: one slice, to be read before the plan.
+def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Slice]:
+    """Short runs of offsets at even steps over all pieces: one slice, to be read before the others.
 
     A run is longer than one offset because an offset may hold no visible record.
     """
-    step = max(1, plan.offsets // runs)
-    before, pieces = 0, []
-    for part in plan:
+    step = max(1, sum(piece.wanted.count for piece in pieces) // runs)
+    before, samples = 0, []
+    for piece in pieces:
         # Steps run on over the partitions: many small ones are sampled as thinly as one large one.
-        ranks = range(-before % step, part.taken.count, step)
-        places = _OffsetsByRank(part.taken)
-        before += part.taken.count
+        ranks = range(-before % step, piece.wanted.count, step)
+        places = _OffsetsByRank(piece.wanted)
+        before += piece.wanted.count
         if ranks:
             found = OffsetSet.from_ranges(
                 (start, start + run_offsets) for start in map(places.offset_at, ranks)
             )
-            pieces.append(_piece(part, found & part.taken))
-    return [tuple(pieces)] if pieces else []
+            samples.append(piece.narrowed(found & piece.wanted))
+    return [tuple(samples)] if samples else []
 
 
 class _OffsetsByRank:
@@ -92,12 +82,8 @@ class _OffsetsByRank:
         return OffsetSet(bounds.ravel())
 
 
-def _cut(part: PartitionPlan, pieces: int) -> Iterator[Piece]:
-    places = _OffsetsByRank(part.taken)
-    ranks = [part.taken.count * n // pieces for n in range(pieces + 1)]
+def _cut(piece: Piece, parts: int) -> Iterator[Piece]:
+    places = _OffsetsByRank(piece.wanted)
+    ranks = [piece.wanted.count * n // parts for n in range(parts + 1)]
     for first, end in pairwise(ranks):
-        yield _piece(part, places.between(first, end))
-
-
-def _piece(part: PartitionPlan, wanted: OffsetSet) -> Piece:
-    return Piece(part.tp, wanted, part.late.from_offset(wanted.first))
+        yield piece.narrowed(places.between(first, end))

@@ -1,7 +1,7 @@
-"""The Python data source behind `read_window`: each task reads its slice of the plan from Kafka.
+"""The Python data source behind `read_windows`: each task reads its slice of the plans from Kafka.
 
 Spark shows a data source's options in ``explain``, in its web pages and in its event log, so neither the
-plan nor the settings travel there: the class that is registered is made for one read and carries them, and
+plans nor the settings travel there: the class that is registered is made for one read and carries them, and
 Spark ships it, pickled, to the worker that plans the read. That worker deals the slices out to the tasks
 and keeps the rest: a task gets the settings and its own slice, not the other million ranges.
 """
@@ -20,21 +20,18 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S, RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.columns import (
-    offsets_of,
+    STAGE_DDL,
+    WINDOW_NUMBER,
+    judged,
     partition_of,
-    timestamps_ms_of,
     to_spark,
-    with_late,
 )
 from kafka_ordered_ops.spark.slices import Slice
 
 SOURCE_NAME: Final = "kafka_window"
 
-#: What a window is in Spark; every column of `to_spark`'s batches, in its order.
-SPARK_DDL: Final = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, "
-    "value binary, headers array<struct<key: string, value: binary>>, late boolean, window_id string"
-)
+#: Every column of `to_spark`'s batches, in its order.
+SOURCE_DDL: Final = f"{STAGE_DDL}, window_id string, {WINDOW_NUMBER} int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,6 @@ class WindowRead:
 
     settings: ClientSettings
     group: str
-    window_id: str
     isolation: Isolation
     slices: tuple[Slice, ...]
     stall_timeout_s: float = STALL_TIMEOUT_S
@@ -64,7 +60,7 @@ class KafkaWindowReader(DataSourceReader):
         self._read = read
 
     def partitions(self) -> list[SliceOfWindow]:
-        """The slices. An empty window has one empty slice: Spark would make up one without content."""
+        """The slices. Empty windows have one empty slice: Spark would make up one without content."""
         return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -72,7 +68,7 @@ class KafkaWindowReader(DataSourceReader):
         pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
         if not pieces:
             return
-        late = {piece.tp: piece.late for piece in pieces}
+        by_partition = {piece.tp: piece for piece in pieces}
         wanted = {piece.tp: piece.wanted for piece in pieces}
         read = self._read
         with RangeReader(
@@ -80,11 +76,9 @@ class KafkaWindowReader(DataSourceReader):
         ) as reader:
             for batch in reader.batches():
                 if batch.num_rows:
-                    steps = late[partition_of(batch)]
-                    judged = with_late(
-                        batch, steps.mask(offsets_of(batch), timestamps_ms_of(batch))
-                    )
-                    yield to_spark(judged, read.window_id)
+                    piece = by_partition[partition_of(batch)]
+                    stage, owners = judged(batch, piece)
+                    yield to_spark(stage, piece, owners)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles the reader for the tasks, and each task gets its slice separately.
@@ -107,7 +101,7 @@ class KafkaWindowSource(DataSource):
 
     def schema(self) -> str:
         """The columns, as DDL."""
-        return SPARK_DDL
+        return SOURCE_DDL
 
     def reader(self, schema: StructType) -> KafkaWindowReader:
         """The reader, which takes the read over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,8 +14,8 @@ from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
-from kafka_ordered_ops.spark.output import Facts, StagedOutput
-from kafka_ordered_ops.spark.read import is_in_order
+from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
+from kafka_ordered_ops.spark.read import order_of
 from kafka_ordered_ops.spark.stage import check_has_output
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def write_window(
 
     Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
     the same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
-    the folder's name carries: ``<path>/window_id=<safe id>/``.
+    the folder's name carries: ``<path>/window_id=<safe id>/``. The plan may be a part of a split window: see
+    `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
     `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers``. They are counted in
@@ -62,36 +63,46 @@ def write_window(
     check_has_output(plan)
     started = time.monotonic()
     output = StagedOutput.of(plan, path)
-    output.prepare()
-    try:
-        facts = _run(df.drop("window_id"), output, plan, sort=ordered and not is_in_order(df))
+    with staged_or_gone([output]):
+        known = order_of(df)
+        in_order = known is not None and known.window_ids == (plan.window_id,)
+        facts = _run(df.drop("window_id"), output, plan, sort=ordered and not in_order)
         elapsed_ms = round((time.monotonic() - started) * 1000)
         return output.seal({**facts, **_files(output, facts), "elapsed_ms": elapsed_ms})
-    except BaseException:
-        output.discard()
-        raise
 
 
 def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -> Facts:
     from pyspark.sql import Observation
 
     observation = Observation()
+    with (
+        job_errors([plan], output.stage_path),
+        timestamp_type(df.sparkSession),
+        _sorted(df, sort=sort) as rows,
+    ):
+        # Observed last: what lies below a sort may run more than once.
+        observed = rows.observe(observation, *_counts(df, plan))
+        observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
+    return {name: None if value is None else int(value) for name, value in observation.get.items()}
+
+
+@contextmanager
+def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
+    """What a failed Spark job raises, as an error of this package: a task's own by its name, else `SinkError`."""
     try:
-        with _sorted(df, sort=sort) as rows, _timestamp_type(df.sparkSession):
-            # Observed last: what lies below a sort may run more than once.
-            observed = rows.observe(observation, *_counts(df, plan))
-            observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
+        yield
     except Exception as error:
         # Of Spark's own kinds or py4j's, which Connect does not have.
         named = named_error(error)
         if named is not None:
             raise named from error
+        first = plans[0]
+        more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
         raise SinkError(
-            f"the Spark job that writes window {plan.window_id} of group {plan.group} to {output.stage_path} "
-            f"failed: {_first_line(error)}. Nothing was committed: run the same window again",
-            window_id=plan.window_id,
+            f"the Spark job that writes window {first.window_id}{more} of group {first.group} to {path} failed: "
+            f"{_first_line(error)}. Nothing was committed: run the same again",
+            window_id=first.window_id,
         ) from error
-    return {name: None if value is None else int(value) for name, value in observation.get.items()}
 
 
 @contextmanager
@@ -99,17 +110,35 @@ def _sorted(df: DataFrame, *, sort: bool) -> Iterator[DataFrame]:
     if not sort or not set(ORDER) <= set(df.columns):
         yield df
         return
-    # Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with
-    # it whatever the user's job does.
-    kept = df.persist()
-    try:
-        yield kept.orderBy(*ORDER)
-    finally:
-        kept.unpersist()
+    with kept(df):
+        yield df.orderBy(*ORDER)
 
 
 @contextmanager
-def _timestamp_type(spark: SparkSession) -> Iterator[None]:
+def kept(df: DataFrame) -> Iterator[None]:
+    """Has `df` computed once only, and kept by the executors in the block; what the user keeps stays kept.
+
+    Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with it
+    whatever the user's job does.
+    """
+    if is_kept(df):
+        yield
+        return
+    df.persist()
+    try:
+        yield
+    finally:
+        df.unpersist()
+
+
+def is_kept(df: DataFrame) -> bool:
+    """Whether the user has told Spark to keep what `df` computes."""
+    return df.storageLevel.useMemory or df.storageLevel.useDisk
+
+
+@contextmanager
+def timestamp_type(spark: SparkSession) -> Iterator[None]:
+    """Has Spark write times as microseconds with a zone in the block."""
     # A write takes this from the session only; there is no option for it.
     key, value = _TIMESTAMP_TYPE
     before = spark.conf.get(key, None)
@@ -133,7 +162,7 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    if set(ORDER) <= set(df.columns) and 0 < len(plan.partitions) <= _HEADS_MAX:
+    if set(ORDER) <= set(df.columns) and len(plan.partitions) <= _HEADS_MAX:
         counts.append(f.count_if(_is_straggler(plan)).alias("stragglers"))
     return counts
 
@@ -142,6 +171,9 @@ def _is_straggler(plan: WindowPlan) -> Column:
     """Whether a record lies behind the first one stamped at or after the cutoff, in its partition."""
     from pyspark.sql import functions as f
 
+    if not plan.partitions:
+        # A map of nothing has no types to be asked by.
+        return f.lit(False)
     heads = [
         column
         for part in plan

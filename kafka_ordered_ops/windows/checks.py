@@ -10,10 +10,10 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
-from kafka_ordered_ops.core.offset_map import is_offset_map
+from kafka_ordered_ops.core.ledger_rules import is_own_commit
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.types import PlanContent, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.offsets import CommittedOffset
 
@@ -51,16 +51,24 @@ def check_committable(group: str, plan: WindowPlan) -> None:
 
 
 def commits_of_others(committed: Committed) -> dict[TopicPartition, int]:
-    """The committed offsets that this package did not write: theirs carry no map of ours.
+    """The committed offsets that this package did not write: theirs carry no map of ours with this base.
 
     Ours are left out whatever they say: another try may have committed since the ledger was read, and its
-    offsets would differ from what was read there.
+    offsets would differ from what was read there. A program that sets an offset back and hands our metadata
+    on leaves a map whose base is another.
     """
     return {
         tp: found.offset
         for tp, found in committed.items()
-        if found is not None and not is_offset_map(found.metadata)
+        if found is not None and not is_own_commit(found)
     }
+
+
+def present(view: GroupView | None) -> GroupView:
+    """The view after a decision that always finds or makes a record."""
+    if view is None:
+        raise AssertionError("this decision always finds or makes a record")
+    return view
 
 
 def covering(window: Window, records: Iterable[WindowRecord]) -> WindowRecord | None:
@@ -69,7 +77,8 @@ def covering(window: Window, records: Iterable[WindowRecord]) -> WindowRecord | 
         record
         for record in records
         if record.status.is_done
-        and record.plan.taken
+        and record.pruned is None
+        and record.plan.content is not PlanContent.COVERED
         and record.plan.window.times == window.times
         and (record.plan.window.topics, record.plan.window.exclude)
         == (window.topics, window.exclude)

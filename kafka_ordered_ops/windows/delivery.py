@@ -10,6 +10,7 @@ from kafka_ordered_ops.core.errors import WindowSupersededError
 from kafka_ordered_ops.core.group_state import WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.windows.checks import check_committable
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows.service import OrderedWindows
@@ -54,6 +55,9 @@ def deliver(
     windows: OrderedWindows, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
+    for plan in plans:
+        # Before a job runs for nothing.
+        check_committable(windows.group, plan)
     # Of a covered window others deliver what it asks for: no sink ever sees it.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         windows.commit_many(covered)

@@ -14,10 +14,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group_state import GroupState, GroupView
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, prune, to_prune
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.ledger import Ledger
-from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import partitions_of
 from kafka_ordered_ops.windows.checks import Committed, commits_of_others
 
@@ -29,15 +26,13 @@ class Keeper:
 
     def __init__(
         self,
-        settings: ClientSettings,
         group: str,
-        lookup: Lookup,
-        ledger: Ledger,
+        lookup: LookupDoor,
+        ledger: LedgerDoor,
         *,
         lookup_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._settings = settings
         self._group = group
         self._lookup = lookup
         self._ledger = ledger
@@ -49,8 +44,8 @@ class Keeper:
         state = known_state(self._ledger.read(self._group))
         logs = self._logs(state)
         if dry_run:
-            committed = read_committed_offsets(
-                self._settings, self._group, sorted(logs), timeout_s=self._lookup_timeout_s
+            committed = self._ledger.committed_offsets(
+                self._group, sorted(logs), timeout_s=self._lookup_timeout_s
             )
             view = self._ledger.read(self._group, everything=True)
             return adoption.adopt(view, commits_of_others(committed), logs)[1]

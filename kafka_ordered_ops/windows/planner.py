@@ -33,6 +33,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import (
     OnCovered,
@@ -42,10 +43,7 @@ from kafka_ordered_ops.core.types import (
     WindowStatus,
 )
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka.ledger import Ledger
-from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import (
     Survey,
     Surveyor,
@@ -70,34 +68,6 @@ _DRAFTS_MAX: Final = 50
 _CLAIM_LOOK_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a plan does when others stand in its way.
-
-    Args:
-        on_covered: other windows have taken everything that it asks for.
-        on_open_claim: open windows may hold records that it asks for.
-        claim_age: take_over abandons planned windows that no try has touched for longer than this. Written
-            ones are left: their output is complete and waits for its commit.
-        claim_wait: wait gives up after this long.
-        redefine: whether the window's mode, isolation and topics become the group's.
-    """
-
-    on_covered: OnCovered = OnCovered.SKIP
-    on_open_claim: OnOpenClaim = OnOpenClaim.STEP_AROUND
-    claim_age: timedelta = timedelta(days=1)
-    claim_wait: timedelta = timedelta(hours=1)
-    redefine: bool = False
-
-    def __post_init__(self) -> None:
-        if self.claim_age <= timedelta(0) or self.claim_wait < timedelta(0):
-            raise ConfigError(
-                f"claim_age {self.claim_age} and claim_wait {self.claim_wait} are spans of time"
-            )
-        object.__setattr__(self, "on_covered", OnCovered(self.on_covered))
-        object.__setattr__(self, "on_open_claim", OnOpenClaim(self.on_open_claim))
-
-
 @dataclass
 class _Request:
     """The windows still to be planned, and what was found on the way."""
@@ -113,17 +83,15 @@ class Planner:
 
     def __init__(
         self,
-        settings: ClientSettings,
         group: str,
-        lookup: Lookup,
-        ledger: Ledger,
+        lookup: LookupDoor,
+        ledger: LedgerDoor,
         surveyor: Surveyor,
         *,
         lookup_timeout_s: float,
         run_id: str | None,
         clock: Callable[[], float],
     ) -> None:
-        self._settings = settings
         self._group = group
         self._lookup = lookup
         self._ledger = ledger
@@ -132,17 +100,22 @@ class Planner:
         self._run_id = run_id
         self._clock = clock
 
-    def preview(self, windows: Mapping[str, Window]) -> list[WindowPlan]:
+    def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
         """The plans that `plan` would make now, nothing written; by window id."""
         self._check(windows)
         view = self._ledger.read(self._group, list(windows))
         existing = {name: existing_window(view, name) for name in windows}
         fresh = {name: window for name, window in windows.items() if existing[name] is None}
-        plans = {name: record.plan for name, record in existing.items() if record is not None}
+        plans = {
+            # A preview is no try: it must not be able to commit.
+            name: replace(record.plan, claim_id="")
+            for name, record in existing.items()
+            if record is not None
+        }
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
         if fresh:
-            _, view, wish = self._draft(fresh, Policy(), ())
+            _, view, wish = self._draft(fresh, replace(policy, on_covered=OnCovered.SKIP), ())
             built = claiming.build_plans(view, wish)
             if built is None:
                 raise AssertionError("a draft suffices for the view that it was made from")
@@ -242,7 +215,15 @@ class Planner:
         for window in windows.values():
             check_cutoff(window, now_ms)
         kinds = {
-            (one.topics, one.exclude, one.isolation, one.lateness_ms, one.on_data_loss, one.mode)
+            (
+                one.topics,
+                one.exclude,
+                one.isolation,
+                one.start,
+                one.lateness_ms,
+                one.on_data_loss,
+                one.mode,
+            )
             for one in windows.values()
         }
         if len(kinds) != 1:
@@ -268,7 +249,7 @@ class Planner:
         policy = request.policy
         if policy.on_open_claim is OnOpenClaim.STEP_AROUND:
             return False
-        in_the_way = _in_the_way(view, fresh)
+        in_the_way = _in_the_way(view, fresh, request)
         if not in_the_way:
             return False
         if policy.on_open_claim is OnOpenClaim.TAKE_OVER:
@@ -306,17 +287,21 @@ class Planner:
             def decide(view: GroupView) -> decisions.Outcome:
                 found = known_window(view, one.plan.window_id)
                 # Somebody may have come back to it.
-                return decisions.abandon(view, one.plan.window_id) if found == one else found
+                if found != one:
+                    return found
+                return decisions.abandon(view, one.plan.window_id, keep_origins=True)
 
             return decide
 
         names = [record.plan.window_id for record in stale]
-        self._ledger.update(
+        after = self._ledger.update(
             self._group,
             lambda view, _: decisions.in_turn(view, [give_up(one) for one in stale]),
             wanted=names,
         )
         for record in stale:
+            if after is None or known_window(after, record.plan.window_id).status.is_open:
+                continue
             age = duration_text(now_ms - record.touched_at_ms)
             note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
             _log.warning("group %s: %s", self._group, note)
@@ -328,8 +313,8 @@ class Planner:
     ) -> tuple[Survey, GroupView, ClaimWish]:
         windows = list(fresh.values())
         topics = select_topics(self._lookup, windows[0])
-        committed = read_committed_offsets(
-            self._settings, self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
+        committed = self._ledger.committed_offsets(
+            self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
         # After the offsets, never before: a commit of another try in between would look like one that
         # the ledger has lost.
@@ -365,11 +350,16 @@ class Planner:
             survey, _, wish = self._draft(fresh, request.policy, request.notes)
             partitions = [draft.facts.tp for draft in survey.drafts]
 
+        strict = request.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL)
+
         def decide(view: GroupView, committed: Committed) -> decisions.Outcome:
             steps = list(again)
             if wish is not None:
                 if view.state is not None:
                     check_foreign(view.state, commits_of_others(committed))
+                # Claimed since the group was looked at: look again.
+                if strict and _in_the_way(view, fresh, request):
+                    return None
                 steps.insert(0, lambda now: claiming.claim(now, wish))
             return decisions.in_turn(view, steps)
 
@@ -405,7 +395,15 @@ class Planner:
         for record in open_.values():
             self.check_topics(record.plan)
         starts = self._lookup.log_starts(
-            sorted({part.tp for record in open_.values() for part in record.plan})
+            # A written window needs its records no more: nor that its topics are still there.
+            sorted(
+                {
+                    part.tp
+                    for record in open_.values()
+                    if record.status is WindowStatus.PLANNED
+                    for part in record.plan
+                }
+            )
         )
         now_ms = self._now_ms()
 
@@ -422,10 +420,13 @@ class Planner:
         return [taking_up(name) for name in open_]
 
 
-def _in_the_way(view: GroupView, fresh: Mapping[str, Window]) -> list[WindowRecord]:
-    """Open windows whose times meet those of a window to be planned."""
+def _in_the_way(
+    view: GroupView, fresh: Mapping[str, Window], request: _Request
+) -> list[WindowRecord]:
+    """Open windows whose times meet those of a window to be planned, but for those of this very call."""
     return [
         record
         for record in view.open_windows()
-        if any(record.plan.window.times.meets(window.times) for window in fresh.values())
+        if record.plan.window_id not in request.windows
+        and any(record.plan.window.times.meets(window.times) for window in fresh.values())
     ]

@@ -26,16 +26,24 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.liveness import Liveness
 from kafka_ordered_ops.core.parts import shares
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.types import OnForeignCommit
 from kafka_ordered_ops.core.window import Window, check_window_id, default_window_id
-from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision, Ledger
+from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
+from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
-from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
-from kafka_ordered_ops.windows.checks import Committed, check_committable, commits_of_others
+from kafka_ordered_ops.windows.checks import (
+    Committed,
+    check_committable,
+    commits_of_others,
+    present,
+)
 from kafka_ordered_ops.windows.delivery import (
     Delivery,
     Reopen,
@@ -45,7 +53,8 @@ from kafka_ordered_ops.windows.delivery import (
     deliver,
 )
 from kafka_ordered_ops.windows.keeping import Keeper
-from kafka_ordered_ops.windows.planner import Planner, Policy
+from kafka_ordered_ops.windows.live import check_live
+from kafka_ordered_ops.windows.planner import Planner
 
 #: A read whose position stands still for this long is over.
 STALL_TIMEOUT_S: Final = 60.0
@@ -92,10 +101,9 @@ class OrderedWindows:
         self.group = group
         self._clock = clock
         self._on_foreign_commit = OnForeignCommit(on_foreign_commit)
-        self._lookup = Lookup(settings, timeout_s=lookup_timeout_s)
-        self._ledger = Ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
+        self._lookup = open_lookup(settings, timeout_s=lookup_timeout_s)
+        self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
         self._planner = Planner(
-            settings,
             group,
             self._lookup,
             self._ledger,
@@ -107,7 +115,6 @@ class OrderedWindows:
             clock=clock,
         )
         self._keeper = Keeper(
-            settings,
             group,
             self._lookup,
             self._ledger,
@@ -133,12 +140,17 @@ class OrderedWindows:
 
     # --- planning -------------------------------------------------------------------------------
 
-    def preview(self, window: Window, window_id: str | None = None) -> WindowPlan:
+    def preview(
+        self,
+        window: Window,
+        window_id: str | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> WindowPlan:
         """The plan that `plan` would make now; nothing is written, and no ledger is made.
 
         Raises what `plan` raises, but for the group's live members.
         """
-        return self._planner.preview({self._window_id(window, window_id): window})[0]
+        return self._planner.preview({self._window_id(window, window_id): window}, policy)[0]
 
     def plan(
         self,
@@ -292,13 +304,20 @@ class OrderedWindows:
         return committed_plans if staged is None else self.publish_many(committed_plans, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
-        """Makes a committed window's output visible, and writes that down."""
+        """Makes a committed window's output visible, and writes that down.
+
+        Raises:
+            ConfigError: the window is not committed yet.
+            WindowSupersededError: another claim owns the window.
+        """
         return self.publish_many([plan], [staged])[0]
 
     def write_down_many(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> builtins.list[WindowPlan]:
         """`write_down` for several windows in one transaction; those that are done stay as they are."""
+        for plan in plans:
+            check_committable(self.group, plan)
         now_ms = self._now_ms()
         steps = [
             partial(write_down, plan=plan, result=result, now_ms=now_ms)
@@ -314,6 +333,11 @@ class OrderedWindows:
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
         """`publish` for several windows; one transaction writes it down."""
+        # Before anything is visible, and again, inside the fence, when it is written down.
+        view = self._ledger.read(self.group, [plan.window_id for plan in plans])
+        for plan in plans:
+            check_committable(self.group, plan)
+            decisions.publishable(view, plan)
         for one in staged:
             one.publish()
         steps = [
@@ -336,7 +360,7 @@ class OrderedWindows:
             wanted=[window_id],
             pace=COMMITTING,
         )
-        return known_window(_present(after), window_id)
+        return known_window(present(after), window_id)
 
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
         """Brings a window from wherever it stands to published.
@@ -401,6 +425,33 @@ class OrderedWindows:
         """
         return gaps_of(self._ledger.read(self.group))
 
+    def live(
+        self,
+        window: Window,
+        *,
+        grace: timedelta | None = None,
+        before: Liveness | None = None,
+    ) -> Liveness:
+        """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
+
+        Live: a record stamped at or after the cutoff (and the allowed lateness) is there. Idle: there is
+        none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
+        What was read for the answer `before` is not read again. Changes nothing.
+
+        Raises:
+            UnknownTopicError, BrokerError, ReadError, LedgerError
+        """
+        return check_live(
+            self._lookup,
+            self.settings,
+            self.group,
+            window,
+            grace=grace,
+            now_ms=self._now_ms(),
+            view=self._ledger.read(self.group),
+            before=before,
+        )
+
     # --- keeping ---------------------------------------------------------------------------------
 
     def adopt(self, *, dry_run: bool = False) -> Adoption:
@@ -437,11 +488,12 @@ class OrderedWindows:
 
     def _update(self, plans: Sequence[WindowPlan], decide: Decision) -> builtins.list[WindowRecord]:
         names = [plan.window_id for plan in plans]
-        after = _present(self._ledger.update(self.group, decide, wanted=names, pace=COMMITTING))
-        return [known_window(after, name) for name in names]
-
-
-def _present(view: GroupView | None) -> GroupView:
-    if view is None:
-        raise AssertionError("this decision always finds or makes a record")
-    return view
+        after = self._ledger.update(
+            self.group,
+            decide,
+            wanted=names,
+            # By their offsets a ledger that was lost is told from one that never was.
+            partitions=[part.tp for plan in plans for part in plan],
+            pace=COMMITTING,
+        )
+        return [known_window(present(after), name) for name in names]

@@ -1,0 +1,29 @@
+"""Waits until all before the cutoff is written, then plans: python is_it_time.py BOOTSTRAP TOPIC."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+from kafka_ordered_ops import Earliest, Liveness, OrderedWindows, Window
+from kafka_ordered_ops.windows.live import wait_live
+
+bootstrap, topic = sys.argv[1:3]
+hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+window = Window([topic], cutoff=hour, start=Earliest())
+settings, group = {"bootstrap.servers": bootstrap}, f"{topic}-live"
+
+# [start live]
+with OrderedWindows(settings, group) as windows:
+
+    def look(before: Liveness | None = None) -> Liveness:
+        """One look; what an earlier one has read is not read again."""
+        return windows.live(window, grace=timedelta(minutes=5), before=before)
+
+    answer = look()
+    print(answer)  # such as: 4 of 4 partitions live
+    for one in answer.partitions:
+        print(one.tp, one.state, one.verdict)
+
+    answer = wait_live(look, timeout_s=1_800)
+    if answer.is_live:
+        plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
+# [end live]

@@ -1,0 +1,32 @@
+"""Taking over what somebody else did to a group, and pruning: python upkeep.py BOOTSTRAP TOPIC."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import Consumer, TopicPartition
+
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+
+bootstrap, topic = sys.argv[1:3]
+hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-upkeep")
+plan = windows.plan(Window([topic], cutoff=hour, start=Earliest()), window_id="first")
+windows.commit(plan)
+
+# What `kafka-consumer-groups.sh --reset-offsets` does as well.
+other = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+other.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+other.close()
+
+# [start adopt]
+adoption = windows.adopt(dry_run=True)
+for one in adoption.moved:
+    print(one.tp, one.cause, one.base_before, "->", one.base_after)
+print("rewound:", adoption.rewound)
+windows.adopt()
+# [end adopt]
+
+# [start prune]
+print("pruned:", windows.prune(timedelta(days=90)))
+# [end prune]
+windows.close()

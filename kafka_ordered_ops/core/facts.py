@@ -1,0 +1,175 @@
+"""What a cluster says, as values that no client library knows; and the rules for what it is asked.
+
+Whoever stands behind the questions, a real cluster or a model of one, answers with these, and refuses in the
+same words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError, GroupInUseError, UnknownTopicError
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: How a topic is asked for by pattern: as in the Java client and librdkafka, a leading ``^``.
+PATTERN_MARK: Final = "^"
+#: Kafka's own topics, and this package's ledger: no pattern matches them.
+INTERNAL_PREFIX: Final = "__"
+
+#: How client settings name an `InMemoryKafka` of this process: ``bootstrap.servers = memory:<name>``.
+MEMORY_SCHEME: Final = "memory:"
+#: Digits alone would be the port of a broker on a host called "memory".
+_MEMORY_NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]*")
+
+#: Names offered when one is unknown.
+CLOSE_MATCHES_MAX: Final = 3
+#: Topics named in one error.
+TOPICS_NAMED_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the cluster describes it."""
+
+    name: str
+    #: Tells a topic from one of the same name that was deleted before it (Kafka's base64 form).
+    topic_id: str
+    #: Partition numbers, rising.
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group has stored for a partition: the next offset to read, and UTF-8 text beside it."""
+
+    offset: int
+    metadata: bytes = b""
+
+
+#: What a group has stored for each partition that was asked about; None: nothing.
+CommittedOffsets = Mapping[TopicPartition, CommittedOffset | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanBatch:
+    """Offsets and timestamps of some wanted records of one partition, in offset order.
+
+    Empty when only the position moved: over markers, aborted records, a hole.
+    """
+
+    tp: TopicPartition
+    #: int64, rising
+    offsets: Int64Array
+    #: int64, as long as `offsets`; in any order, negative ones are data
+    timestamps_ms: Int64Array
+    #: Everything wanted below this offset has been handed out.
+    position: int
+
+
+def is_memory_name(name: str) -> bool:
+    """Whether an `InMemoryKafka` can have this name."""
+    return _MEMORY_NAME.fullmatch(name) is not None
+
+
+def memory_name(bootstrap_servers: str) -> str | None:
+    """The name of the `InMemoryKafka` that is meant; None where real brokers are."""
+    name = bootstrap_servers.removeprefix(MEMORY_SCHEME)
+    return name if name != bootstrap_servers and is_memory_name(name) else None
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a topic is asked for by pattern rather than by name."""
+    return name.startswith(PATTERN_MARK)
+
+
+def matching_topics(
+    patterns: Iterable[str], exclude: Iterable[str], listed: Collection[str]
+) -> list[str]:
+    """Of the topics that a cluster lists, those that names and patterns select, less the excluded, sorted.
+
+    A name that begins with ``^`` is a regular expression (Python's) for the whole name. Patterns never
+    match internal topics, whose names begin with ``__``; a plain name may.
+
+    Raises:
+        UnknownTopicError: a plain name does not exist, or nothing is left.
+        ConfigError: a pattern is no regular expression.
+    """
+    asked = list(patterns)
+    unknown = [name for name in asked if not is_pattern(name) and name not in listed]
+    if unknown:
+        raise unknown_topics(unknown, listed)
+    excluded = _selected(exclude, listed)
+    found = sorted(_selected(asked, listed) - excluded)
+    if not found:
+        raise UnknownTopicError(
+            f"no topic matches {', '.join(asked) or 'an empty selection'}"
+            f"{f' once {len(excluded)} are excluded' if excluded else ''}: patterns must match the "
+            f"whole name and never match internal topics ({INTERNAL_PREFIX}*); topics that this "
+            "principal may not describe are not seen",
+            topics=tuple(asked),
+        )
+    return found
+
+
+def unknown_topics(names: Sequence[str], listed: Iterable[str]) -> UnknownTopicError:
+    """The error for topics that do not exist, with the names nearest to them."""
+    known = sorted(listed)
+    shown = []
+    for name in names[:TOPICS_NAMED_MAX]:
+        close = difflib.get_close_matches(name, known, n=CLOSE_MATCHES_MAX)
+        shown.append(f"{name} (nearest: {', '.join(close)})" if close else name)
+    more = len(names) - len(shown)
+    return UnknownTopicError(
+        f"unknown topics: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}. Nothing was "
+        "created by asking; check the names, and that this principal may DESCRIBE them",
+        topics=tuple(names),
+    )
+
+
+def check_partitions_exist(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, TopicFacts]
+) -> None:
+    """Raises `UnknownTopicError` for partitions that their topics, which exist, do not have."""
+    absent = [tp for tp in partitions if tp.partition not in topics[tp.topic].partitions]
+    if absent:
+        raise UnknownTopicError(
+            f"unknown partitions: {', '.join(map(str, absent[:TOPICS_NAMED_MAX]))}; the topic has "
+            f"{len(topics[absent[0].topic].partitions)} partitions, numbered from 0",
+            topics=tuple(sorted({tp.topic for tp in absent})),
+        )
+
+
+def check_group_empty(group: str, members: Sequence[str]) -> None:
+    """Raises `GroupInUseError` when a group has members: a window's commit would pass over their heads."""
+    if members:
+        raise GroupInUseError(
+            f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
+            "a group of their own. Stop the members, or use another group",
+            group=group,
+            members=members,
+        )
+
+
+def _selected(names: Iterable[str], listed: Collection[str]) -> set[str]:
+    selected: set[str] = set()
+    for name in names:
+        if not is_pattern(name):
+            selected.add(name)
+            continue
+        try:
+            whole = re.compile(name)
+        except re.error as error:
+            raise ConfigError(
+                f"topic pattern {name!r} is no regular expression: {error}"
+            ) from error
+        selected.update(
+            topic
+            for topic in listed
+            if not topic.startswith(INTERNAL_PREFIX) and whole.fullmatch(topic)
+        )
+    return selected

@@ -1,0 +1,386 @@
+"""What the brokers of one cluster hold: topics with their logs, transactions, groups with their offsets.
+
+One lock guards all of it. A change wakes whoever waits for one: for records, for a transaction's end.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
+from kafka_ordered_ops.core.facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    TopicFacts,
+    check_partitions_exist,
+    unknown_topics,
+)
+from kafka_ordered_ops.core.records import LOG_APPEND_TIME
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.testing.log import (
+    SEGMENT_MS,
+    Entry,
+    Headers,
+    Message,
+    PartitionLog,
+    TransactionFate,
+    TransactionState,
+)
+
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+#: Kafka's default for ``message.timestamp.after.max.ms``: a record stamped further ahead is refused.
+TIMESTAMP_AFTER_MAX_MS: Final = 3_600_000
+
+
+@dataclass
+class Topic:
+    """A topic; one of the same name made later is another one."""
+
+    name: str
+    topic_id: str
+    config: Mapping[str, str]
+    logs: list[PartitionLog]
+
+    def grow_to(self, partitions: int) -> None:
+        """Adds empty partitions."""
+        segment_ms = int(self.config.get("segment.ms", SEGMENT_MS))
+        self.logs += [PartitionLog(segment_ms) for _ in range(partitions - len(self.logs))]
+
+    @property
+    def facts(self) -> TopicFacts:
+        """The topic as the cluster describes it."""
+        return TopicFacts(self.name, self.topic_id, tuple(range(len(self.logs))))
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the newest record of a key is all that need be kept."""
+        return "compact" in self.config.get("cleanup.policy", "delete").split(",")
+
+
+@dataclass
+class Group:
+    """A consumer group."""
+
+    committed: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    #: Offsets of transactions that are open, the oldest first.
+    pending: dict[TransactionFate, dict[TopicPartition, CommittedOffset]] = field(
+        default_factory=dict
+    )
+    #: Descriptions of live members, by member id.
+    members: dict[str, str] = field(default_factory=dict)
+    #: One change of the group's state at a time; and how many were begun, by which one is overtaken.
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    epoch: int = 0
+
+
+#: Runs between the read and the write of a change of a group's state.
+BeforeCommit = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswers:
+    """What becomes of commits whose answers are lost."""
+
+    #: Whether the commit arrived.
+    stored: bool
+    #: Whether its outcome can be read back.
+    read_back: bool
+
+
+class Turn:
+    """One try at changing a group's state: the newest one begun is the only one that may write."""
+
+    def __init__(self, group: Group, deadline: float, where: str) -> None:
+        self._group = group
+        self._deadline = deadline
+        self._where = where
+        self._epoch = 0
+
+    def __enter__(self) -> Turn:
+        self._acquire()
+        self._group.epoch += 1
+        self._epoch = self._group.epoch
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._group.turn.release()
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether somebody has begun a change since."""
+        return self._group.epoch != self._epoch
+
+    @contextmanager
+    def others_first(self) -> Iterator[None]:
+        """Lets others change the group's state meanwhile, in this thread or in any."""
+        self._group.turn.release()
+        try:
+            yield
+        finally:
+            # Without a deadline: whoever leaves the block of the turn releases it.
+            self._group.turn.acquire()
+
+    def _acquire(self) -> None:
+        if not self._group.turn.acquire(timeout=max(self._deadline - time.monotonic(), 0)):
+            raise WindowFencedError(
+                f"{self._where}: other threads were changing the group's state until the deadline. Run the same "
+                "window again"
+            )
+
+
+class Cluster:
+    """A cluster of one broker. Every method takes the lock; `changed` is notified after every change."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cluster_id = _new_id()
+        self.changed = threading.Condition(threading.RLock())
+        self.topics: dict[str, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        self._transactions: dict[str, TransactionFate] = {}
+        #: The broker's clock, when it does not run: ms since the epoch.
+        self.stopped_at_ms: int | None = None
+        #: How many blocks want every call to fail.
+        self.unreachable = 0
+        self.lost_answers: LostAnswers | None = None
+        self._before_commit: list[BeforeCommit] = []
+
+    def now_ms(self) -> int:
+        """The broker's clock."""
+        return round(time.time() * 1000) if self.stopped_at_ms is None else self.stopped_at_ms
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+        """Makes a topic.
+
+        Raises:
+            ConfigError: there is one of that name, or there can be none like that.
+        """
+        if not _TOPIC_NAME.fullmatch(name) or partitions < 1:
+            raise ConfigError(
+                f"no topic {name!r} with {partitions} partitions can be made: a name has 1 to 249 letters, digits, "
+                "'.', '_' or '-', and a topic at least one partition"
+            )
+        with self.changed:
+            if name in self.topics:
+                raise ConfigError(f"topic {name} exists already in {self.name}")
+            topic = self.topics[name] = Topic(name, _new_id(), dict(config), [])
+            topic.grow_to(partitions)
+            return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, and what groups have committed on it."""
+        with self.changed:
+            self.topic(name)
+            del self.topics[name]
+            for group in self._groups.values():
+                for offsets in (group.committed, *group.pending.values()):
+                    for tp in [tp for tp in offsets if tp.topic == name]:
+                        del offsets[tp]
+            self.changed.notify_all()
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Brings a topic to a number of partitions; raises `ConfigError` when it has as many or more."""
+        with self.changed:
+            logs = self.topic(name).logs
+            if partitions <= len(logs):
+                raise ConfigError(
+                    f"topic {name} has {len(logs)} partitions: {partitions} would not be more"
+                )
+            self.topics[name].grow_to(partitions)
+
+    def topic(self, name: str) -> Topic:
+        """A topic; raises `UnknownTopicError`."""
+        with self.changed:
+            if name not in self.topics:
+                raise unknown_topics([name], self.topics)
+            return self.topics[name]
+
+    def log(self, tp: TopicPartition) -> PartitionLog:
+        """A partition's log; raises `UnknownTopicError`."""
+        with self.changed:
+            topic = self.topic(tp.topic)
+            check_partitions_exist([tp], {tp.topic: topic.facts})
+            return topic.logs[tp.partition]
+
+    # --- records --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        tp: TopicPartition,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: Headers = (),
+        transaction: TransactionFate | None = None,
+    ) -> int:
+        """Writes one record as a broker does, which may put its own time on it; the offset.
+
+        Raises:
+            UnknownTopicError: there is no such topic or partition.
+            ConfigError: the topic's settings refuse the record, or its transaction has ended.
+        """
+        with self.changed:
+            log = self.log(tp)
+            topic = self.topics[tp.topic]
+            if transaction is not None and transaction.state is not TransactionState.OPEN:
+                raise ConfigError(
+                    f"{tp}: the transaction is {transaction.state}: nothing can be added to it"
+                )
+            if topic.is_compacted and key is None:
+                raise ConfigError(f"{tp}: a compacted topic takes no record without a key")
+            offset = log.append(
+                _stamped(tp, topic, self.now_ms(), key, value, timestamp_ms, headers), transaction
+            )
+            self.changed.notify_all()
+            return offset
+
+    def entries(self, topic: str, partition: int | None) -> list[tuple[TopicPartition, Entry]]:
+        """All that lies in a topic, or in one partition of it, by partition and offset."""
+        with self.changed:
+            numbers = range(len(self.topic(topic).logs)) if partition is None else [partition]
+            tps = [TopicPartition(topic, number) for number in numbers]
+            return [(tp, one) for tp in tps for one in self.log(tp).entries()]
+
+    def delete_records(
+        self, tp: TopicPartition, before: int, *, whole_segments: bool = False
+    ) -> None:
+        """Moves a log's start forward; raises `ConfigError` for an offset beyond its end."""
+        with self.changed:
+            log = self.log(tp)
+            if before > log.high_watermark:
+                raise ConfigError(
+                    f"{tp} ends at offset {log.high_watermark}: nothing can be deleted up to {before}"
+                )
+            if whole_segments:
+                log.drop_before(before)
+            else:
+                log.delete_before(before)
+            self.changed.notify_all()
+
+    def begin(self, transactional_id: str) -> TransactionFate:
+        """A new transaction; one that is open under the same id is aborted, as a new producer does."""
+        with self.changed:
+            if (older := self._transactions.get(transactional_id)) is not None:
+                self.end(older, TransactionState.ABORTED)
+            self._transactions[transactional_id] = TransactionFate()
+            return self._transactions[transactional_id]
+
+    def end(self, transaction: TransactionFate, state: TransactionState) -> None:
+        """Ends a transaction everywhere, with a marker in each log that it has written to."""
+        with self.changed:
+            if transaction.state is not TransactionState.OPEN:
+                return
+            transaction.state = state
+            for topic in self.topics.values():
+                for log in topic.logs:
+                    log.end(transaction, now_ms=self.now_ms())
+            for group in self._groups.values():
+                offsets = group.pending.pop(transaction, {})
+                if state is TransactionState.COMMITTED:
+                    group.committed |= offsets
+            self.changed.notify_all()
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """A group; one that nobody has used is empty."""
+        with self.changed:
+            return self._groups.setdefault(name, Group())
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        transaction: TransactionFate | None = None,
+    ) -> None:
+        """Stores a group's offsets, at once or with a transaction; raises `UnknownTopicError`."""
+        with self.changed:
+            for tp in offsets:
+                self.log(tp)
+            found = self.group(group)
+            if transaction is None:
+                found.committed.update(offsets)
+            else:
+                found.pending.setdefault(transaction, {}).update(offsets)
+            self.changed.notify_all()
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition], *, deadline: float
+    ) -> CommittedOffsets | None:
+        """What a group has committed; None when an open transaction holds some of it back until the deadline.
+
+        `deadline` is a `time.monotonic` moment.
+        """
+        wanted = list(partitions)
+        with self.changed:
+            found = self.group(group)
+
+            def is_settled() -> bool:
+                return not any(tp in offsets for offsets in found.pending.values() for tp in wanted)
+
+            if not self.changed.wait_for(is_settled, max(deadline - time.monotonic(), 0)):
+                return None
+            return {tp: found.committed.get(tp) for tp in wanted}
+
+    # --- what tests put between ------------------------------------------------------------------
+
+    def before_commit(self, callback: BeforeCommit) -> None:
+        """Runs a callback once, before the next change of a group's state is written."""
+        with self.changed:
+            self._before_commit.append(callback)
+
+    def due_before_commit(self) -> list[BeforeCommit]:
+        """The callbacks that are to run now; each is given out once."""
+        with self.changed:
+            due, self._before_commit = self._before_commit, []
+            return due
+
+
+def partition_of_key(key: bytes | None, partitions: int) -> int:
+    """A partition for a key: always the same one, and the first for a record without a key."""
+    return 0 if key is None else zlib.crc32(key) % partitions
+
+
+def _stamped(
+    tp: TopicPartition,
+    topic: Topic,
+    now_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int | None,
+    headers: Headers,
+) -> Message:
+    if topic.config.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
+        return Message(key, value, now_ms, tuple(headers), LOG_APPEND_TIME)
+    if timestamp_ms is None:
+        timestamp_ms = now_ms
+    limit_ms = int(topic.config.get("message.timestamp.after.max.ms", TIMESTAMP_AFTER_MAX_MS))
+    if timestamp_ms - now_ms > limit_ms:
+        raise ConfigError(
+            f"{tp}: a record stamped {timestamp_ms} is {timestamp_ms - now_ms:,} ms ahead of the broker's clock "
+            f"({now_ms}), and message.timestamp.after.max.ms allows {limit_ms:,}: a broker refuses it. Set the "
+            "topic's limit, or the clock (`now_ms`)"
+        )
+    return Message(key, value, timestamp_ms, tuple(headers))
+
+
+def _new_id() -> str:
+    """A random id in Kafka's text form; it never begins with a dash."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
+        "-"
+    ):
+        pass
+    return text

@@ -1,0 +1,424 @@
+"""A Kafka in memory, for testing what plans, reads and commits windows: its public face."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.facts import MEMORY_SCHEME, CommittedOffset, is_memory_name
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.testing import registry
+from kafka_ordered_ops.testing.cluster import Cluster, LostAnswers, partition_of_key
+from kafka_ordered_ops.testing.log import (
+    Entry,
+    Headers,
+    TransactionFate,
+    TransactionState,
+    compactable,
+)
+
+
+class RecordState(StrEnum):
+    """What an entry of a log is to a reader under read_committed."""
+
+    COMMITTED = "committed"
+    #: Of a transaction that is open.
+    OPEN = "open"
+    #: Of a transaction that was aborted: delivered to nobody who reads committed records only.
+    ABORTED = "aborted"
+    #: The end of a transaction: takes an offset, and is no record.
+    MARKER = "marker"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record in a log, to be looked at."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    #: `core.records.CREATE_TIME` or `LOG_APPEND_TIME`.
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    state: RecordState
+
+
+class InMemoryKafka:
+    """A cluster of one broker that lives in this process, for as long as its `with` block runs.
+
+    ::
+
+        with InMemoryKafka() as kafka:
+            kafka.create_topic("orders", partitions=3)
+            kafka.produce("orders", partition=0, timestamp_ms=1_700_000_000_000, value=b"one")
+            with OrderedWindows(kafka.settings, group="g") as windows:
+                ...
+
+    Whatever is made from `settings` talks to it: services, look-ups, readers, `stage_window`. Threads may use it
+    at once; other processes cannot. Its methods are the hand of the test: they work, and see everything, also
+    while the cluster is made unreachable. They raise `UnknownTopicError` for topics that do not exist, and
+    `ConfigError` for what a broker would refuse.
+
+    Args:
+        name: how settings address it: ``memory:<name>``; a new one when left out.
+
+    Raises:
+        ConfigError: a name that cannot be one; on entering, one that is taken in this process.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        name = f"kafka-{uuid.uuid4().hex[:12]}" if name is None else name
+        if not is_memory_name(name):
+            raise ConfigError(
+                f"an InMemoryKafka cannot be named {name!r}: use letters, digits, '.', '_' and '-', and not digits "
+                "alone"
+            )
+        self._cluster = Cluster(name)
+
+    def __enter__(self) -> InMemoryKafka:
+        registry.register(self._cluster)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        registry.unregister(self._cluster)
+
+    @property
+    def name(self) -> str:
+        """What follows ``memory:`` in settings."""
+        return self._cluster.name
+
+    @property
+    def bootstrap(self) -> str:
+        """The value of ``bootstrap.servers``."""
+        return f"{MEMORY_SCHEME}{self.name}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Client settings that lead here."""
+        return {"bootstrap.servers": self.bootstrap}
+
+    # --- the clock ------------------------------------------------------------------------------
+
+    @property
+    def now_ms(self) -> int:
+        """The brokers' clock, ms since the epoch: the time of day, until it is set. It then stands still.
+
+        Brokers stamp transaction markers with it, records of topics with
+        ``message.timestamp.type=LogAppendTime``, and records produced without a timestamp.
+        """
+        return self._cluster.now_ms()
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self._cluster.stopped_at_ms = now_ms
+
+    def clock(self) -> float:
+        """`now_ms` in seconds, for ``OrderedWindows(..., clock=kafka.clock)``."""
+        return self.now_ms / 1000
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes a topic; one made again after it was deleted is another topic.
+
+        Of `config` these count: ``message.timestamp.type``, ``message.timestamp.after.max.ms`` (an hour by
+        default, as in Kafka 4), ``segment.ms`` (seven days), ``cleanup.policy``. Nothing is deleted or compacted by
+        itself.
+        """
+        self._cluster.create_topic(name, partitions, config or {})
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, and with it what groups have committed on it."""
+        self._cluster.delete_topic(name)
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Brings a topic to this many partitions; it never has fewer than before."""
+        self._cluster.add_partitions(name, partitions)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, the ledger's among them, sorted."""
+        return sorted(self._cluster.topics)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        value: bytes | None = b"",
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Writes one record; its offset.
+
+        Without a partition it goes where its key belongs, or to the first one; without a timestamp it takes
+        the clock's.
+        """
+        return self._produce(topic, value, key, partition, timestamp_ms, headers, None)
+
+    def transaction(self, transactional_id: str | None = None) -> Transaction:
+        """A transaction, to be used as a context manager; it commits at the end of its block.
+
+        One that was left open under the same id is aborted, as by a new producer of that id.
+        """
+        fate = self._cluster.begin(transactional_id or uuid.uuid4().hex)
+        return Transaction(self, self._cluster, fate)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Moves a log's start forward to an offset, as ``kafka-delete-records.sh`` does.
+
+        The broker's time index goes on remembering what was deleted, and may then give wrong answers.
+        """
+        self._cluster.delete_records(TopicPartition(topic, partition), before)
+
+    def expire_records(self, topic: str, partition: int, before: int) -> None:
+        """Moves a log's start forward to an offset, as retention does."""
+        self._cluster.delete_records(TopicPartition(topic, partition), before, whole_segments=True)
+
+    def compact(
+        self, topic: str, partition: int, offsets: Iterable[int] | None = None
+    ) -> list[int]:
+        """Takes records out of a log; holes stay, and are returned.
+
+        With `offsets` these go, whatever lies there. Without, what compaction would take: records whose key
+        has a newer one, tombstones, records without a key, and what transactions left that holds nothing more.
+        Nothing goes at or above the last stable offset.
+        """
+        tp = TopicPartition(topic, partition)
+        with self._cluster.changed:
+            log = self._cluster.log(tp)
+            gone = compactable(log) if offsets is None else set(offsets)
+            return log.remove(gone)
+
+    def records(
+        self, topic: str, partition: int | None = None, *, everything: bool = False
+    ) -> list[StoredRecord]:
+        """The records that a reader of committed records is given, by partition and offset.
+
+        With `everything` also the others, and transaction markers: see their `state`.
+        """
+        with self._cluster.changed:
+            found = self._cluster.entries(topic, partition)
+            if not everything:
+                found = [
+                    (tp, one)
+                    for tp, one in found
+                    if one.is_visible(Isolation.READ_COMMITTED)
+                    and one.offset < self._cluster.log(tp).last_stable_offset
+                ]
+            return [_record(tp, one) for tp, one in found]
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
+    ) -> None:
+        """Commits offsets of a group as some other program does."""
+        self._cluster.commit(group, _committed(offsets, metadata))
+
+    def committed(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed, on all partitions."""
+        with self._cluster.changed:
+            return dict(sorted(self._cluster.group(group).committed.items()))
+
+    def expire_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> None:
+        """Forgets what a group has committed, as Kafka does after a week without members."""
+        with self._cluster.changed:
+            committed = self._cluster.group(group).committed
+            for tp in list(committed) if partitions is None else list(partitions):
+                committed.pop(tp, None)
+
+    def join(self, group: str, client_id: str = "consumer") -> Member:
+        """A live member of a group, until it leaves; a context manager."""
+        member_id = f"{client_id}-{uuid.uuid4()}"
+        with self._cluster.changed:
+            members = self._cluster.group(group).members
+            members[member_id] = f"{client_id}@/127.0.0.1 ({member_id})"
+        return Member(self._cluster, group, member_id)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def before_commit(self, callback: Callable[[], object]) -> None:
+        """Runs `callback` once, between the read and the write of the next change of any group's state.
+
+        What it does, others do while a process is about to commit. If it changes the state of the same group,
+        that process's change is not stored, and decided anew.
+        """
+        self._cluster.before_commit(callback)
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Inside the block every call of a client raises `BrokerUnreachableError`, at once."""
+        with self._cluster.changed:
+            self._cluster.unreachable += 1
+        try:
+            yield
+        finally:
+            with self._cluster.changed:
+                self._cluster.unreachable -= 1
+
+    @contextmanager
+    def lose_answers(self, *, stored: bool = True, read_back: bool = True) -> Iterator[None]:
+        """Inside the block the answer to the first commit of every change of a group's state is lost.
+
+        Its outcome is then read back: with `stored` the commit is found; otherwise it never arrived, and is made
+        again. Without `read_back` the way to the cluster is lost as well: `CommitUnknownError`, whatever
+        was stored.
+        """
+        before = self._cluster.lost_answers
+        self._cluster.lost_answers = LostAnswers(stored, read_back)
+        try:
+            yield
+        finally:
+            self._cluster.lost_answers = before
+
+    def _produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        transaction: TransactionFate | None,
+    ) -> int:
+        with self._cluster.changed:
+            if partition is None:
+                partition = partition_of_key(key, len(self._cluster.topic(topic).logs))
+            return self._cluster.append(
+                TopicPartition(topic, partition),
+                key=key,
+                value=value,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                transaction=transaction,
+            )
+
+
+class Transaction:
+    """A transaction of a model. At the end of its `with` block it is committed, or aborted by an exception."""
+
+    def __init__(self, kafka: InMemoryKafka, cluster: Cluster, fate: TransactionFate) -> None:
+        self._kafka = kafka
+        self._cluster = cluster
+        self._fate = fate
+        self._left_open = False
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.abort()
+        elif not self._left_open:
+            self.commit()
+
+    @property
+    def state(self) -> TransactionState:
+        """Open, committed or aborted."""
+        return self._fate.state
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        value: bytes | None = b"",
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Writes one record as a part of it; see `InMemoryKafka.produce`."""
+        return self._kafka._produce(topic, value, key, partition, timestamp_ms, headers, self._fate)
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
+    ) -> None:
+        """Commits offsets of a group with it, as an exactly-once consumer does; until then they are pending."""
+        self._cluster.commit(group, _committed(offsets, metadata), self._fate)
+
+    def commit(self) -> None:
+        """Ends it; its records become visible. Once it has ended, nothing changes it."""
+        self._cluster.end(self._fate, TransactionState.COMMITTED)
+
+    def abort(self) -> None:
+        """Ends it; its records are delivered to nobody who reads committed ones."""
+        self._cluster.end(self._fate, TransactionState.ABORTED)
+
+    def leave_open(self) -> None:
+        """Leaves it open when its block ends, until `commit` or `abort`."""
+        self._left_open = True
+
+
+class Member:
+    """A live member of a consumer group."""
+
+    def __init__(self, cluster: Cluster, group: str, member_id: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self.member_id = member_id
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Ends the membership; doing so again changes nothing."""
+        with self._cluster.changed:
+            self._cluster.group(self._group).members.pop(self.member_id, None)
+
+
+def _committed(
+    offsets: Mapping[TopicPartition, int], metadata: bytes | str
+) -> dict[TopicPartition, CommittedOffset]:
+    data = metadata.encode() if isinstance(metadata, str) else metadata
+    return {tp: CommittedOffset(offset, data) for tp, offset in offsets.items()}
+
+
+def _record(tp: TopicPartition, entry: Entry) -> StoredRecord:
+    message = entry.message
+    return StoredRecord(
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=entry.offset,
+        timestamp_ms=message.timestamp_ms,
+        timestamp_type=message.timestamp_type,
+        key=message.key,
+        value=message.value,
+        headers=tuple(message.headers),
+        state=_state_of(entry),
+    )
+
+
+def _state_of(entry: Entry) -> RecordState:
+    if entry.is_marker:
+        return RecordState.MARKER
+    if entry.transaction is None:
+        return RecordState.COMMITTED
+    return RecordState(entry.transaction.state.value)

@@ -1,0 +1,315 @@
+"""The ledger door of a model: what `kafka.ledger.Ledger` does, in memory.
+
+The records are the same, byte for byte, in a compacted topic of the model; so are the order of the reads,
+the checks and what is tried again. Only the transaction is simpler: it is stored at once, or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    CommitUnknownError,
+    LedgerUnavailableError,
+    UnknownTopicError,
+    WindowFencedError,
+)
+from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.group_state import Change, GroupView
+from kafka_ordered_ops.core.ledger_records import LedgerFold
+from kafka_ordered_ops.core.ledger_rules import (
+    LEDGER_CONFIG,
+    LEDGER_PARTITIONS,
+    Decision,
+    check_ledger_policy,
+    check_ledger_topic,
+    check_not_lost,
+    check_same_ledger,
+    ledger_partition,
+    offsets_to_commit,
+)
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.testing.cluster import Cluster, Turn
+from kafka_ordered_ops.testing.log import TransactionState
+from kafka_ordered_ops.testing.lookup import MemoryLookup
+from kafka_ordered_ops.testing.registry import reach
+
+#: Reading committed offsets inside a change; as long as one call to a real coordinator may take.
+_CALL_TIMEOUT_S: Final = 15.0
+
+
+@dataclass
+class _Reading:
+    """One group's records, and up to which offset of the ledger's partition they are folded."""
+
+    fold: LedgerFold
+    position: int
+
+
+class _Answer(Enum):
+    """What came of a commit, as far as the one who asked for it is told."""
+
+    STORED = auto()
+    #: Somebody else has begun a change meanwhile: nothing was stored.
+    OVERTAKEN = auto()
+    #: It was stored, or it was not.
+    LOST = auto()
+
+
+class MemoryLedger:
+    """The ledger topic of one model; see `kafka.ledger.Ledger` for its methods and their errors."""
+
+    def __init__(self, name: str, *, topic: str, timeout_s: float) -> None:
+        self._name = name
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._lookup = MemoryLookup(name)
+        self._id: str | None = None
+        self._readings: dict[str, _Reading] = {}
+
+    def __enter__(self) -> MemoryLedger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets what was read."""
+        self._readings.clear()
+
+    def read(
+        self,
+        group: str,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        settle: bool = False,
+    ) -> GroupView:
+        """The group as of now; an empty view where there is no ledger yet.
+
+        `settle` changes nothing: no process of a group leaves a transaction open in a model.
+        """
+        if not self._open(create=False):
+            return GroupView(group)
+        fold = self._read(group, time.monotonic() + self._timeout_s)
+        return fold.view(wanted, everything=everything)
+
+    def update(
+        self,
+        group: str,
+        decide: Decision,
+        *,
+        wanted: Collection[str] = (),
+        everything: bool = False,
+        partitions: Iterable[TopicPartition] = (),
+        pace: object = None,
+    ) -> GroupView | None:
+        """Changes a group's state; the view after it, or None if the decision was None. `pace` is not needed."""
+        deadline = time.monotonic() + self._timeout_s
+        if self._id is None:
+            self._open(create=True)
+        else:
+            self._check_same()
+        where = f"group {group}, ledger {self._topic}"
+        known, lost_once, unknown = set(partitions), False, False
+        while True:
+            try:
+                cluster = reach(self._name)
+                with Turn(cluster.group(group), deadline, where) as turn:
+                    view, committed = self._read_all(group, wanted, everything, known, deadline)
+                    unknown = False
+                    outcome = decide(view, committed)
+                    if not isinstance(outcome, Change):
+                        return None if outcome is None else view
+                    answer = self._write(cluster, turn, group, outcome, may_lose=not lost_once)
+            except BrokerUnreachableError as error:
+                if unknown:
+                    raise _unknown(where, error) from error
+                raise
+            if answer is _Answer.STORED:
+                return outcome.applied_to(view)
+            if answer is _Answer.LOST:
+                lost_once = unknown = True
+            if time.monotonic() >= deadline:
+                raise WindowFencedError(
+                    f"{where}: other changes of the group's state came in between again and again for "
+                    f"{self._timeout_s:g} s. Run the same window again"
+                )
+
+    def committed_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """The group's committed offsets; see `read_committed_offsets`."""
+        return read_committed_offsets(self._name, group, partitions, timeout_s=timeout_s)
+
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Those of the topics that are still there."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            return self._lookup.topics(name for name in names if name in cluster.topics)
+
+    def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
+        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        check_not_lost(view, committed, name=self._topic, ledger_id=self._id)
+
+    # --- the topic ------------------------------------------------------------------------------
+
+    def _open(self, *, create: bool) -> bool:
+        if self._id is not None:
+            return True
+        cluster = reach(self._name)
+        with cluster.changed:
+            if self._topic not in cluster.topics:
+                if not create:
+                    return False
+                cluster.create_topic(self._topic, LEDGER_PARTITIONS, LEDGER_CONFIG)
+            topic = cluster.topics[self._topic]
+        check_ledger_topic(topic.facts)
+        check_ledger_policy(self._topic, topic.config.get("cleanup.policy", "delete"))
+        self._id = topic.topic_id
+        return True
+
+    def _check_same(self) -> None:
+        try:
+            found = self._lookup.topics([self._topic])[self._topic].topic_id
+        except UnknownTopicError:
+            found = None
+        check_same_ledger(self._topic, opened_id=self._id, found_id=found)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _read_all(
+        self,
+        group: str,
+        wanted: Collection[str],
+        everything: bool,
+        known: set[TopicPartition],
+        deadline: float,
+    ) -> tuple[GroupView, CommittedOffsets]:
+        """The committed offsets, then the ledger; again, if that knows of more partitions."""
+        while True:
+            left_s = min(_CALL_TIMEOUT_S, deadline - time.monotonic())
+            committed = self.committed_offsets(group, sorted(known), timeout_s=left_s)
+            view = self._read(group, deadline).view(wanted, everything=everything)
+            held = {tp for tp, _ in view.state} if view.state else set()
+            if held <= known:
+                self.check_not_lost(view, committed)
+                return view, committed
+            known |= held
+
+    def _read(self, group: str, deadline: float) -> LedgerFold:
+        """The group's records, folded up to the uncommitted end as of now."""
+        tp = ledger_partition(self._topic, group)
+        cluster = reach(self._name)
+        with cluster.changed:
+            end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
+            start = self._lookup.log_starts([tp])[tp]
+            log = cluster.log(tp)
+            reading = self._readings.get(group)
+            if reading is None:
+                reading = self._readings[group] = _Reading(LedgerFold(tp, group), start)
+            if end < reading.position:
+                # Logs do not shrink: this is another one.
+                self._check_same()
+            left_s = max(deadline - time.monotonic(), 0)
+            settled = cluster.changed.wait_for(lambda: log.last_stable_offset >= end, left_s)
+            end = min(end, log.last_stable_offset)
+            for entry in log.entries(reading.position, end):
+                if entry.is_visible(Isolation.READ_COMMITTED):
+                    one = entry.message
+                    headers = partial(tuple, one.headers)
+                    reading.fold.take(entry.offset, one.key, one.value, headers)
+            reading.position = max(reading.position, end)
+        if not settled:
+            raise LedgerUnavailableError(
+                f"group {group}: the ledger {tp} could be read up to offset {end}: a transaction is open there. "
+                "End it"
+            )
+        return reading.fold
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _write(
+        self, cluster: Cluster, turn: Turn, group: str, change: Change, *, may_lose: bool
+    ) -> _Answer:
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        if change.moves_offsets:
+            present = self.existing(change.state.topics)
+            offsets = offsets_to_commit(change.state, present, ledger_id=self._id or "")
+        if offsets:
+            self._lookup.check_no_members(group)
+        for callback in cluster.due_before_commit():
+            with turn.others_first():
+                callback()
+        if turn.is_overtaken:
+            return _Answer.OVERTAKEN
+        with reach(self._name).changed:
+            self._check_same()
+            lost = cluster.lost_answers if may_lose else None
+            self._store(cluster, group, change, offsets, arrives=lost is None or lost.stored)
+        if lost is None:
+            return _Answer.STORED
+        if not lost.read_back:
+            raise _unknown(f"group {group}, ledger {self._topic}", "the model is told so")
+        return _Answer.LOST
+
+    def _store(
+        self,
+        cluster: Cluster,
+        group: str,
+        change: Change,
+        offsets: dict[TopicPartition, CommittedOffset],
+        *,
+        arrives: bool,
+    ) -> None:
+        """Ledger records and committed offsets in one transaction."""
+        tp = ledger_partition(self._topic, group)
+        transaction = cluster.begin(f"koo.{group}")
+        for key, value, headers in self._readings[group].fold.messages(change):
+            encoded = [(name, text.encode()) for name, text in headers.items()]
+            cluster.append(
+                tp,
+                key=key,
+                value=value,
+                timestamp_ms=None,
+                headers=encoded,
+                transaction=transaction,
+            )
+        cluster.commit(group, offsets, transaction)
+        cluster.end(
+            transaction, TransactionState.COMMITTED if arrives else TransactionState.ABORTED
+        )
+
+
+def read_committed_offsets(
+    name: str, group: str, partitions: Collection[TopicPartition], *, timeout_s: float
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """A group's committed offsets; None where it has none.
+
+    Raises:
+        BrokerUnreachableError: the model cannot be reached.
+        LedgerUnavailableError: an open transaction holds an offset back until the deadline.
+    """
+    if not partitions:
+        return {}
+    found = reach(name).committed(group, partitions, deadline=time.monotonic() + timeout_s)
+    if found is None:
+        raise LedgerUnavailableError(
+            f"committed offsets of group {group} cannot be read within {timeout_s:g} s: another program's open "
+            "transaction holds them back. End it",
+            group=group,
+        )
+    return dict(found)
+
+
+def _unknown(where: str, why: object) -> CommitUnknownError:
+    return CommitUnknownError(
+        f"{where}: no answer to a commit, and the ledger could not be read back ({why}): the change may have been "
+        "stored. Run the same window again: it finds out"
+    )

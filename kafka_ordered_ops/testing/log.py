@@ -1,0 +1,217 @@
+"""One partition's log, with all that takes an offset in it: records, transactions, markers, holes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kafka_ordered_ops.core.records import CREATE_TIME
+from kafka_ordered_ops.core.types import Isolation
+
+#: What Kafka stores where a record has no timestamp.
+NO_TIMESTAMP_MS: Final = -1
+
+#: Kafka's default for ``segment.ms``: a record stamped so much later than a segment's first one opens another.
+SEGMENT_MS: Final = 7 * 24 * 3_600_000
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class TransactionState(StrEnum):
+    """What has become of a transaction."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True, eq=False)
+class TransactionFate:
+    """One transaction, as the entries that it wrote refer to it."""
+
+    state: TransactionState = TransactionState.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a producer hands over."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+    timestamp_type: int = CREATE_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What lies at an offset."""
+
+    offset: int
+    message: Message
+    transaction: TransactionFate | None = None
+    #: Whether it is a transaction's end: it takes an offset, and is delivered to nobody.
+    is_marker: bool = False
+
+    def is_visible(self, isolation: Isolation) -> bool:
+        """Whether a reader of that isolation is given it, once the end offset has passed it."""
+        if self.is_marker:
+            return False
+        if self.transaction is None or isolation is Isolation.READ_UNCOMMITTED:
+            return True
+        return self.transaction.state is TransactionState.COMMITTED
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A stretch of a log, up to the next one's base."""
+
+    base: int
+    #: Of its first entry: a segment spans this many ms of the records' own time, and no more.
+    first_ms: int
+    #: Of all that it ever held since it was opened or compacted, deleted or not.
+    greatest_ms: int
+
+
+class PartitionLog:
+    """A log; not for use by several threads at once."""
+
+    def __init__(self, segment_ms: int = SEGMENT_MS) -> None:
+        self._segment_ms = segment_ms
+        self._segments: list[_Segment] = []
+        self._entries: list[Entry] = []
+        #: Open transactions, each with the first offset that it wrote.
+        self._open: dict[TransactionFate, int] = {}
+        self.log_start = 0
+        #: Everything is replicated at once.
+        self.high_watermark = 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open; never below the log start."""
+        return max(min(self._open.values(), default=self.high_watermark), self.log_start)
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Where a reader of that isolation ends."""
+        if isolation is Isolation.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.high_watermark
+
+    def append(self, message: Message, transaction: TransactionFate | None = None) -> int:
+        """Writes one record; its offset."""
+        if transaction is not None:
+            self._open.setdefault(transaction, self.high_watermark)
+        return self._append(message, transaction)
+
+    def end(self, transaction: TransactionFate, *, now_ms: int) -> None:
+        """Marks the end of a transaction, if it has written here."""
+        if self._open.pop(transaction, None) is None:
+            return
+        marker = Message(None, None, now_ms)
+        self._append(marker, transaction, is_marker=True)
+
+    def delete_before(self, offset: int) -> None:
+        """Moves the log start forward; segments stay, and remember the times of what they held."""
+        self.log_start = max(self.log_start, min(offset, self.high_watermark))
+        del self._entries[: self._index(self.log_start)]
+
+    def drop_before(self, offset: int) -> None:
+        """Moves the log start forward by dropping whole segments, as retention does."""
+        self.delete_before(offset)
+        self._forget_what_is_gone()
+
+    def remove(self, offsets: Collection[int]) -> list[int]:
+        """Takes entries out, as compaction does; their offsets stay behind as holes, and are returned.
+
+        Nothing at or above the last stable offset goes: what is there may still be aborted.
+        """
+        stable = self.last_stable_offset
+        gone = {one.offset for one in self.entries(0, stable) if one.offset in offsets}
+        self._entries = [one for one in self._entries if one.offset not in gone]
+        self._forget_what_is_gone()
+        return sorted(gone)
+
+    def entries(self, start: int = 0, end: int | None = None) -> Iterator[Entry]:
+        """What lies in [start, end), in order of offset."""
+        stop = len(self._entries) if end is None else self._index(end)
+        for index in range(self._index(start), stop):
+            yield self._entries[index]
+
+    def first_at_or_after(self, timestamp_ms: int, isolation: Isolation) -> int | None:
+        """The index's answer: it counts markers and aborted records, and None is "none below the end".
+
+        Like a broker's, None may be wrong. A broker looks into one segment, the first whose greatest timestamp
+        reaches the time; where the record that it has this timestamp from was deleted, it looks no further.
+        """
+        for number, segment in enumerate(self._segments):
+            if segment.greatest_ms >= timestamp_ms:
+                found = (
+                    one.offset
+                    for one in self.entries(segment.base, self._end_of(number))
+                    if one.message.timestamp_ms >= timestamp_ms
+                )
+                offset = next(found, None)
+                # First in the log, whoever may see it; only then what the reader may see.
+                return None if offset is None or offset >= self.end_offset(isolation) else offset
+        return None
+
+    def greatest_timestamp_ms(self) -> int | None:
+        """Of everything in its segments, also of what was deleted; None where there is no segment."""
+        return max((segment.greatest_ms for segment in self._segments), default=None)
+
+    def _append(
+        self, message: Message, transaction: TransactionFate | None, *, is_marker: bool = False
+    ) -> int:
+        offset, time_ms = self.high_watermark, message.timestamp_ms
+        newest = self._segments[-1] if self._segments else None
+        if newest is None or time_ms - newest.first_ms > self._segment_ms:
+            newest = _Segment(offset, time_ms, time_ms)
+            self._segments.append(newest)
+        newest.greatest_ms = max(newest.greatest_ms, time_ms)
+        self._entries.append(Entry(offset, message, transaction, is_marker))
+        self.high_watermark = offset + 1
+        return offset
+
+    def _end_of(self, segment: int) -> int | None:
+        """Where a segment ends; None: it is the newest."""
+        following = self._segments[segment + 1 : segment + 2]
+        return following[0].base if following else None
+
+    def _forget_what_is_gone(self) -> None:
+        """Segments know the times of what is left in them; those without anything are gone."""
+        left = []
+        for number, segment in enumerate(self._segments):
+            times = [
+                one.message.timestamp_ms for one in self.entries(segment.base, self._end_of(number))
+            ]
+            if times:
+                left.append(_Segment(segment.base, times[0], max(times)))
+        self._segments = left
+
+    def _index(self, offset: int) -> int:
+        """How many entries lie below an offset."""
+        return bisect_left(self._entries, offset, key=lambda one: one.offset)
+
+
+def compactable(log: PartitionLog) -> set[int]:
+    """The offsets that a broker's compaction may take out of a log, sooner or later.
+
+    What stays is the newest committed record of each key, unless it is a tombstone, and the markers of
+    transactions of which a record stays.
+    """
+    newest: dict[bytes, Entry] = {}
+    stable = list(log.entries(0, log.last_stable_offset))
+    for one in stable:
+        key = one.message.key
+        if key is not None and one.is_visible(Isolation.READ_COMMITTED):
+            newest[key] = one
+    kept = [one for one in newest.values() if one.message.value is not None]
+    offsets, writers = {one.offset for one in kept}, {one.transaction for one in kept}
+    return {
+        one.offset
+        for one in stable
+        if one.offset not in offsets and not (one.is_marker and one.transaction in writers)
+    }

@@ -1,0 +1,105 @@
+"""The look-up door of a model: what `kafka.lookup.Lookup` answers, from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
+
+from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.facts import (
+    TopicFacts,
+    check_group_empty,
+    check_partitions_exist,
+    is_pattern,
+    matching_topics,
+    unknown_topics,
+)
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.testing.log import PartitionLog
+from kafka_ordered_ops.testing.registry import reach
+
+_Answer = TypeVar("_Answer")
+
+
+class MemoryLookup:
+    """Asks one model. A context manager.
+
+    Every method raises `BrokerUnreachableError` when the model cannot be reached.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> MemoryLookup:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes topics by name; raises one `UnknownTopicError` for all that do not exist."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            wanted = list(dict.fromkeys(names))
+            if unknown := sorted(name for name in wanted if name not in cluster.topics):
+                raise unknown_topics(unknown, cluster.topics)
+            return {name: cluster.topics[name].facts for name in wanted}
+
+    def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
+        """See `core.facts.matching_topics`."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            return matching_topics(patterns, exclude, cluster.topics)
+
+    def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
+        """Describes the topics that the names and patterns mean; raises `UnknownTopicError`."""
+        if exclude or any(is_pattern(name) for name in names):
+            names = self.matching(names, exclude)
+        return self.topics(names)
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still in each log (for an empty log: its end)."""
+        return self._of_each(partitions, lambda log: log.log_start)
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """The last stable offsets under read_committed, else the high watermarks."""
+        return self._of_each(partitions, lambda log: log.end_offset(isolation))
+
+    def first_at_or_after(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
+    ) -> dict[TopicPartition, int | None]:
+        """The index's answer: it counts markers and aborted records; None where there is none below the end."""
+        invariant(timestamp_ms >= 0, f"a look-up by the negative timestamp {timestamp_ms}")
+        return self._of_each(partitions, lambda log: log.first_at_or_after(timestamp_ms, isolation))
+
+    def greatest_timestamps(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """The greatest timestamp in each log (ms), markers and aborted records too; None where there is none.
+
+        Like a broker's, it is that of all segments, though the record may have been deleted.
+        """
+        return self._of_each(partitions, PartitionLog.greatest_timestamp_ms)
+
+    def group_members(self, group: str) -> list[str]:
+        """The live members as ``client id@host (member id)``."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            return sorted(cluster.group(group).members.values())
+
+    def check_no_members(self, group: str) -> None:
+        """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
+        check_group_empty(group, self.group_members(group))
+
+    def _of_each(
+        self, partitions: Collection[TopicPartition], ask: Callable[[PartitionLog], _Answer]
+    ) -> dict[TopicPartition, _Answer]:
+        cluster = reach(self._name)
+        with cluster.changed:
+            check_partitions_exist(partitions, self.topics({tp.topic for tp in partitions}))
+            return {tp: ask(cluster.log(tp)) for tp in partitions}

@@ -1,0 +1,160 @@
+"""Kafka's protocol by hand, for what no client library will send: odd timestamps, odd metadata.
+
+Plain text, one broker, one request at a time. Only for tests that must get past a client's own care.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+
+_TIMEOUT_S = 30.0
+_PRODUCE, _OFFSET_COMMIT, _FIND_COORDINATOR, _OFFSET_DELETE = 0, 8, 10, 47
+_NO_LEADER_YET = frozenset({3, 5, 6})
+_NO_COORDINATOR_YET = frozenset({14, 15, 16})
+_NONE = 0
+
+
+class WireError(Exception):
+    """The broker answered with an error code."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(f"{what}: error {code}")
+        self.code = code
+
+
+def write_batch(
+    bootstrap: str,
+    topic: str,
+    times_ms: Sequence[int],
+    *,
+    partition: int = 0,
+    keys: Sequence[bytes] | None = None,
+) -> int:
+    """Writes one batch with exactly these timestamps, zero among them; the offset of its first record."""
+    batch = _record_batch(times_ms, keys or [None] * len(times_ms))
+    body = struct.pack(">hhi", -1, -1, int(_TIMEOUT_S * 1000))  # No transaction; all replicas.
+    body += struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
+    body += struct.pack(">i", len(batch)) + batch
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        answer = _call(bootstrap, _PRODUCE, 7, body)
+        code, offset = struct.unpack_from(">hq", answer, 4 + 2 + len(topic.encode()) + 4 + 4)
+        if code == _NONE:
+            return int(offset)
+        # A new topic's leaders learn of it one after another.
+        if code not in _NO_LEADER_YET or time.monotonic() > deadline:
+            raise WireError(f"writing to {topic}[{partition}]", code)
+        time.sleep(0.1)
+
+
+def commit_offsets(
+    bootstrap: str, group: str, topic: str, offsets: Mapping[int, tuple[int, bytes | None]]
+) -> None:
+    """Commits (offset, metadata) for each partition as a program outside the group; any bytes, or null."""
+    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">q", -1)
+    body += struct.pack(">i", 1) + _text(topic) + struct.pack(">i", len(offsets))
+    for partition, (offset, metadata) in offsets.items():
+        body += struct.pack(">iq", partition, offset) + _nullable(metadata)
+    _await_coordinator(bootstrap, group)
+    answer = _call(bootstrap, _OFFSET_COMMIT, 2, body)
+    at = 4 + 2 + len(topic.encode()) + 4
+    for number in range(len(offsets)):
+        partition, code = struct.unpack_from(">ih", answer, at + 6 * number)
+        if code != _NONE:
+            raise WireError(f"committing {topic}[{partition}] for {group}", code)
+
+
+def delete_offset(bootstrap: str, group: str, topic: str, partition: int) -> None:
+    """Removes one committed offset of a group, as its expiry does."""
+    body = _text(group) + struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
+    answer = _call(bootstrap, _OFFSET_DELETE, 0, body)
+    [whole] = struct.unpack_from(">h", answer)
+    [single] = struct.unpack_from(">h", answer, len(answer) - 2)
+    if whole or single:
+        raise WireError(f"deleting the offset of {topic}[{partition}] of {group}", whole or single)
+
+
+def _await_coordinator(bootstrap: str, group: str) -> None:
+    """A broker that has just made its offsets topic has no coordinator at first."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        answer = _call(bootstrap, _FIND_COORDINATOR, 0, _text(group))
+        [code] = struct.unpack_from(">h", answer)
+        if code == _NONE:
+            return
+        if code not in _NO_COORDINATOR_YET or time.monotonic() > deadline:
+            raise WireError(f"finding the coordinator of {group}", code)
+        time.sleep(0.1)
+
+
+def _call(bootstrap: str, api: int, version: int, body: bytes) -> bytes:
+    host, _, port = bootstrap.rpartition(":")
+    head = struct.pack(">hhi", api, version, 1) + _text("wire")
+    with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as broker:
+        broker.sendall(struct.pack(">i", len(head + body)) + head + body)
+        with broker.makefile("rb") as answers:
+            [size] = struct.unpack(">i", answers.read(4))
+            answer = answers.read(size)
+    return answer[4:]
+
+
+def _record_batch(times_ms: Sequence[int], keys: Sequence[bytes | None]) -> bytes:
+    base_ms = times_ms[0]
+    records = b""
+    for number, (time_ms, key) in enumerate(zip(times_ms, keys, strict=True)):
+        record = b"\0" + _varint(time_ms - base_ms) + _varint(number)
+        record += _sized(key) + _sized(b"x") + _varint(0)
+        records += _varint(len(record)) + record
+    count = len(times_ms)
+    checked = struct.pack(
+        ">hiqqqhii", 0, count - 1, base_ms, max(times_ms), -1, -1, -1, count
+    )  # No producer id.
+    checked += records
+    tail = struct.pack(">ibI", -1, 2, _crc32c(checked)) + checked
+    return struct.pack(">qi", 0, len(tail)) + tail
+
+
+def _text(value: str) -> bytes:
+    return _nullable(value.encode())
+
+
+def _nullable(value: bytes | None) -> bytes:
+    return struct.pack(">h", -1) if value is None else struct.pack(">h", len(value)) + value
+
+
+def _sized(value: bytes | None) -> bytes:
+    return _varint(-1) if value is None else _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Zigzag, then seven bits a byte."""
+    left = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in itertools.repeat(None, 8):
+            byte = (byte >> 1) ^ 0x82F63B78 if byte & 1 else byte >> 1
+        table.append(byte)
+    return table
+
+
+_CRC_TABLE = _crc_table()
