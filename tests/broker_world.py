@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.doors import open_lookup
+from kafka_ordered_ops.kafka.doors import open_lookup, read_committed_offsets
 from tests.logs import visible_records
 from tests.windows_support import BASE_MS, TIMEOUT_S, wait_until_gone
 from tests.wire import commit_offsets, delete_offset, write_batch
@@ -53,8 +53,20 @@ class BrokerWorld(World):
 
     def delete(self, topic: str) -> None:
         name = self.named(topic)
+        facts = self._lookup.topics([name])[name]
+        partitions = [TopicPartition(name, number) for number in facts.partitions]
         self._admin.delete_topics([name])[name].result(TIMEOUT_S)
         wait_until_gone(self._bootstrap, name)
+        deadline = time.monotonic() + TIMEOUT_S
+        for group in {self.named(group) for group, _ in self._services}:
+            # What groups have committed there goes as well, some time after it.
+            while any(
+                read_committed_offsets(
+                    self.settings, group, partitions, timeout_s=TIMEOUT_S
+                ).values()
+            ):
+                assert time.monotonic() < deadline, f"{group} still has offsets of {name}"
+                time.sleep(0.05)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         name = self.named(topic)

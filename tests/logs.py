@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -30,6 +32,7 @@ class LogWriter:
         self._plain = Producer(config)
         self._transactional = Producer({**config, "transactional.id": f"test-{uuid.uuid4().hex}"})
         self._transactional.init_transactions(_TIMEOUT_S)
+        self._lookup = Lookup(ClientSettings.from_mapping({"bootstrap.servers": bootstrap}))
 
     def write(
         self, partitions: Sequence[tuple[str, int]], *, count: int, low_ms: int, high_ms: int
@@ -54,6 +57,17 @@ class LogWriter:
                 producer.abort_transaction(_TIMEOUT_S)
             if kind != "abort":
                 left -= size
+        self._await_markers(partitions)
+
+    def _await_markers(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Until no transaction is open: its markers are written after its end was acknowledged."""
+        every = [core.TopicPartition(*one) for one in partitions]
+        deadline = time.monotonic() + _TIMEOUT_S
+        while self._lookup.end_offsets(every, Isolation.READ_COMMITTED) != self._lookup.end_offsets(
+            every, Isolation.READ_UNCOMMITTED
+        ):
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.02)
 
 
 def write_afresh(bootstrap: str, topic: str, partition: int, times_ms: Sequence[int]) -> None:
@@ -84,6 +98,8 @@ def visible_records(bootstrap: str, ends: Mapping[core.TopicPartition, int]) -> 
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            # The default holds back the news of a log's end for half a second.
+            "fetch.wait.max.ms": 10,
         }
     )
     open_ = {(tp.topic, tp.partition) for tp, end in ends.items() if end}

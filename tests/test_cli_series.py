@@ -92,6 +92,7 @@ def delivered(outcome: Outcome) -> list[list[int]]:
 
 def each(outcome: Outcome, name: str) -> list[Any]:
     """One fact of each window of a series."""
+    assert outcome.code == 0, outcome.stderr
     return [one[name] for one in outcome.json["windows"]]
 
 

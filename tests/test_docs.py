@@ -50,6 +50,26 @@ def test_a_snippet_of_the_documentation_runs(bootstrap: str, tmp_path: Path, nam
     assert run(name, bootstrap, topic, tmp_path).strip()
 
 
+def test_the_example_of_tests_passes(tmp_path: Path) -> None:
+    """It is a file of tests, and needs no broker."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            DOCS / "snippets" / "test_hourly.py",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_example_of_intervals_prints_what_its_page_says(bootstrap: str, tmp_path: Path) -> None:
     """Line by line, in one piece: which record is in which interval, late, or in a gap."""
     printed = run("intervals.py", bootstrap, f"orders-{uuid.uuid4().hex[:8]}", tmp_path)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+import numpy as np
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.bounds import Committed, Earliest, Latest
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
-    OffsetMapDecodeError,
     PlanError,
     RecordsLostError,
     UnknownTopicError,
@@ -29,11 +28,11 @@ from kafka_ordered_ops.core.offset_map import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.kafka.offsets import CommittedOffset, read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
 from tests.logs import Records, read_plan, write_afresh
+from tests.window_oracle import WindowOracle
 from tests.windows_support import (
     BASE_MS,
     TIMEOUT_S,
@@ -43,7 +42,7 @@ from tests.windows_support import (
     offsets_of,
     wait_until_gone,
 )
-from tests.wire import WireError, commit_offsets, delete_offset, write_batch
+from tests.wire import WireError, commit_offsets, delete_offset
 
 
 def committed(windows: OrderedWindows, *places: tuple[str, int]) -> list[CommittedOffset | None]:
@@ -68,6 +67,8 @@ def deliver(windows: OrderedWindows, window: Window, window_id: str) -> Records:
 
 # --- metadata of others -----------------------------------------------------------------------------
 
+OUR_MAP = encode_offset_map(OffsetMap(b"t" * 16, b"l" * 16, 5, 3, OffsetSet.of((4, 5))))
+
 #: As sent, and how many bytes the broker then stores: it keeps text, so what is no UTF-8 is replaced.
 FOREIGN: Sequence[tuple[str, bytes | None, int]] = [
     ("null", None, 0),
@@ -83,6 +84,12 @@ FOREIGN: Sequence[tuple[str, bytes | None, int]] = [
     ("a Parallel Consumer's map", b"bgABAAk=", 8),
     ("Kafka Streams' own", b"AgAAAYvM3mAA", 12),
     ("of a version to come", b"~koo2:AAAA.", 11),
+    # What claims to be ours and is damaged was written by somebody else.
+    ("no map of ours", PREFIX + b"garbage", 13),
+    ("nothing in a map of ours", PREFIX + b".", 7),
+    ("NULs in a map of ours", PREFIX + b"\0\0.", 9),
+    ("half a map of ours", OUR_MAP[:50], 50),
+    ("a map of ours with a wrong checksum", OUR_MAP.replace(b"A", b"B", 1), len(OUR_MAP)),
 ]
 
 
@@ -155,45 +162,25 @@ def test_metadata_beyond_the_limit_is_refused_by_the_broker(
     assert offsets(windows, (orders, 0)) == [None]
 
 
-def our_map(base: int) -> bytes:
-    """A map in our format."""
-    return encode_offset_map(OffsetMap(b"t" * 16, b"l" * 16, 5, base, OffsetSet.of((4, 5))))
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        PREFIX + b"garbage",
-        PREFIX + b".",
-        PREFIX + b"AAAA.",
-        PREFIX + b"\0\0.",
-        our_map(3)[:50],
-        our_map(3).replace(b"A", b"B", 1),
-    ],
-    ids=["garbage", "empty", "short", "NULs", "cut", "flipped"],
-)
-def test_a_damaged_map_of_ours_is_refused_before_anything_changes(
-    bootstrap: str, windows: OrderedWindows, orders: str, metadata: bytes
+@pytest.mark.parametrize("offset", [0, 5], ids=["back", "forward"])
+def test_an_offset_that_was_set_with_our_metadata_is_foreign(
+    bootstrap: str, windows: OrderedWindows, orders: str, offset: int
 ) -> None:
-    """At the first plan, at later ones, and at commit: what claims to be ours and is not is never guessed at."""
-    commit_offsets(bootstrap, windows.group, orders, {0: (3, metadata)})
-    with pytest.raises(OffsetMapDecodeError, match="damaged"):
-        windows.plan(before(orders, 100, Committed()), "w")
-    assert windows.list() == []
-    commit_offsets(bootstrap, windows.group, orders, {0: (0, b"")})
+    """A program that changes the offset it read, and commits all it read, hands our map on with it."""
     plan = windows.plan(before(orders, 12, Earliest()), "w")
-    commit_offsets(bootstrap, windows.group, orders, {0: (0, metadata)})
+    windows.commit(plan)
+    open_plan = windows.plan(before(orders, 20), "open")
+    [ours] = committed(windows, (orders, 0))
+    assert ours is not None
+    commit_offsets(bootstrap, windows.group, orders, {0: (offset, ours.metadata)})
     calls: list[Callable[[], object]] = [
-        lambda: windows.commit(plan),
-        lambda: windows.plan(before(orders, 20), "next"),
+        lambda: windows.plan(before(orders, 100), "next"),
+        lambda: windows.commit(open_plan),
     ]
     for call in calls:
-        with pytest.raises(OffsetMapDecodeError, match="damaged"):
+        with pytest.raises(ForeignCommitError) as caught:
             call()
-    assert offsets(windows, (orders, 0)) == [0]
-    commit_offsets(bootstrap, windows.group, orders, {0: (0, b"")})
-    windows.commit(plan)
-    assert offsets(windows, (orders, 0)) == [2]
+        assert caught.value.moved == {f"{orders}[0]": (2, offset)}
 
 
 # --- offsets that do not fit the log ----------------------------------------------------------------
@@ -252,45 +239,24 @@ def test_offsets_of_some_partitions_expire(
     assert {key[2] for key in deliver(windows, before(name, 100), "rest")} == {1}
 
 
-def test_a_log_that_was_cut_behind_the_group_is_noticed() -> None:
-    """Progress beyond the end: an error until it is adopted; then what is written there is read, once."""
-    name, group = "orders", "g"
-    with EmbeddedKafka() as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        new = NewTopic(name, 2, 1, config={"retention.ms": "-1"})
-        admin.create_topics([new])[name].result(TIMEOUT_S)
-        for second in (0, 10, 20, 5):
-            for number in (0, 1):
-                write_batch(kafka.bootstrap, name, [BASE_MS + second * 1000], partition=number)
-        with OrderedWindows({"bootstrap.servers": kafka.bootstrap}, group) as windows:
-            deliver(windows, before(name, 25, Earliest()), "w")
-            # Reads the ledger to its end, so that the broker has marked the commit before it dies.
-            windows.show("w")
-        kafka.kill()
-        cut_log(kafka.data_dir / f"{name}-0", batches=3)
-        kafka.restart()
-        with OrderedWindows({"bootstrap.servers": kafka.bootstrap}, group) as windows:
-            with pytest.raises(PlanError, match=r"orders\[0\].*offset 4.*ends at 3.*adopt"):
-                windows.plan(before(name, 100), "next")
-            assert windows.adopt().rewound == ("w",)
-            for number in (0, 1):
-                write_batch(kafka.bootstrap, name, [BASE_MS + 40_000], partition=number)
-            rest = deliver(windows, before(name, 100), "next")
-            assert {key[1:] for key in rest} == {(0, 3), (1, 4)}
-            assert offsets(windows, (name, 0), (name, 1)) == [4, 5]
-
-
-def cut_log(folder: Path, *, batches: int) -> None:
-    """Keeps so many batches of a partition whose broker is down, as a failover to a replica behind does."""
-    log = folder / f"{0:020}.log"
-    data, end = log.read_bytes(), 0
-    for _ in range(batches):
-        # Base offset, then the length of the rest.
-        [size] = struct.unpack_from(">i", data, end + 8)
-        end += 12 + size
-    log.write_bytes(data[:end])
-    for made_from_it in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
-        made_from_it.unlink()
+def test_a_start_behind_an_open_transaction_waits_for_nothing(
+    bootstrap: str, topic: MakeTopic, produce: Produce, windows: OrderedWindows
+) -> None:
+    """An uncommitted reader committed the high watermark: no log was cut, and what comes later is read."""
+    name = topic()
+    produce((name, 0, None, b"x", BASE_MS + s * 1000, ()) for s in (0, 5))
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"open-{name}"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(name, value=b"x", partition=0, timestamp=BASE_MS)
+    assert producer.flush(TIMEOUT_S) == 0
+    commit_offsets(bootstrap, windows.group, name, {0: (3, b"")})
+    assert deliver(windows, before(name, 12, Committed()), "w") == {}
+    producer.commit_transaction(TIMEOUT_S)
+    [last] = produce([(name, 0, None, b"x", BASE_MS + 1_000, ())])
+    WindowOracle(windows, bootstrap, [name]).await_markers()
+    assert offsets_of(deliver(windows, before(name, 13), "next")) == {last}
+    assert offsets(windows, (name, 0)) == [5]
 
 
 # --- topics and partitions that come and go ---------------------------------------------------------
@@ -337,6 +303,20 @@ def test_a_topic_deleted_between_plan_and_commit_does_not_block_the_other(
     assert offsets(windows, (gone, 0), (kept, 0)) == [None, 3]
 
 
+def test_a_written_window_of_a_deleted_topic_is_committed_by_its_retry(
+    bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str]
+) -> None:
+    """Its output is complete: nothing of the topic is needed any more."""
+    gone, kept = two_topics
+    window = Window(two_topics, at(12), start=Earliest())
+    windows.write_down(windows.plan(window, "w"), {"out": 1})
+    delete_topic(bootstrap, gone)
+    plan = windows.plan(window, "w")
+    assert plan.status is WindowStatus.WRITTEN
+    assert windows.commit(plan).status is WindowStatus.COMMITTED
+    assert offsets(windows, (gone, 0), (kept, 0)) == [None, 1]
+
+
 def test_a_window_of_a_deleted_topic_can_be_abandoned(
     bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str]
 ) -> None:
@@ -361,7 +341,7 @@ def test_partitions_added_after_the_plan_come_with_the_next_window(
     windows: OrderedWindows,
     start: Earliest | Latest,
 ) -> None:
-    """The plan stays as it is, taken up or not; the next one has them from their start."""
+    """The plan stays as it is, taken up or not; the next one has them from their start, as late."""
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + s * 1000, ()) for s in (0, 20, 5))
     window = before(name, 12, start)
@@ -380,6 +360,9 @@ def test_partitions_added_after_the_plan_come_with_the_next_window(
     assert len([note for note in next_plan.notes if "starts at earliest" in note]) == 2
     records = read_plan(windows.settings, next_plan)
     assert {key[1:] for key in records if key[1]} == {(2, 0), (2, 1)}
+    # Stamped before a cutoff that was planned before it was written.
+    times_ms = np.array([BASE_MS + 1_000, BASE_MS + 15_000])
+    assert next_plan.partitions[2].late.mask(np.array([0, 1]), times_ms).tolist() == [True, False]
     windows.commit(next_plan)
     assert offsets(windows, *places) == [3, 0, 2]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -28,7 +29,7 @@ from confluent_kafka.admin import (
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import (
     AuthorizationError,
-    KafkaOrderedOpsError,
+    ConfigError,
     LedgerError,
     LedgerLostError,
     RecordTooLargeError,
@@ -39,12 +40,12 @@ from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.embedded.broker import Listener, free_port
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
-from kafka_ordered_ops.kafka.reader import RangeReader
+from kafka_ordered_ops.kafka.reader import RangeReader, read_ranges
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.logs import read_plan
 from tests.windows_support import BASE_MS, TIMEOUT_S, before, offsets_of, wait_until_gone
-from tests.wire import write_batch
+from tests.wire import commit_offsets, write_batch
 
 _PARTITIONS = 16
 _COMPACTED = {"cleanup.policy": "compact"}
@@ -200,7 +201,7 @@ def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
     process: str,
     made_anew: bool,
 ) -> None:
-    """No plan from the start bound, no commit: errors that no retry cures, and progress where it was."""
+    """No plan from the start bound, no commit: it is told as lost, and progress stays where it was."""
     windows = open_service(ledger)
     windows.commit(windows.plan(before(orders, 1, Earliest()), "done"))
     plan = windows.plan(before(orders, 12), "open")
@@ -217,12 +218,20 @@ def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
         lambda: windows.commit(plan),
     ]
     for call in calls:
-        with pytest.raises(KafkaOrderedOpsError) as caught:
+        with pytest.raises(LedgerLostError, match=ledger):
             call()
-        assert not caught.value.retriable
     assert committed_offset(windows, orders) == 1
-    with pytest.raises(LedgerLostError, match="new group"):
-        open_service(ledger).plan(before(orders, 25, Earliest()), "next")
+
+
+@pytest.mark.parametrize(
+    "name", ["bad name", "x" * 250, "..", ""], ids=["space", "long", "dots", "empty"]
+)
+def test_a_name_that_no_topic_can_have_is_refused_at_once(
+    bootstrap: str, group: str, name: str
+) -> None:
+    """Before anything is asked of the cluster, and not as something that a retry could cure."""
+    with pytest.raises(ConfigError, match="topic name"):
+        OrderedWindows({"bootstrap.servers": bootstrap}, group, ledger_topic=name)
 
 
 def test_compaction_of_the_ledger_changes_nothing(
@@ -251,6 +260,50 @@ def test_compaction_of_the_ledger_changes_nothing(
     sleeper.commit(plan)
     rest = writer.plan(before(orders, 100), "rest")
     assert offsets_of(read_plan(writer.settings, rest)) == {2, 4, 5}
+
+
+def test_what_was_compacted_away_unseen_is_not_believed_any_more(
+    bootstrap: str,
+    topic: MakeTopic,
+    open_service: MakeService,
+    orders: str,
+    ledger: str,
+    group: str,
+) -> None:
+    """A process that slept longer than tombstones live plans like a new one after progress was moved back."""
+    config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
+    topic(ledger, partitions=_PARTITIONS, config={**config, "delete.retention.ms": "0"})
+    mover, sleeper = open_service(ledger), open_service(ledger)
+    mover.commit(mover.plan(before(orders, 12, Earliest()), "w"))
+    sleeper.list()  # Learns what was read of the log's times.
+    commit_offsets(bootstrap, group, orders, {0: (0, b"")})
+    assert mover.adopt().rewound == ("w",)
+    place = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + _CLEANER_TIMEOUT_S
+    while not is_settled(mover, place):
+        assert time.monotonic() < deadline, "the cleaner has not removed what is superseded"
+        # The newest segment is never cleaned.
+        producer.produce(ledger, key=b"filler", value=b"x", partition=place.partition)
+        assert producer.flush(TIMEOUT_S) == 0
+        time.sleep(0.5)
+    for one in (mover, sleeper, open_service(ledger)):
+        preview = one.preview(before(orders, 12), "next")
+        assert offsets_of(read_plan(one.settings, preview)) == {0, 1, 3}
+
+
+def is_settled(windows: OrderedWindows, place: TopicPartition) -> bool:
+    """Whether compaction has left one record a key and no tombstone, but for the filler's."""
+    with Lookup(windows.settings) as lookup:
+        [end] = lookup.end_offsets([place], Isolation.READ_COMMITTED).values()
+    wanted = {place: OffsetSet.of((0, end))}
+    columns = ["key", "value"]
+    batches = read_ranges(
+        windows.settings, "look", Isolation.READ_COMMITTED, wanted, columns=columns
+    )
+    rows = [row for batch in batches for row in batch.to_pylist() if row["key"] != b"filler"]
+    keys = [row["key"] for row in rows]
+    return len(set(keys)) == len(keys) and all(row["value"] is not None for row in rows)
 
 
 def first_offset(windows: OrderedWindows, place: TopicPartition) -> int:

@@ -213,11 +213,23 @@ def nested(_: bytes) -> bytes:
     return b"[" * 200_000
 
 
-@pytest.mark.parametrize("kind", ["state", "window", "times"])
+def of_another(value: bytes) -> bytes:
+    """Copied from elsewhere: whole, and not about what its key says."""
+    fields = json.loads(value)
+    about = fields.get("plan", fields)
+    return json.dumps(fields).replace(about["group"], "another").encode()
+
+
+DAMAGES = [halved, without_a_field, of_another_type, nested, lambda _: b"\xff\xfe\x00"]
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [halved, without_a_field, of_another_type, nested, lambda _: b"\xff\xfe\x00"],
-    ids=["halved", "without-a-field", "of-another-type", "nested", "binary"],
+    ("kind", "damage"),
+    [
+        *itertools.product(["state", "window", "times"], DAMAGES),
+        ("state", of_another),
+        ("window", of_another),
+    ],
 )
 def test_a_damaged_record_stops_its_group_until_it_is_restored(
     bootstrap: str,
@@ -269,6 +281,57 @@ def test_parts_that_are_missing_are_damage(
     assert begun.plan(before(orders, 12), "open").attempt == 2
 
 
+def test_a_record_without_our_headers_is_damage_that_can_be_restored(
+    bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
+) -> None:
+    """Written by a hand or a tool that copies values only; putting the record back is enough."""
+    place = place_of(ledger, begun.group)
+    key = key_of(begun.group, "state", "")
+    value, headers = stored(bootstrap, place)[key]
+    put(bootstrap, place, key, value)
+    with service(bootstrap, begun.group, ledger) as cold:
+        for one in (begun, cold):
+            with pytest.raises(LedgerCorruptError, match=begun.group):
+                one.plan(before(orders, 25), "next")
+    put(bootstrap, place, key, value, headers)
+    with service(bootstrap, begun.group, ledger) as cold:
+        for attempt, one in enumerate((begun, cold), start=2):
+            assert one.plan(before(orders, 12), "open").attempt == attempt
+
+
+def test_a_count_of_parts_that_cannot_be_costs_nothing(
+    bootstrap: str, begun: OrderedWindows, ledger: str
+) -> None:
+    """A record that says it has a billion parts is damaged, and ends no process for want of memory."""
+    headers: Headers = {"koo-generation": "99", "koo-parts": "1000000000000"}
+    put(bootstrap, place_of(ledger, begun.group), key_of(begun.group, "state", ""), b"?", headers)
+    with pytest.raises(LedgerCorruptError, match="parts"):
+        begun.list()
+
+
+def test_a_time_map_of_no_partition_is_damage(
+    bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
+) -> None:
+    """A key with our kind and a name that cannot be: a named error like any other."""
+    place = place_of(ledger, begun.group)
+    value, headers = stored(bootstrap, place)[key_of(begun.group, "times", f"{orders}[0]")]
+    put(bootstrap, place, key_of(begun.group, "times", "garbage"), value, headers)
+    with pytest.raises(LedgerCorruptError, match="garbage"):
+        begun.plan(before(orders, 25), "next")
+
+
+def test_an_open_window_that_the_state_does_not_know_cannot_commit(
+    bootstrap: str, windows: OrderedWindows, orders: str, ledger: str
+) -> None:
+    """The state was removed before the first commit, and another window planned on: no offset comes twice."""
+    first = windows.plan(before(orders, 12, Earliest()), "first")
+    put(bootstrap, place_of(ledger, windows.group), key_of(windows.group, "state", ""), None)
+    windows.commit(windows.plan(before(orders, 15, Earliest()), "second"))
+    assert committed_offset(windows, orders) == 2
+    with pytest.raises(LedgerCorruptError, match="first"):
+        windows.commit(first)
+
+
 def test_a_damaged_window_of_the_past_stops_only_the_looking_at_it(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
@@ -317,16 +380,32 @@ def test_a_state_that_was_removed_is_a_lost_ledger(
                 one.plan(before(orders, 25, Earliest()), "next")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("state", ""), ("window", "open"), ("window", "done")])
+@pytest.mark.parametrize(
+    ("kind", "name", "of_plan"),
+    [
+        ("state", "", False),
+        ("window", "open", False),
+        ("window", "open", True),
+        ("window", "done", False),
+    ],
+)
 def test_a_record_of_a_newer_version_asks_for_an_upgrade(
-    bootstrap: str, begun: OrderedWindows, orders: str, ledger: str, kind: str, name: str
+    bootstrap: str,
+    begun: OrderedWindows,
+    orders: str,
+    ledger: str,
+    kind: str,
+    name: str,
+    of_plan: bool,
 ) -> None:
     """An older package touches nothing; the window of the past is in the way only of those who look at it."""
     place = place_of(ledger, begun.group)
     key = key_of(begun.group, kind, name)
     value, headers = stored(bootstrap, place)[key]
-    newer = {**json.loads(value), "version": json.loads(value)["version"] + 1, "new": True}
-    put(bootstrap, place, key, json.dumps(newer).encode(), headers)
+    fields = json.loads(value)
+    part = fields["plan"] if of_plan else fields
+    part.update(version=part["version"] + 1, new=True)
+    put(bootstrap, place, key, json.dumps(fields).encode(), headers)
     there = stored(bootstrap, place)
     calls: list[Callable[[OrderedWindows], Any]] = [OrderedWindows.list]
     if name != "done":
@@ -338,8 +417,9 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(
         ]
     with service(bootstrap, begun.group, ledger) as cold:
         for one, call in itertools.product((begun, cold), calls):
-            with pytest.raises(LedgerVersionError, match=r"version 2.*upgrade"):
+            with pytest.raises(LedgerVersionError, match=r"version 2.*[Uu]pgrade") as caught:
                 call(one)
+            assert all(word in str(caught.value) for word in (begun.group, ledger))
     assert stored(bootstrap, place) == there
 
 

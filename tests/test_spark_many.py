@@ -105,6 +105,8 @@ def test_staging_together_is_staging_one_by_one(
         rows = staged_rows(output)
         assert (rows if ordered else sorted(rows, key=position)) == case.rows
         assert counted(output) == facts_of(case)
+        if ordered:
+            assert output.facts["files"] == max(1, -(-len(rows) // rows_per_file))
 
 
 def test_a_union_of_single_reads_is_the_same(

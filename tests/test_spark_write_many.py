@@ -128,7 +128,7 @@ def test_writing_together_is_writing_one_by_one(
 @pytest.fixture
 def spilling(spark: SparkSession) -> Iterator[None]:
     """Spark's sorts go to disk every thousand rows, as they do where memory is short."""
-    conf = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.sc().conf()
     conf.set(SPILL_ROWS, "1000")
     yield
     conf.remove(SPILL_ROWS)

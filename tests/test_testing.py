@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.bounds import AtTime, Bound, Earliest
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
@@ -384,6 +384,22 @@ def test_keys_choose_partitions(kafka: InMemoryKafka) -> None:
     assert all(len(partitions) == 1 for partitions in where.values())
     assert where[None] == {0}
     assert len({partition for partitions in where.values() for partition in partitions}) > 1
+
+
+def test_a_window_is_exact_where_the_index_is_wrong(kafka: InMemoryKafka) -> None:
+    """The record that made a segment's timestamp great was deleted: the index knows of none after it."""
+    kafka.create_topic("small", config={"segment.ms": "60000"})
+    for second in (50, 0, 10, 120, 200, 20):
+        kafka.produce("small", timestamp_ms=BASE_MS + second * 1000)
+    kafka.delete_records("small", 0, 1)
+    small = TopicPartition("small", 0)
+    starts: dict[str, Bound] = {"earliest": Earliest(), "second 40": AtTime(BASE_MS + 40_000)}
+    taken = {}
+    for name, start in starts.items():
+        with OrderedWindows(kafka.settings, name) as windows:
+            plan = windows.plan(Window(["small"], at(45), start=start), "w")
+            taken[name] = plan.taken.get(small)
+    assert taken == {"earliest": OffsetSet.of((1, 3), (5, 6)), "second 40": OffsetSet.of((5, 6))}
 
 
 def test_retention_leaves_no_trace_in_the_index(kafka: InMemoryKafka) -> None:

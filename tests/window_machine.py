@@ -42,13 +42,15 @@ class WindowMachine(RuleBasedStateMachine):
         self.open: dict[str, WindowPlan] = {}
         self.count = 0
 
-    @initialize(segment_ms=st.sampled_from([5_000, 10**12]))
-    def start(self, segment_ms: int) -> None:
+    @initialize(segment_ms=st.sampled_from([3_000, 10**12]), logs=st.lists(times, max_size=4))
+    def start(self, segment_ms: int, logs: list[list[int]]) -> None:
         """Logs of one segment, or of many: a broker's index answers by segments."""
         self.kafka.__enter__()
         self.kafka.create_topic("orders", PARTITIONS, {"segment.ms": str(segment_ms)})
         self.windows = OrderedWindows(self.kafka.settings, "g", timeout_s=10)
         self.others = OrderedWindows(self.kafka.settings, "g", timeout_s=10)
+        for number, log in enumerate(logs):
+            self.write(number % PARTITIONS, log)
 
     # --- logs -----------------------------------------------------------------------------------
 
@@ -73,13 +75,14 @@ class WindowMachine(RuleBasedStateMachine):
         if (transaction := self.transactions.get(number)) is not None:
             (transaction.commit if commits else transaction.abort)()
 
-    @rule(partition=partitions, choice=choices, whole_segments=st.booleans())
-    def delete(self, partition: int, choice: int, whole_segments: bool) -> None:
-        """Some of what lies below the last stable offset goes."""
+    @rule(partition=partitions, choice=choices, whole_segments=st.booleans(), cutoff=cutoffs)
+    def delete(self, partition: int, choice: int, whole_segments: bool, cutoff: int) -> None:
+        """Some of what lies below the last stable offset goes, and a window is planned on the rest."""
         there = [one.offset for one in self.kafka.records("orders", partition)]
         if there:
             forward = self.kafka.expire_records if whole_segments else self.kafka.delete_records
             forward("orders", partition, there[choice % len(there)])
+            self._plan(self.windows, cutoff)
 
     @rule(partition=partitions, chosen=st.sets(st.integers(0, 20)))
     def compact(self, partition: int, chosen: set[int]) -> None:

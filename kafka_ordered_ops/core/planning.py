@@ -95,7 +95,7 @@ class PartitionQuestion:
     open: OffsetSet
     #: Neither done nor claimed, and no longer in the log.
     lost: OffsetSet
-    #: No longer in the log either, and known to be stamped before all that is asked: others' loss.
+    #: No longer in the log either, and known to be of times that nobody asks for: others' loss.
     left: OffsetSet
     #: Open and below the floor, where that alone decides: whose it is.
     head: OffsetSet
@@ -224,7 +224,7 @@ def ask(
     chunks = time_map.dealt(asked.split)
     known = union_of(chunks.by_window.values())
     gone = pending - open_
-    left = gone & chunks.of(NOBODY) & time_map.before(asked.floor_ms)
+    left = gone & chunks.of(NOBODY)
     learned = EMPTY_MAP
     if head_window == NOBODY and head:
         learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)

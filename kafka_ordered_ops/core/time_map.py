@@ -85,10 +85,6 @@ class TimeMap:
             straddling=_offsets(self.rows[~same]),
         )
 
-    def before(self, time_ms: int) -> OffsetSet:
-        """The offsets of chunks all of whose records are stamped before a time."""
-        return _offsets(self.rows[self.rows[:, _GREATEST] < time_ms])
-
     def meeting(self, times: TimeRange) -> OffsetSet:
         """The offsets of chunks whose bounds allow a record of these times."""
         meets = (self.rows[:, _LEAST] < times.before_ms) & (

@@ -71,7 +71,10 @@ def parse_duration_ms(text: str, *, what: str) -> int:
     )
     if not parts:
         raise ConfigError(f"{what} {text!r} is not an ISO 8601 span such as PT10M, PT1H or P1D")
-    return timedelta(**parts) // _MS
+    try:
+        return timedelta(**parts) // _MS
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} is longer than any calendar") from error
 
 
 def duration_text(span_ms: int) -> str:
