@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import WindowSupersededError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
 from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka.doors import open_reader
+from kafka_ordered_ops.kafka.doors import open_lookup, open_reader
 from kafka_ordered_ops.testing import InMemoryKafka, Transaction, TransactionState
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.windows_support import BASE_MS, at
@@ -183,8 +183,7 @@ class WindowMachine(RuleBasedStateMachine):
             return
         self.kafka.commit("g", {tp: offset})
         adopted = self.windows.adopt()
-        end = self.kafka._cluster.log(tp).last_stable_offset
-        to = min(offset, end)
+        to = min(offset, self._end_offset(tp))
         if not adopted:
             # It says what the group knew.
             assert offset == known.committed
@@ -221,7 +220,7 @@ class WindowMachine(RuleBasedStateMachine):
             self._is_done(window_id)
         self.progress_is_what_was_done()
         for tp, committed in self.kafka.committed("g").items():
-            assert committed.offset == self.kafka._cluster.log(tp).high_watermark
+            assert committed.offset == self._end_offset(tp)
         self.kafka.__exit__(None, None, None)
 
     # --- inside ---------------------------------------------------------------------------------
@@ -254,6 +253,10 @@ class WindowMachine(RuleBasedStateMachine):
                 found.append((batch["partition"], batch["offset"]))
         assert len(found) == len(set(found)), "read twice"
         return set(found)
+
+    def _end_offset(self, tp: TopicPartition) -> int:
+        with open_lookup(self.windows.settings) as lookup:
+            return lookup.end_offsets([tp], Isolation.READ_COMMITTED)[tp]
 
     def _visible(self, partition: int) -> dict[int, int]:
         return {one.offset: one.timestamp_ms for one in self.kafka.records("orders", partition)}

@@ -53,7 +53,10 @@ class LedgerLog(LedgerFold):
         consumer.assign([tp])
         try:
             while position < end:
-                for message in consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S):
+                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                if not messages:
+                    reasons.raise_if_hopeless(doing="reading the ledger", where=str(self.where))
+                for message in messages:
                     position = max(position, self._take(message, reasons))
                 [now] = consumer.position([tp])
                 position = max(position, now.offset)
@@ -80,6 +83,11 @@ class LedgerLog(LedgerFold):
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 return offset if offset is not None else 0
+            if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
+                # What the client says about brokers and the group's coordinator is no answer to this read,
+                # and may be older than it.
+                reasons.add(error)
+                return 0
             raise translate(
                 error, doing="reading the ledger", where=str(self.where), reasons=reasons
             )

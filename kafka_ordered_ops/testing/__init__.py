@@ -1,7 +1,7 @@
 """A Kafka in memory, to test with what plans, reads and commits windows.
 
 It keeps what Kafka keeps: offsets with gaps, transactions and their markers, retention and compaction, topic
-ids, groups with committed offsets and members, and the ledger, byte for byte. Every guarantee that the package
+ids, groups with committed offsets and members, and the ledger with its records. Every guarantee that the package
 gives on a broker it gives here, and the same scripts are run on both to hold that true.
 """
 

@@ -1,7 +1,8 @@
 """The ledger door of a model: what `kafka.ledger.Ledger` does, in memory.
 
-The records are the same, byte for byte, in a compacted topic of the model; so are the order of the reads,
-the checks and what is tried again. Only the transaction is simpler: it is stored at once, or not at all.
+A group's state lies in the same records, in a compacted topic of the model; the order of the reads, the
+checks and what is tried again are the same. Only the transaction is simpler: it is stored at once, or not at
+all; and nobody has to queue for it in the ledger, for threads have locks.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from kafka_ordered_ops.core.errors import (
-    BrokerUnreachableError,
     CommitUnknownError,
+    KafkaOrderedOpsError,
     LedgerUnavailableError,
     UnknownTopicError,
     WindowFencedError,
@@ -128,8 +129,8 @@ class MemoryLedger:
                     if not isinstance(outcome, Change):
                         return None if outcome is None else view
                     answer = self._write(cluster, turn, group, outcome, may_lose=not lost_once)
-            except BrokerUnreachableError as error:
-                if unknown:
+            except KafkaOrderedOpsError as error:
+                if unknown and error.retriable:
                     raise _unknown(where, error) from error
                 raise
             if answer is _Answer.STORED:
@@ -137,6 +138,8 @@ class MemoryLedger:
             if answer is _Answer.LOST:
                 lost_once = unknown = True
             if time.monotonic() >= deadline:
+                if unknown:
+                    raise _unknown(where, f"{self._timeout_s:g} s are over")
                 raise WindowFencedError(
                     f"{where}: other changes of the group's state came in between again and again for "
                     f"{self._timeout_s:g} s. Run the same window again"
@@ -208,12 +211,15 @@ class MemoryLedger:
         tp = ledger_partition(self._topic, group)
         cluster = reach(self._name)
         with cluster.changed:
-            end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
-            start = self._lookup.log_starts([tp])[tp]
-            log = cluster.log(tp)
+            try:
+                log = cluster.log(tp)
+            except UnknownTopicError:
+                self._check_same()
+                raise
+            end = log.high_watermark
             reading = self._readings.get(group)
             if reading is None:
-                reading = self._readings[group] = _Reading(LedgerFold(tp, group), start)
+                reading = self._readings[group] = _Reading(LedgerFold(tp, group), log.log_start)
             if end < reading.position:
                 # Logs do not shrink: this is another one.
                 self._check_same()
