@@ -72,6 +72,16 @@ class BrokerWorld(World):
         name = self.named(topic)
         self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(TIMEOUT_S)
         self._await_leaders(name, partitions)
+        for producer in self._producers.values():
+            # It would learn of them minutes later.
+            deadline = time.monotonic() + TIMEOUT_S
+            while (
+                len(producer.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions)
+                < partitions
+            ):
+                assert time.monotonic() < deadline, (
+                    f"a producer does not know {partitions} partitions"
+                )
 
     def write_content(self, topic: str, partition: int, records: Sequence[Content]) -> None:
         producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True})

@@ -160,7 +160,8 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
         # After the ledger: whoever still tries to commit this output is refused by then.
-        output = output_of(record.result)
+        reported = list(record.parts.results.values()) if record.parts else []
+        output = output_of(record.result) or output_of({"parts": reported})
         if output is not None:
             output.discard()
     _end(screen, connection, record)
@@ -194,13 +195,15 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
     if record.status is not WindowStatus.WRITTEN:
         return None
     output = output_of(record.result)
-    if output is not None and StagedOutput.found(record.result or {}) is None:
+    # Of a split window this joins the parts.
+    found = StagedOutput.found(record.result or {})
+    if output is not None and found is None:
         raise SinkError(
             f"window {record.plan.window_id} of group {record.plan.group} was written to {output.stage_path}, and "
             "that is gone: a commit would lose its records. Run the window again, or abandon it",
             window_id=record.plan.window_id,
         )
-    return output
+    return found
 
 
 def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:
