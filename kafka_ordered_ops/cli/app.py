@@ -23,7 +23,7 @@ from kafka_ordered_ops.cli.question import Policies, Question, Series
 from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.cli.tables import plan_table
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.doors import open_lookup
 
 _PROGRAM: Final = "kafka-ordered-ops"
 
@@ -119,7 +119,7 @@ def preview(
     window = question.window()
     with connection.open(screen) as windows, screen.progress("planning"):
         plan, state = windows.preview(window, window_id), windows.state()
-        with Lookup(windows.settings) as lookup:
+        with open_lookup(windows.settings) as lookup:
             log_starts = lookup.log_starts([part.tp for part in plan])
     if screen.as_json:
         screen.emit(plan_json(plan, state=state, log_starts=log_starts))
