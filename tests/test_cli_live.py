@@ -234,6 +234,8 @@ class Terminal:
         self._fd, inner = pty.openpty()
         termios.tcsetwinsize(inner, (lines, 120))
         self.text = ""
+        # Readline, which pytest loads, leaves a size of its own there for its children; it would go first.
+        environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
         # A piece may end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self.process = subprocess.Popen(
@@ -241,7 +243,7 @@ class Terminal:
             stdin=inner,
             stdout=inner,
             stderr=inner,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={**environment, "TERM": "xterm-256color"},
         )
         os.close(inner)
 
