@@ -312,7 +312,8 @@ class Ledger:
         tp = self._topic.partition_of(group)
         try:
             end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
-            start = self._lookup.log_starts([tp])[tp]
+            # Only where a fold begins: further on it would be asked in vain, three times a change.
+            start = 0 if log.position else self._lookup.log_starts([tp])[tp]
         except UnknownTopicError:
             self._topic.check_same()
             raise

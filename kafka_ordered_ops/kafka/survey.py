@@ -68,14 +68,6 @@ class Survey:
         return sum(one.records_scanned for one in self.drafts)
 
 
-def select_topics(lookup: LookupDoor, window: Window) -> dict[str, TopicFacts]:
-    """The topics a window means; raises `UnknownTopicError`. Nothing is created by asking."""
-    names: Sequence[str] = window.topics
-    if window.exclude or any(is_pattern(name) for name in names):
-        names = lookup.matching(names, window.exclude)
-    return lookup.topics(names)
-
-
 def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
     """All partitions of the topics, sorted."""
     return [

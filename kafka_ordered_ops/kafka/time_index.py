@@ -44,7 +44,7 @@ def first_at_or_after(
         for time_ms in sorted(set(times_ms))
     }
     silent = sorted({tp for one in found.values() for tp, offset in one.items() if offset is None})
-    greatest = _greatest(lookup, silent)
+    greatest = _greatest(lookup, {tp: log_starts[tp] for tp in silent})
     answers: dict[int, dict[TopicPartition, IndexAnswer]] = {}
     for time_ms, offsets in found.items():
         answers[time_ms] = {}
@@ -57,14 +57,14 @@ def first_at_or_after(
 
 
 def _greatest(
-    lookup: LookupDoor, partitions: Sequence[TopicPartition]
+    lookup: LookupDoor, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """The greatest timestamps, where the broker can tell; of an empty log, one below all times."""
+    partitions = list(log_starts)
     if not partitions:
         return {}
     ends = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
-    starts = lookup.log_starts(partitions)
     told = lookup.greatest_timestamps(partitions)
     greatest = {tp: time_ms for tp, time_ms in told.items() if time_ms is not None}
     # An empty log has no greatest timestamp, and needs no proof.
-    return {**greatest, **{tp: -1 for tp in partitions if ends[tp] <= starts[tp]}}
+    return {**greatest, **{tp: -1 for tp in partitions if ends[tp] <= log_starts[tp]}}

@@ -49,7 +49,6 @@ from kafka_ordered_ops.kafka.survey import (
     Surveyor,
     check_plan_identity,
     partitions_of,
-    select_topics,
 )
 from kafka_ordered_ops.windows.checks import (
     Committed,
@@ -312,7 +311,7 @@ class Planner:
         self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
     ) -> tuple[Survey, GroupView, ClaimWish]:
         windows = list(fresh.values())
-        topics = select_topics(self._lookup, windows[0])
+        topics = self._lookup.selected(windows[0].topics, windows[0].exclude)
         committed = self._ledger.committed_offsets(
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
