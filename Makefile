@@ -20,7 +20,10 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Two tests at a time, or up to four: each worker has a broker of its own, and those of one file stay together.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help setup check format test test-all nightly demo docs lock jars clean
+# Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
+SPARK41 := .venv-spark41
+
+.PHONY: help setup check format test test-all test-spark41 nightly demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,14 +53,18 @@ format: $(STAMP) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## The tests that need no more than seconds each
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not spark41"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
-test-all: $(STAMP) docs ## What `make test` leaves out: the tests that need minutes, and the documentation
+test-all: $(STAMP) docs test-spark41 ## What `make test` leaves out: the tests that need minutes, Spark 4.1, the documentation
 	$(BIN)/python -m pytest -m slow || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
+test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
+	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
+	$(SPARK41)/bin/python -m pytest -m "not slow and (spark or spark41)"
+
 nightly: $(STAMP) ## Everything, with many more random examples
-	HYPOTHESIS_PROFILE=nightly $(PYTEST)
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"
 
 demo: $(STAMP) ## See it work: a real broker, a real Spark, one window
 	$(BIN)/python -m kafka_ordered_ops.cli demo
@@ -71,10 +78,11 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
 	$(COMPILE) --upgrade --extra demo pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --extra all pyproject.toml -o requirements/all.txt
+	$(COMPILE) --upgrade --extra demo --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 
 jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes
 	$(BIN)/python -m kafka_ordered_ops.embedded.relock
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SPARK41) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find kafka_ordered_ops tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ from kafka_ordered_ops.spark.files import LocalFiles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: The newest Spark for which the Kafka connector, Delta and Iceberg have all been released.
+_SPARK41 = "4.1.3"
+
 CUTOFF_MS = 1_790_000_000_000
 _TRANSACTION_TIMEOUT_S = 30.0
 
@@ -43,9 +47,34 @@ def spark() -> Iterator[SparkSession]:
     """One small session for all tests: starting one takes seconds."""
     from kafka_ordered_ops.spark.session import local_session
 
-    session = local_session("tests", cores=2, memory="1g", java_home=_java_home())
+    conf = spark41_conf() if on_spark41() else None
+    session = local_session("tests", cores=2, memory="1g", java_home=_java_home(), conf=conf)
     yield session
     session.stop()
+
+
+def on_spark41() -> bool:
+    """Whether this is the environment of ``make test-spark41``."""
+    return version("pyspark") == _SPARK41
+
+
+def spark41_jars() -> list[Path]:
+    """The Kafka connector, Delta and Iceberg for Spark 4.1: a class path."""
+    from kafka_ordered_ops.embedded.jars import listed_jars
+
+    return listed_jars(Path(__file__).with_name("spark41.sha256"), f"spark-{_SPARK41}")
+
+
+def spark41_conf() -> dict[str, str]:
+    """A session's settings that have these jars, and Delta and Iceberg at work."""
+    return {
+        "spark.jars": ",".join(map(str, spark41_jars())),
+        "spark.sql.extensions": (
+            "io.delta.sql.DeltaSparkSessionExtension,"
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
 
 
 def _java_home() -> Path | None:

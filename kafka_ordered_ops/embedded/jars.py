@@ -38,11 +38,23 @@ DOWNLOAD_TIMEOUT_S = 60
 
 
 def class_path() -> list[Path]:
-    """The verified jars, downloaded if this is the first time."""
-    listed = read_list(LIST)
+    """The broker's verified jars, downloaded if this is the first time."""
+    return listed_jars(LIST, f"kafka-{KAFKA_VERSION}")
+
+
+def listed_jars(file: Path, name: str) -> list[Path]:
+    """The jars of a list, verified, in its order; downloaded if this is the first time.
+
+    Args:
+        file: the list.
+        name: what the jars are for, as the beginning of their folder's name.
+
+    Raises:
+        JarsError: they cannot be downloaded, or are not the listed ones.
+    """
+    listed = read_list(file)
     # The folder is named for the list, so that versions live side by side and never mix.
-    name = hashlib.sha256(LIST.read_bytes()).hexdigest()[:16]
-    folder = cache_dir() / f"kafka-{KAFKA_VERSION}-{name}"
+    folder = cache_dir() / f"{name}-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
     if not folder.is_dir():
         with locked("jars"):
             # Another process may have been the first to get the lock.
@@ -69,7 +81,7 @@ def verify(folder: Path, listed: Mapping[str, str]) -> None:
             problems.append(f"altered: {path} (SHA-256 {digest}, wanted {wanted})")
     if problems:
         raise JarsError(
-            f"The embedded broker's jars in {folder} are not the ones in the committed list: "
+            f"The jars in {folder} are not the ones in the committed list: "
             f"{'; '.join(problems)}. If nobody changed them on purpose, delete the folder; "
             "the next start downloads it again.",
             problems=tuple(problems),
@@ -101,7 +113,7 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
         from jgo.maven import MavenContext
     except ImportError as error:
         raise JarsError(
-            "The embedded broker must be downloaded once, and that needs jgo: "
+            "Jars must be downloaded once, and that needs jgo: "
             "pip install 'kafka-ordered-ops[embedded]'",
             problems=("jgo is not installed",),
         ) from error
@@ -127,7 +139,7 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
         problems = tuple(problem for problem in pool.map(fetch, coordinates) if problem)
     if problems:
         raise JarsError(
-            f"{len(problems)} of the embedded broker's {len(coordinates)} jars could not be "
+            f"{len(problems)} of {len(coordinates)} jars could not be "
             f"downloaded, the first: {problems[0]}. Maven Central, or a mirror named in jgo's "
             "settings, must be in reach for the first start.",
             problems=problems,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,6 +34,7 @@ def local_session(
     cores: int | None = None,
     memory: str = "1g",
     java_home: Path | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Starts Spark in this process, or returns the session that runs here already.
 
@@ -45,6 +46,7 @@ def local_session(
         cores: tasks at a time; all cores of the machine when None.
         memory: the JVM's heap, as ``"1g"``; the Python workers' memory comes on top.
         java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
+        conf: more of Spark's own settings, as ``spark.jars``; they win over the ones made here.
 
     Raises:
         ConfigError: pyspark is not installed; there is no Java; or `cores` is not positive.
@@ -57,7 +59,7 @@ def local_session(
     if cores is not None and cores < 1:
         raise ConfigError(f"cores={cores}: use at least 1, or None for all of the machine")
     builder = SparkSession.Builder().master(f"local[{cores or '*'}]").appName(app_name)
-    for key, value in {**_CONF, "spark.driver.memory": memory}.items():
+    for key, value in {**_CONF, "spark.driver.memory": memory, **(conf or {})}.items():
         builder = builder.config(key, value)
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if java_home is not None:
