@@ -38,7 +38,7 @@ $(BIN)/uv: requirements/uv.txt
 
 $(STAMP): $(BIN)/uv requirements/$(LOCK).txt pyproject.toml
 	@rm -f $(VENV)/.set-up-*
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/uv.txt requirements/$(LOCK).txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/uv.txt requirements/$(LOCK).txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 

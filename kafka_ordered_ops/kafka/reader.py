@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, compress
+from itertools import compress
 from types import TracebackType
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import confluent_kafka as ck
 import numpy as np
@@ -31,6 +31,7 @@ from kafka_ordered_ops.core.facts import ScanBatch as ScanBatch
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.records import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.arrow import no_collection, stamps, to_arrow
 from kafka_ordered_ops.kafka.faults import (
     FaultReasons,
     is_corrupt,
@@ -62,12 +63,13 @@ _NO_OFFSETS: Final[Int64Array] = np.empty(0, dtype=np.int64)
 class _Progress:
     """How far one partition has been read."""
 
-    __slots__ = ("position", "tp", "wanted")
+    __slots__ = ("_taken_to", "position", "tp", "wanted")
 
     def __init__(self, tp: TopicPartition, wanted: OffsetSet) -> None:
         self.tp = tp
         self.wanted = wanted
-        self.position = wanted.first
+        #: What is wanted below it has been handed out.
+        self.position = self._taken_to = wanted.first
 
     @property
     def is_done(self) -> bool:
@@ -83,12 +85,13 @@ class _Progress:
     def take(
         self, records: Sequence[Message], offsets: Int64Array
     ) -> tuple[Sequence[Message], Int64Array]:
-        """The wanted among a run of records, and the position moved behind the run."""
+        """The wanted among a run of records, but those that were taken already."""
         mask = self.wanted.mask(offsets)
-        if offsets[0] < self.position:
+        taken_to = max(self._taken_to, self.position)
+        if offsets[0] < taken_to:
             # What was under way when a jump was asked for comes a second time after it.
-            mask &= offsets >= self.position
-        self.advance(int(offsets[-1]) + 1)
+            mask &= offsets >= taken_to
+        self._taken_to = max(taken_to, int(offsets[-1]) + 1)
         if mask.all():
             return records, offsets
         return list(compress(records, mask.tolist())), offsets[mask]
@@ -103,7 +106,9 @@ class _Progress:
         return start if start - self.position >= JUMP_OFFSETS_MIN else None
 
 
-_Run = tuple[_Progress, Sequence[Message], Int64Array]
+#: What is made of the wanted records of one partition, by offset.
+_T = TypeVar("_T")
+_Make = Callable[[TopicPartition, Sequence[Message], Int64Array], _T]
 
 
 class RangeReader:
@@ -192,40 +197,52 @@ class RangeReader:
             UnknownTopicError: the topic was deleted meanwhile.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        for one, records, offsets in self._runs():
-            if records:
-                yield _to_arrow(self.schema, one.tp, records, offsets)
+
+        def batch_of(
+            tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
+        ) -> pa.RecordBatch:
+            return to_arrow(self.schema, tp, records, offsets)
+
+        for _, batch in self._runs(batch_of):
+            if batch is not None:
+                yield batch
 
     def timestamps(self) -> Iterator[ScanBatch]:
         """Offsets and timestamps of the wanted records, keys and values untouched; raises like `batches`."""
-        for one, records, offsets in self._runs():
-            stamps = _stamps(records)[:, 1] if records else _NO_OFFSETS
-            yield ScanBatch(one.tp, offsets, stamps, one.position)
 
-    def _runs(self) -> Iterator[_Run]:
-        """Records of one partition at a time, each run after its partition's position has moved."""
+        def stamps_of(
+            _: TopicPartition, records: Sequence[Message], offsets: Int64Array
+        ) -> tuple[Int64Array, Int64Array]:
+            return offsets, stamps(records)[:, 1]
+
+        for one, found in self._runs(stamps_of):
+            offsets, stamped = found or (_NO_OFFSETS, _NO_OFFSETS)
+            yield ScanBatch(one.tp, offsets, stamped, one.position)
+
+    def _runs(self, make: _Make[_T]) -> Iterator[tuple[_Progress, _T | None]]:
+        """What is made of one partition's records at a time, each after its partition's position has moved."""
         moved_at = positions_at = time.monotonic()
         looked_into = False
         while self._unfinished:
-            messages = records = self._consume()
-            events: list[Message] = []
-            if any(map(Message.error, messages)):
-                records = [one for one in messages if not one.error()]
-                events = [one for one in messages if one.error()]
+            with no_collection():
+                count, runs, events = self._take(make)
             moved = False
-            for run in self._by_partition(records):
-                moved = True
-                yield run
+            for one, end, made in runs:
+                if (one.tp.topic, one.tp.partition) in self._unfinished:
+                    moved = True
+                    one.advance(end)
+                    self._settle(one)
+                    yield one, made
             # After the records: what an event tells about a partition lies behind them.
             for one in self._events(events):
                 moved = True
-                yield one, (), _NO_OFFSETS
+                yield one, None
             now = time.monotonic()
-            if not messages or now - positions_at > POSITIONS_EVERY_S:
+            if not count or now - positions_at > POSITIONS_EVERY_S:
                 positions_at = now
                 for one in self._ask_positions():
                     moved = True
-                    yield one, (), _NO_OFFSETS
+                    yield one, None
             # Asked again: whoever takes the records may be slow, and that is no stall.
             now = time.monotonic()
             if moved:
@@ -235,6 +252,21 @@ class RangeReader:
             elif now - moved_at > QUIET_S and not looked_into:
                 looked_into = True
                 self._check_topics()
+
+    def _take(
+        self, make: _Make[_T]
+    ) -> tuple[int, list[tuple[_Progress, int, _T | None]], list[Message]]:
+        """How much came; what is made of each run of one partition, with the offset behind it; the events."""
+        messages = records = self._consume()
+        events: list[Message] = []
+        if any(map(Message.error, messages)):
+            records = [one for one in messages if not one.error()]
+            events = [one for one in messages if one.error()]
+        runs: list[tuple[_Progress, int, _T | None]] = []
+        for one, run, offsets in self._by_partition(records):
+            wanted, at = one.take(run, offsets)
+            runs.append((one, int(offsets[-1]) + 1, make(one.tp, wanted, at) if wanted else None))
+        return len(messages), runs, events
 
     def _consume(self) -> list[Message]:
         """What has been fetched; waits for a moment when that is nothing."""
@@ -253,7 +285,9 @@ class RangeReader:
             self._reasons.raise_if_hopeless(doing="reading", where=self._where())
         return messages
 
-    def _by_partition(self, messages: list[Message]) -> Iterator[_Run]:
+    def _by_partition(
+        self, messages: list[Message]
+    ) -> Iterator[tuple[_Progress, Sequence[Message], Int64Array]]:
         """Cuts what came into runs of one partition; the client delivers long runs by itself."""
         count = len(messages)
         if not count:
@@ -268,11 +302,8 @@ class RangeReader:
         for start, end in zip(starts, [*starts[1:], count], strict=True):
             first = messages[start]
             one = self._unfinished.get((first.topic() or "", first.partition() or 0))
-            if one is None:
-                continue  # Finished or stopped while these were under way.
-            records, wanted = one.take(messages[start:end], offsets[start:end])
-            self._settle(one)
-            yield one, records, wanted
+            if one is not None:  # Else finished or stopped while these were under way.
+                yield one, messages[start:end], offsets[start:end]
 
     def _events(self, messages: list[Message]) -> Iterator[_Progress]:
         """Takes in what is not a record; gives the partitions that it moved."""
@@ -416,57 +447,3 @@ def read_ranges(
 
 def _at(one: _Progress) -> ck.TopicPartition:
     return ck.TopicPartition(one.tp.topic, one.tp.partition, one.position)
-
-
-def _stamps(records: Sequence[Message]) -> Int64Array:
-    """Shape (records, 2): the client's timestamp type (0: none), and milliseconds."""
-    pairs = chain.from_iterable(map(Message.timestamp, records))
-    return np.fromiter(pairs, np.int64, 2 * len(records)).reshape(-1, 2)
-
-
-def _to_arrow(
-    schema: pa.Schema, tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
-) -> pa.RecordBatch:
-    """Only the asked columns are built: each costs a pass over the records."""
-    count = len(records)
-    stamps = (
-        _stamps(records) if {"timestamp", "timestamp_type"} & set(schema.names) else _NO_OFFSETS
-    )
-    make: dict[str, Callable[[Any], Any]] = {
-        "topic": lambda kind: pa.repeat(pa.scalar(tp.topic, kind), count),
-        "partition": lambda kind: pa.repeat(pa.scalar(tp.partition, kind), count),
-        "offset": lambda kind: pa.array(offsets, kind),
-        "timestamp": lambda kind: pa.array(np.ascontiguousarray(stamps[:, 1])).view(kind),
-        # The client counts from 1, for 0 is its "none".
-        "timestamp_type": lambda kind: pa.array(stamps[:, 0] - 1, kind, mask=stamps[:, 0] == 0),
-        "key": lambda kind: pa.array(list(map(Message.key, records)), kind),
-        "value": lambda kind: pa.array(list(map(Message.value, records)), kind),
-        "headers": lambda kind: _headers(tp, records, kind),
-    }
-    columns = [make[field.name](field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _headers(tp: TopicPartition, records: Sequence[Message], kind: Any) -> Any:
-    found = [_headers_of(tp, record) for record in records]
-    if not any(found):
-        return pa.nulls(len(found), kind)
-    return pa.array(
-        [
-            [{"key": key, "value": value} for key, value in headers] if headers else None
-            for headers in found
-        ],
-        kind,
-    )
-
-
-def _headers_of(tp: TopicPartition, record: Message) -> Any:
-    try:
-        return record.headers()
-    except (SystemError, UnicodeDecodeError) as error:  # The client raises either, by its version.
-        at = f"{tp}@{record.offset()}"
-        raise CorruptRecordError(
-            f"a header key of {at} is not UTF-8; read without the headers column, or declare this "
-            "offset lost",
-            at=at,
-        ) from error
