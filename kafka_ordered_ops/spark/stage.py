@@ -39,8 +39,8 @@ from kafka_ordered_ops.spark.stage_files import (
     in_order,
 )
 
-#: Arrow data held at once to put it in order. A usual worker has 4 GiB; one file's rows exist twice while
-#: they are gathered, and the client's queues come on top.
+#: Arrow data held at once to put it in order. A usual worker has 4 GiB; the rows of the files under way exist
+#: twice, and the client's queues come on top.
 HELD_BYTES_MAX: Final = 2 * 1024**3
 
 #: ``(offsets done, offsets in all)``
@@ -137,15 +137,15 @@ def stage_windows(
             tables = in_order(hold(plans, batches, limit_bytes), rows_per_file)
         else:
             tables = as_they_come(batches, rows_per_file)
-        files = StageFiles([output.stage_path for output in outputs])
-        for window, table in tables:
-            files.write(window, table)
         sealed = []
-        for window, output in enumerate(outputs):
-            written = files.close(window)
-            elapsed_ms = round((time.monotonic() - started) * 1000)
-            facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
-            sealed.append(output.seal(facts))
+        with StageFiles([output.stage_path for output in outputs]) as files:
+            for window, rows in tables:
+                files.write(window, rows)
+            for window, output in enumerate(outputs):
+                written = files.close(window)
+                elapsed_ms = round((time.monotonic() - started) * 1000)
+                facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
+                sealed.append(output.seal(facts))
     return sealed
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,19 +40,37 @@ class Batch(NamedTuple):
     windows: Int64Array
 
 
+#: Files under way at a time: Arrow works outside Python's lock, so they and the reading share the cores.
+FILES_AT_ONCE: Final = 2
+
+#: Makes the rows of a file, in whichever thread writes it.
+Rows = Callable[[], pa.Table]
+
 #: The number of a window, and records for one file of it.
-FileOfWindow = tuple[int, pa.Table]
+FileOfWindow = tuple[int, Rows]
 
 
 class StageFiles:
-    """Writes windows' files into their stages, named in order."""
+    """Writes windows' files into their stages, named in order; a context manager.
+
+    Some are written at a time, by threads. What one of them raises is raised by the next call.
+    """
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
         self._files = [0] * len(folders)
         self._bytes = [0] * len(folders)
+        self._writers = ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="stage-files")
+        self._under_way: deque[tuple[int, Future[int]]] = deque()
 
-    def write(self, window: int, table: pa.Table) -> None:
+    def __enter__(self) -> StageFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Also after an error: whoever removes the stage must not meet a thread that still writes there.
+        self._writers.shutdown(cancel_futures=True)
+
+    def write(self, window: int, rows: Rows) -> None:
         """One more file of a window."""
         number = self._files[window]
         if number == FILES_MAX:
@@ -58,15 +78,23 @@ class StageFiles:
                 f"a window needs more than {FILES_MAX:,} files, whose names would no longer be in order "
                 f"({self._folders[window]}): raise rows_per_file"
             )
-        _write_file(table, f"{self._folders[window]}/part-{number:05d}.parquet")
+        self._wait(FILES_AT_ONCE - 1)
+        path = f"{self._folders[window]}/part-{number:05d}.parquet"
         self._files[window] += 1
-        self._bytes[window] += table.nbytes
+        self._under_way.append((window, self._writers.submit(_write_file, rows, path)))
 
     def close(self, window: int) -> Facts:
         """How much a window has got; at least one file, if need be without rows."""
         if not self._files[window]:
-            self.write(window, STAGE_SCHEMA.empty_table())
+            self.write(window, STAGE_SCHEMA.empty_table)
+        self._wait(0)
         return {"files": self._files[window], "bytes": self._bytes[window]}
+
+    def _wait(self, left: int) -> None:
+        """Until no more than `left` files are under way."""
+        while len(self._under_way) > left:
+            window, writing = self._under_way.popleft()
+            self._bytes[window] += writing.result()
 
 
 def hold(plans: Sequence[WindowPlan], batches: Iterator[Batch], limit_bytes: int) -> list[Batch]:
@@ -105,7 +133,7 @@ def _held_limit_error(
 
 
 def in_order(batches: Sequence[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
-    """Window after window in total order, file by file. Only one file's rows exist twice."""
+    """Window after window in total order, file by file. Only rows of files under way exist twice."""
     if not batches:
         return
     tables = [batch.records for batch in batches]
@@ -120,7 +148,8 @@ def in_order(batches: Sequence[Batch], rows_per_file: int) -> Iterator[FileOfWin
     window_starts = np.append(np.flatnonzero(np.diff(windows, prepend=-1)), windows.size)
     for low, high in zip(window_starts[:-1].tolist(), window_starts[1:].tolist(), strict=True):
         for first, end in _cuts(np.cumsum(row_bytes[low:high]), rows_per_file):
-            yield int(windows[low]), _gather(tables, starts, order[low + first : low + end])
+            wanted = order[low + first : low + end]
+            yield int(windows[low]), partial(_gather, tables, starts, wanted)
 
 
 def _cuts(bytes_up_to: Int64Array, rows_per_file: int) -> Iterator[tuple[int, int]]:
@@ -142,12 +171,20 @@ def _gather(batches: Sequence[pa.RecordBatch], starts: Int64Array, wanted: Int64
     places = wanted[by_place]
     bounds = np.searchsorted(places, starts)
     pieces = [
-        batches[n].take(places[bounds[n] : bounds[n + 1]] - starts[n])
+        _rows_of(batches[n], places[bounds[n] : bounds[n + 1]] - starts[n])
         for n in np.flatnonzero(np.diff(bounds)).tolist()
     ]
     back = np.empty_like(by_place)
     back[by_place] = np.arange(by_place.size)
     return pa.Table.from_batches(pieces, STAGE_SCHEMA).combine_chunks().take(back)
+
+
+def _rows_of(batch: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
+    first, count = int(rising[0]), rising.size
+    if int(rising[-1]) - first + 1 == count:
+        # No copy: where times rise, a file has runs of each partition.
+        return batch.slice(first, count)
+    return batch.take(pa.array(rising))
 
 
 def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
@@ -199,10 +236,10 @@ class _Pending:
         self._bytes[window] += table.nbytes
         self.bytes_in_all += table.nbytes
 
-    def take(self, window: int) -> pa.Table:
+    def take(self, window: int) -> Rows:
         self.bytes_in_all -= self._bytes.pop(window)
         del self._rows[window]
-        return pa.concat_tables(self._tables.pop(window))
+        return partial(pa.concat_tables, self._tables.pop(window))
 
 
 def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]:
@@ -224,7 +261,7 @@ def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]
         yield pending
 
 
-def _by_window(run: Sequence[Batch]) -> Iterator[FileOfWindow]:
+def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
     """A run's records window by window, each in the order of the run."""
     table = pa.Table.from_batches([batch.records for batch in run], STAGE_SCHEMA)
     windows = np.concatenate([batch.windows for batch in run])
@@ -237,7 +274,9 @@ def _by_window(run: Sequence[Batch]) -> Iterator[FileOfWindow]:
         yield number, table.filter(pa.array(windows == number)).combine_chunks()
 
 
-def _write_file(table: pa.Table, path: str) -> None:
+def _write_file(rows: Rows, path: str) -> int:
+    """Writes one file; gives the size of its rows in memory."""
+    table = rows()
     pq.write_table(
         table,
         path,
@@ -246,3 +285,4 @@ def _write_file(table: pa.Table, path: str) -> None:
         # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
         use_dictionary=["topic", "partition", "timestamp_type"],  # type: ignore[arg-type]
     )
+    return table.nbytes
