@@ -193,13 +193,13 @@ def test_a_properties_file_is_read_as_java_does(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         "# a comment\n! another\n\nbootstrap.servers = a:1,\\\n    b:2\nclient.id: me\r\n"
-        "sasl.password=p\\=a\\\\ss#\\u00e9 !\nsasl.username bob\n",
+        "sasl.password=p\\=a\\\\ss#\\u00e9\\ud83d\\ude00 !\nsasl.username bob\n",
         encoding="utf-8",
     )
     config = ClientSettings.from_file(file).admin()
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert config["client.id"] == "me"
-    assert config["sasl.password"] == "p=a\\ss#é !"
+    assert config["sasl.password"] == "p=a\\ss#é\U0001f600 !"
     assert config["sasl.username"] == "bob"
 
 
@@ -207,6 +207,9 @@ def test_a_broken_properties_file_shows_nothing_of_itself(tmp_path: Path) -> Non
     """The errors name file or line, never the text: it may be a secret."""
     with pytest.raises(ConfigError, match="line 2") as caught:
         parse_properties("a=b\n=canary")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(ConfigError, match="line 1 .* half of a character") as caught:
+        parse_properties("sasl.password=canary\\ud83d")
     assert "canary" not in str(caught.value)
     file = tmp_path / "binary"
     file.write_bytes(b"canary\xff")

@@ -444,9 +444,21 @@ def parse_properties(text: str) -> dict[str, str]:
         match = _PROPERTY.fullmatch(logical)
         if match is None:
             raise ConfigError(f"line {number} of the client settings is not 'key=value'")
-        key, value = (_ESCAPE.sub(_unescape, part) for part in match.groups())
+        key, value = (_unescaped(part, number) for part in match.groups())
         properties[key] = value
     return properties
+
+
+def _unescaped(text: str, number: int) -> str:
+    try:
+        # Java writes a character beyond U+FFFF as two escapes, one for each half.
+        return _ESCAPE.sub(_unescape, text).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        # Without the error: it shows some of the text.
+        raise ConfigError(
+            f"line {number} of the client settings has an escape that is half of a character: Java writes "
+            "one beyond U+FFFF as two escapes, \\uD800 to \\uDBFF and \\uDC00 to \\uDFFF"
+        ) from None
 
 
 def _unescape(match: re.Match[str]) -> str:
