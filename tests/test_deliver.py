@@ -159,3 +159,27 @@ def test_a_try_that_was_taken_over_leaves_nothing_behind(
     assert shelf.staged == {}
     assert shelf.published == {"w": quick.record.result["name"]}
     assert windows.commit(slow).status is WindowStatus.PUBLISHED
+
+
+def test_what_the_ledger_names_is_kept_for_the_try_that_takes_over(
+    windows: OrderedWindows, window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Overtaken between its two transactions, a try leaves its output: the newer one need not write again."""
+    shelf = Shelf()
+    plan = windows.plan(window, "w")
+    write_down_many = windows.write_down_many
+    taken_over: list[WindowPlan] = []
+
+    def overtaken(*arguments: Any) -> list[WindowPlan]:
+        written = write_down_many(*arguments)
+        taken_over.append(windows.plan(window, "w"))
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(windows, "write_down_many", overtaken)
+        with pytest.raises(WindowSupersededError):
+            windows.deliver(plan, shelf.write, shelf.reopen)
+    [newer] = taken_over
+    delivered = windows.deliver(newer, shelf.write, shelf.reopen)
+    assert (delivered.ran, shelf.jobs) == (False, 1)
+    assert list(shelf.published) == ["w"]

@@ -107,7 +107,13 @@ def _finish(
         if done:
             windows.publish_many(done, [outputs[plan.window_id] for plan in done])
     except WindowSupersededError:
-        # Another try owns the window now, and will never ask for what this one wrote.
-        for one in fresh.values():
-            one.discard()
+        _discard(windows, fresh)
         raise
+
+
+def _discard(windows: OrderedWindows, fresh: Mapping[str, Staged]) -> None:
+    """Removes what nobody will ask for; what the ledger names, the try that owns the window now takes up."""
+    named = {record.plan.window_id: record.result for record in windows.show_many(list(fresh))}
+    for window_id, one in fresh.items():
+        if named.get(window_id) != one.to_json():
+            one.discard()
