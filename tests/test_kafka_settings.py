@@ -107,6 +107,7 @@ def test_keys_that_carry_a_guarantee_are_overridden() -> None:
     assert consumer["allow.auto.create.topics"] == "false"
     assert consumer["socket.timeout.ms"] == "10000"
     assert consumer["fetch.queue.backoff.ms"] == "5"
+    assert consumer["queued.min.messages"] == "20000"
 
 
 def test_certificate_checks_can_be_given_up_by_name() -> None:
