@@ -8,7 +8,6 @@ it after each transaction.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
@@ -176,12 +175,7 @@ class ModelGroup:
 
     def commit(self, *plans: WindowPlan) -> list[WindowRecord]:
         """Commits in one transaction; nobody else uses the group."""
-        return self.apply(
-            decisions.in_turn(
-                self.view,
-                [partial(decisions.commit, plan=plan, now_ms=1, others={}) for plan in plans],
-            )
-        )
+        return self.apply(decisions.commit(self.view, plans, now_ms=1, others={}))
 
     def abandon(self, window_id: str) -> None:
         """Gives a window's offsets free."""

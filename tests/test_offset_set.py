@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, GrowingOffsetSet, OffsetSet, union_of
@@ -32,6 +32,40 @@ def test_the_algebra_is_that_of_sets(left: OffsetSet, right: OffsetSet) -> None:
     assert (left <= right) == (members(left) <= members(right))
     assert (left == right) == (members(left) == members(right))
     assert union_of([left, right, EMPTY_SET]) == left | right
+
+
+#: Of a few ranges to some forty: a small set and a large one are held differently.
+of_any_size = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(1, 12)).map(lambda one: (one[0], one[0] + one[1])),
+    max_size=60,
+).map(OffsetSet.from_ranges)
+
+
+@settings(max_examples=300)
+@given(of_any_size, of_any_size, st.integers(0, 420), st.integers(0, 420))
+def test_small_and_large_sets_are_of_one_kind(
+    left: OffsetSet, right: OffsetSet, low: int, high: int
+) -> None:
+    """Whatever the sizes on both sides and of the result: the algebra, questions, and equal sets are equal."""
+    a, b = members(left), members(right)
+    for found, expected in (
+        (left | right, a | b),
+        (left & right, a & b),
+        (left - right, a - b),
+        (left.within(low, high), {one for one in a if low <= one < high}),
+        (left.complement(low, high), set(range(low, high)) - a),
+        (union_of([left, right, left]), a | b),
+    ):
+        assert members(found) == expected
+        built = OffsetSet.from_offsets(np.array(sorted(expected), dtype=np.int64))
+        assert found == built
+        assert hash(found) == hash(built)
+        assert OffsetSet.from_edges(found.edges) == OffsetSet(found.boundaries) == found
+        assert pickle.loads(pickle.dumps(found)) == found
+        assert found.count == len(expected)
+        assert [one in found for one in range(430)] == [one in expected for one in range(430)]
+        assert found.first_missing(low) == min(set(range(low, 900)) - expected)
+        assert not found.boundaries.flags.writeable
 
 
 @given(large_offset_sets, large_offset_sets, large_offset_sets)
@@ -98,9 +132,12 @@ def test_growing_by_one_offset() -> None:
 
 @pytest.mark.parametrize("boundaries", [[1], [3, 2], [1, 1], [0, 2, 2, 3], [-1, 4]])
 def test_boundaries_that_do_not_rise_are_a_mistake(boundaries: list[int]) -> None:
-    """The value guards its own invariant, also under -O."""
-    with pytest.raises(AssertionError, match="bound"):
-        OffsetSet(np.array(boundaries, dtype=np.int64))
+    """The value guards its own invariant, also under -O; many boundaries as well as few."""
+    for many in ([], list(range(10, 50))):
+        with pytest.raises(AssertionError, match="bound"):
+            OffsetSet(np.array([*boundaries, *many], dtype=np.int64))
+        with pytest.raises(AssertionError, match="bound"):
+            OffsetSet.from_edges([*boundaries, *many])
 
 
 @pytest.mark.parametrize("question", ["first", "end"])

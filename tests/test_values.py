@@ -37,6 +37,7 @@ from kafka_ordered_ops.core.time_split import (
     LateSteps,
     TimeRange,
     TimeSplit,
+    rows_by_label,
 )
 from kafka_ordered_ops.core.times import (
     duration_text,
@@ -134,6 +135,32 @@ def test_late_steps_say_what_each_frozen_window_says(
         any(since <= time < before for _, (since, before) in frozen) for time in range(-4, 42)
     ]
     assert [steps.cover(TimeRange(time, time + 1)) for time in range(-4, 42)] == covered
+
+
+@given(frozen_windows, frozen_windows)
+def test_many_frozen_windows_at_once_are_those_one_by_one(
+    known: list[tuple[int, TimeRange]], more: list[tuple[int, TimeRange]]
+) -> None:
+    """One sweep over any number of windows gives the same pieces, in whatever order they come."""
+    begun = LateSteps().with_steps(known)
+    one_by_one = begun
+    for end, times in more:
+        one_by_one = one_by_one.with_step(end, times)
+    assert begun.with_steps(more) == one_by_one
+    assert begun.with_steps(reversed(more)) == one_by_one
+    assert LateSteps().with_steps([*known, *more]) == one_by_one
+
+
+@given(st.lists(st.integers(-1, 5), max_size=20))
+def test_rows_by_label_deals_every_row_once(labels: list[int]) -> None:
+    """Each label that occurs, rising, with exactly the places where it stands, rising."""
+    dealt = [
+        (label, rows.tolist()) for label, rows in rows_by_label(np.array(labels, dtype=np.int64))
+    ]
+    assert dealt == [
+        (label, [at for at, one in enumerate(labels) if one == label])
+        for label in sorted(set(labels))
+    ]
 
 
 def test_late_steps_are_bounded() -> None:

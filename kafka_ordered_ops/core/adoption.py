@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.group_state import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
-from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 
 
@@ -132,10 +132,11 @@ def adopt(
         for record in view.open_windows()
         if any(part.tp.topic in anew for part in record.plan)
     ]
+    gone = {record.plan.window_id for record in rewound}
     kept = [
         record
         for record in view.windows.values()
-        if record.status.is_done and record not in rewound
+        if record.status.is_done and record.plan.window_id not in gone
     ]
     topics = {**state.topics, **{name: _anew(name, state, logs) for name in anew}}
     # Of partitions that the topic made anew does not have, nothing is left.
@@ -220,13 +221,16 @@ def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> Partitio
 
 def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
     """The times that windows still cover on a partition once others were rewound."""
-    late = NO_STEPS
+    steps: list[tuple[int, TimeRange]] = []
     for record in kept:
+        times = record.plan.window.times
         if record.pruned is not None:
             # Up to where it was decided is forgotten. What is open behind the cut in its times is then late
             # for others: taken by the next one, and not left for a sweep.
-            late = late.with_step(0, record.plan.window.times)
-        for part in record.plan:
-            if (part.tp, part.topic_id) == (tp, topic_id):
-                late = late.with_step(part.decided_end, record.plan.window.times)
-    return late
+            steps.append((0, times))
+        steps += [
+            (part.decided_end, times)
+            for part in record.plan
+            if (part.tp, part.topic_id) == (tp, topic_id)
+        ]
+    return NO_STEPS.with_steps(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_ordered_ops.core.checks import (
@@ -25,9 +25,11 @@ from kafka_ordered_ops.core.group_state import (
     WindowRecord,
     next_state,
 )
+from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan, check_plan_size
 from kafka_ordered_ops.core.planning import PartitionDraft, settle
 from kafka_ordered_ops.core.time_map import TimeMap
+from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import (
     OnCovered,
     PlanContent,
@@ -93,11 +95,8 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
                 "asks for. Replay the window that holds them, or plan with on_covered='skip'",
                 window_id=plan.window_id,
             )
-    state = with_newcomers(view, wish)
-    for plan in plans:
-        state = next_state(state, opened=plan.window_id)
     return Change(
-        state=state,
+        state=next_state(with_newcomers(view, wish), opened=[plan.window_id for plan in plans]),
         records=tuple(
             WindowRecord(plan=plan, run_id=wish.run_id, touched_at_ms=wish.now_ms) for plan in plans
         ),
@@ -131,6 +130,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
         if settled is None:
             return None
         shares.append(settled)
+    covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
     plans: list[WindowPlan] = []
     for number, one in enumerate(wish.windows):
         parts = tuple(share[number] for share in shares)
@@ -141,7 +141,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
             claim_id=one.claim_id,
             attempt=1,
             status=WindowStatus.PLANNED,
-            content=_content(parts, state, claims, one.window),
+            content=_content(parts, covered, one.window),
             planned_at_ms=wish.now_ms,
             partitions=parts,
             stepped_around=view.state.open if view.state else (),
@@ -150,7 +150,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
         )
         check_loss(plan)
         check_plan_size(plan)
-        claims = claims.and_plan(plan)
+        covered.add(one.window.times)
         plans.append(plan)
     return plans
 
@@ -214,19 +214,41 @@ def take_up(
     )
 
 
-def _content(
-    parts: Sequence[PartitionPlan], state: GroupState, claims: Claims, window: Window
-) -> PlanContent:
+class _CoveredTimes:
+    """The times for which every partition was decided before; grows by the windows that are planned now."""
+
+    def __init__(
+        self, state: GroupState, claims: Claims, partitions: Iterable[TopicPartition]
+    ) -> None:
+        # Most partitions have seen the same windows.
+        frozen = {
+            claims.late(tp, known.late).times
+            for tp in partitions
+            if (known := state.partition(tp)) is not None
+        }
+        # Ranges of times are no offsets, and grow by the same rule.
+        self._frozen = [GrowingOffsetSet() for _ in frozen]
+        for growing, ranges in zip(self._frozen, frozen, strict=True):
+            for times in ranges:
+                growing.add(*times)
+
+    def add(self, times: TimeRange) -> None:
+        """One more window is decided on every partition."""
+        for growing in self._frozen:
+            growing.add(*times)
+
+    def hold(self, times: TimeRange) -> bool:
+        """Whether all these times were decided on every partition."""
+        return bool(self._frozen) and all(
+            growing.first_missing(times.since_ms) >= times.before_ms for growing in self._frozen
+        )
+
+
+def _content(parts: Sequence[PartitionPlan], covered: _CoveredTimes, window: Window) -> PlanContent:
     if any(part.taken or part.lost for part in parts):
         return PlanContent.RECORDS
-    frozen = [
-        claims.late(part.tp, known.late)
-        for part in parts
-        if (known := state.partition(part.tp)) is not None
-    ]
     # Nothing is left. If every partition was decided for all these times before, others have taken it.
-    covered = bool(frozen) and all(steps.cover(window.times) for steps in frozen)
-    return PlanContent.COVERED if covered else PlanContent.EMPTY
+    return PlanContent.COVERED if covered.hold(window.times) else PlanContent.EMPTY
 
 
 def _learned_maps(

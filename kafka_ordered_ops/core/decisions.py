@@ -23,7 +23,7 @@ done         rewound                         `adoption.adopt`, when progress was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,14 +41,17 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.group_state import (
     Change,
+    Changes,
+    GroupState,
     GroupView,
     PartitionState,
     TopicState,
     WindowRecord,
     next_state,
 )
+from kafka_ordered_ops.core.offset_set import union_of
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 
@@ -59,17 +62,17 @@ Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
 
 def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]) -> Outcome:
     """Several decisions as one change, each made on the view that the earlier ones leave."""
-    change: Change | None = None
+    changes = Changes(view)
     found: list[WindowRecord] = []
     for decide in decisions:
-        outcome = decide(view)
+        outcome = decide(changes.view)
         if outcome is None:
             return None
         if isinstance(outcome, Change):
-            view = outcome.applied_to(view)
-            change = outcome if change is None else change.then(outcome)
+            changes.add(outcome)
         else:
             found.extend(outcome if isinstance(outcome, tuple) else [outcome])
+    change = changes.joined()
     return tuple(found) if change is None else change
 
 
@@ -96,49 +99,50 @@ def write_down(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -
 
 def commit(
     view: GroupView,
-    plan: WindowPlan,
+    plans: Sequence[WindowPlan],
     *,
     now_ms: int,
     others: Mapping[TopicPartition, int],
 ) -> Outcome:
-    """The window's offsets become part of the group's progress; committing again changes nothing.
+    """The windows' offsets become part of the group's progress; committing again changes nothing.
 
-    `others` holds the committed offsets, as just read from Kafka, that somebody else has written.
+    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written.
 
     Raises:
         UnknownWindowError: the ledger has no such window.
         WindowSupersededError: a newer attempt, a new claim or an abandonment owns the window.
         ForeignCommitError: somebody else moved the group's committed offset.
-        PartsMissingError: the window was split, and not all parts have reported.
+        PartsMissingError: a window was split, and not all parts have reported.
     """
-    record = owned(view, plan)
-    if record.status.is_done:
-        return record
+    records = [owned(view, plan) for plan in plans]
+    waiting = {one.plan.window_id: one for one in records if not one.status.is_done}
+    if not waiting:
+        return tuple(records)
     state = known_state(view)
     check_foreign(state, others)
-    _check_parts(record)
-    topics = dict(state.topics)
-    time_maps: dict[TopicPartition, TimeMap] = {}
-    for part in record.plan:
-        # A topic that was made anew, and adopted as such, has progress of its own by now.
-        topic = topics.get(part.tp.topic)
-        if topic is None or topic.topic_id != part.topic_id:
-            continue
-        moved = _with_window(topic.partitions[part.tp.partition], part, record.plan.window.times)
-        topics[part.tp.topic] = replace(
-            topic, settled=True, partitions={**topic.partitions, part.tp.partition: moved}
-        )
-        known = view.time_map(part.tp)
-        if (remaining := known.trimmed(moved.done)) != known:
-            time_maps[part.tp] = remaining
-    state = replace(
-        state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
-    )
-    done_plan = replace(record.plan, status=WindowStatus.COMMITTED)
+    for record in waiting.values():
+        _check_parts(record)
+    taken: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
+    for record in waiting.values():
+        times = record.plan.window.times
+        for part in record.plan:
+            # A topic that was made anew, and adopted as such, has progress of its own by now.
+            topic = state.topics.get(part.tp.topic)
+            if topic is not None and topic.topic_id == part.topic_id:
+                taken.setdefault(part.tp, []).append((part, times))
+    moved = {tp: _with_windows(state, tp, held) for tp, held in taken.items()}
+    trimmed = {tp: view.time_map(tp).trimmed(one.done) for tp, one in moved.items()}
     return Change(
-        state=next_state(state, closed=[plan.window_id]),
-        records=(replace(record, plan=done_plan, committed_at_ms=now_ms),),
-        time_maps=time_maps,
+        state=next_state(_with_progress(state, moved), closed=waiting),
+        records=tuple(
+            replace(
+                record,
+                plan=replace(record.plan, status=WindowStatus.COMMITTED),
+                committed_at_ms=now_ms,
+            )
+            for record in waiting.values()
+        ),
+        time_maps={tp: one for tp, one in trimmed.items() if one != view.time_map(tp)},
         moves_offsets=True,
     )
 
@@ -245,8 +249,31 @@ def with_committed_bases(topic: TopicState) -> TopicState:
     return replace(topic, partitions=partitions)
 
 
-def _with_window(state: PartitionState, part: PartitionPlan, times: TimeRange) -> PartitionState:
-    done = state.done | part.taken | part.lost
-    late = state.late.with_step(part.decided_end, times)
-    moved = replace(state, done=done)
+def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionState]) -> GroupState:
+    """The group's state with partitions that moved, all of it as it is once it is committed in Kafka."""
+    partitions = {name: dict(topic.partitions) for name, topic in state.topics.items()}
+    for tp, partition in moved.items():
+        partitions[tp.topic][tp.partition] = partition
+    settled = {tp.topic for tp in moved}
+    return replace(
+        state,
+        topics={
+            name: with_committed_bases(
+                replace(
+                    topic, settled=topic.settled or name in settled, partitions=partitions[name]
+                )
+            )
+            for name, topic in state.topics.items()
+        },
+    )
+
+
+def _with_windows(
+    state: GroupState, tp: TopicPartition, held: Sequence[tuple[PartitionPlan, TimeRange]]
+) -> PartitionState:
+    """A partition's progress with the shares of windows."""
+    known = state.topics[tp.topic].partitions[tp.partition]
+    offsets = union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
+    moved = replace(known, done=known.done | offsets)
+    late = known.late.with_steps((part.decided_end, times) for part, times in held)
     return replace(moved, late=late.from_offset(moved.base))

@@ -7,7 +7,7 @@ in the log, and writes what it changes in one transaction, so the records never 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -274,22 +274,13 @@ class Claims:
 
     def offsets(self, tp: TopicPartition) -> OffsetSet:
         """The offsets of a partition that open windows hold."""
-        return union_of(part.taken | part.lost for part, _ in self.by_partition.get(tp, ()))
+        held = self.by_partition.get(tp, ())
+        return union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
 
     def late(self, tp: TopicPartition, committed: LateSteps) -> LateSteps:
         """Which records are late, given the committed windows and the open ones."""
-        for part, times in self.by_partition.get(tp, ()):
-            committed = committed.with_step(part.decided_end, times)
-        return committed
-
-    def and_plan(self, plan: WindowPlan) -> Claims:
-        """The claims with one more window's."""
-        more = {part.tp: (part, plan.window.times) for part in plan}
-        return Claims(
-            {
-                tp: [*self.by_partition.get(tp, ()), *([more[tp]] if tp in more else [])]
-                for tp in {*self.by_partition, *more}
-            }
+        return committed.with_steps(
+            (part.decided_end, times) for part, times in self.by_partition.get(tp, ())
         )
 
 
@@ -304,7 +295,7 @@ class GroupView:
 
     def check(self) -> None:
         """Raises `LedgerCorruptError` when the records disagree, which only a foreign hand can cause."""
-        listed = self.state.open if self.state else ()
+        listed = dict.fromkeys(self.state.open if self.state else ())
         missing = [
             window_id
             for window_id in listed
@@ -336,8 +327,9 @@ class GroupView:
         """What open windows hold, by partition."""
         by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
         for record in self.open_windows():
+            times = record.plan.window.times
             for part in record.plan:
-                by_partition.setdefault(part.tp, []).append((part, record.plan.window.times))
+                by_partition.setdefault(part.tp, []).append((part, times))
         return Claims(by_partition)
 
     def time_map(self, tp: TopicPartition) -> TimeMap:
@@ -369,26 +361,56 @@ class Change:
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
         )
 
-    def then(self, later: Change) -> Change:
-        """Both changes as one; the later one was made on the view after this one."""
-        records = {record.plan.window_id: record for record in (*self.records, *later.records)}
+
+class Changes:
+    """Several changes that become one, each made on the view that the earlier ones leave."""
+
+    def __init__(self, view: GroupView) -> None:
+        # Written to from here on: copied once, and not for each of thousands of changes.
+        self._windows = dict(view.windows)
+        self._time_maps = dict(view.time_maps)
+        self._last: Change | None = None
+        self._records: dict[str, WindowRecord] = {}
+        self._changed_maps: dict[TopicPartition, TimeMap] = {}
+        self._moves_offsets = False
+        self._forgotten: list[str] = []
+        #: The group after all changes so far; good until the next one.
+        self.view = replace(view, windows=self._windows, time_maps=self._time_maps)
+
+    def add(self, change: Change) -> None:
+        """One more change, made on `view`."""
+        self._last = change
+        for record in change.records:
+            self._records[record.plan.window_id] = record
+        self._changed_maps |= change.time_maps
+        self._moves_offsets |= change.moves_offsets
+        self._forgotten += change.forgotten
+        self._windows |= {record.plan.window_id: record for record in change.records}
+        for window_id in change.forgotten:
+            self._windows.pop(window_id, None)
+        self._time_maps |= change.time_maps
+        self.view = replace(self.view, state=change.state)
+
+    def joined(self) -> Change | None:
+        """All of them as one; None where there were none."""
+        if self._last is None:
+            return None
         return Change(
-            state=later.state,
-            records=tuple(records.values()),
-            time_maps={**self.time_maps, **later.time_maps},
-            moves_offsets=self.moves_offsets or later.moves_offsets,
-            forgotten=(*self.forgotten, *later.forgotten),
+            state=self._last.state,
+            records=tuple(self._records.values()),
+            time_maps=self._changed_maps,
+            moves_offsets=self._moves_offsets,
+            forgotten=tuple(self._forgotten),
         )
 
 
 def next_state(
-    state: GroupState, *, opened: str | None = None, closed: Collection[str] = ()
+    state: GroupState, *, opened: Iterable[str] = (), closed: Collection[str] = ()
 ) -> GroupState:
-    """The state after one more change, with a window opened or some closed."""
-    open_ = [window_id for window_id in state.open if window_id not in closed]
-    if opened is not None:
-        open_.append(opened)
-    return replace(state, sequence=state.sequence + 1, open=tuple(open_))
+    """The state after one more change, with windows opened or closed."""
+    gone = frozenset(closed)
+    kept = [name for name in state.open if name not in gone] if gone else state.open
+    return replace(state, sequence=state.sequence + 1, open=(*kept, *opened))
 
 
 def check_version(fields: Fields, what: str) -> None:

@@ -4,15 +4,22 @@
 every decision is algebra on them. `GrowingOffsetSet` is its mutable twin for progress that arrives record
 by record.
 
-The algebra works on *boundaries*, the flat sorted array ``[start, end, start, end, ...]``: an offset is
+The algebra works on *boundaries*, the flat sorted sequence ``[start, end, start, end, ...]``: an offset is
 inside exactly when an odd number of boundaries lie at or below it. Any boolean operation on two sets is
 then the same sweep: look at every boundary of both, ask whether the combination is inside there, and keep
-the places where the answer changes. O((n + m) log(n + m)), in numpy, whatever the operation.
+the places where the answer changes. O((n + m) log(n + m)), whatever the operation, over no more than where
+the two sets meet.
+
+Most sets are of one range or a few, and a plan makes some thirty of them for every partition: numpy's calls
+would take ten times as long as the work. So the boundaries of a small set are a tuple, swept in Python, and
+those of a large one an array, swept in numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,30 +27,37 @@ import numpy.typing as npt
 from sortedcontainers import SortedDict
 
 from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.types import INT64_MAX
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+#: Boundaries of a small set. At twice as many Python's sweep takes as long as numpy's calls.
+_SMALL: Final = 16
+
 _NO_BOUNDARIES: Final[Int64Array] = np.empty(0, dtype=np.int64)
+
+_RISE: Final = "boundaries of an offset set rise strictly and are not negative"
 
 
 class OffsetSet:
     """An immutable set of offsets (int64, not negative)."""
 
-    __slots__ = ("_boundaries",)
+    __slots__ = ("_edges",)
+
+    #: The boundaries: a tuple exactly when they are at most `_SMALL`, so that equal sets have equal ones.
+    _edges: tuple[int, ...] | Int64Array
 
     def __init__(self, boundaries: Int64Array = _NO_BOUNDARIES) -> None:
         """Takes strictly rising boundaries ``[start, end, ...]``; use `of` or `from_ranges` for loose ranges."""
-        invariant(
-            boundaries.size % 2 == 0, f"{boundaries.size} boundaries do not pair up to ranges"
-        )
-        invariant(
-            boundaries.size == 0 or (boundaries[0] >= 0 and bool(np.all(np.diff(boundaries) > 0))),
-            "boundaries of an offset set rise strictly and are not negative",
-        )
+        _check_pairs(boundaries.size)
+        if boundaries.size <= _SMALL:
+            self._edges = _checked(boundaries.tolist())
+            return
+        invariant(boundaries[0] >= 0 and bool(np.all(boundaries[:-1] < boundaries[1:])), _RISE)
         boundaries = boundaries.astype(np.int64, copy=False)
         boundaries.flags.writeable = False
-        self._boundaries = boundaries
+        self._edges = boundaries
 
     @classmethod
     def of(cls, *ranges: tuple[int, int]) -> OffsetSet:
@@ -53,17 +67,17 @@ class OffsetSet:
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> OffsetSet:
         """The union of half-open ranges, in any order, overlapping or touching."""
-        pairs = np.array([pair for pair in ranges if pair[0] < pair[1]], dtype=np.int64).reshape(
-            -1, 2
-        )
-        if not len(pairs):
-            return EMPTY_SET
-        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-        reach = np.maximum.accumulate(pairs[:, 1])
-        opens = np.concatenate(([True], pairs[1:, 0] > reach[:-1]))
-        starts = pairs[opens, 0]
-        ends = reach[np.concatenate((np.flatnonzero(opens)[1:] - 1, [len(pairs) - 1]))]
-        return cls(np.column_stack((starts, ends)).ravel())
+        filled = [pair for pair in ranges if pair[0] < pair[1]]
+        if len(filled) > _SMALL // 2:
+            return _union(np.array(filled, dtype=np.int64))
+        filled.sort()
+        edges: list[int] = []
+        for start, end in filled:
+            if edges and start <= edges[-1]:
+                edges[-1] = max(edges[-1], end)
+            else:
+                edges += (start, end)
+        return _small(_checked(edges))
 
     @classmethod
     def from_offsets(cls, offsets: Int64Array) -> OffsetSet:
@@ -76,89 +90,134 @@ class OffsetSet:
         ends = unique[np.concatenate((breaks, [unique.size - 1]))] + 1
         return cls(np.column_stack((starts, ends)).ravel())
 
+    @classmethod
+    def from_edges(cls, edges: Sequence[int]) -> OffsetSet:
+        """The set of strictly rising boundaries ``[start, end, ...]``, as plain integers."""
+        if len(edges) > _SMALL:
+            return cls(np.array(edges, dtype=np.int64))
+        _check_pairs(len(edges))
+        return _small(_checked(edges))
+
     @property
     def boundaries(self) -> Int64Array:
         """``[start, end, start, end, ...]``, strictly rising, read-only."""
-        return self._boundaries
+        if not isinstance(self._edges, tuple):
+            return self._edges
+        made = np.array(self._edges, dtype=np.int64)
+        made.flags.writeable = False
+        return made
+
+    @property
+    def edges(self) -> Sequence[int]:
+        """The boundaries as plain integers."""
+        return self._edges if isinstance(self._edges, tuple) else self._edges.tolist()
 
     @property
     def bounds(self) -> Int64Array:
         """The ranges as an array of shape (number of ranges, 2), read-only."""
-        return self._boundaries.reshape(-1, 2)
+        return self.boundaries.reshape(-1, 2)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """The ranges as plain tuples, lowest first."""
-        flat: list[int] = self._boundaries.tolist()
-        return list(zip(flat[::2], flat[1::2], strict=True))
+        edges = self.edges
+        return list(zip(edges[::2], edges[1::2], strict=True))
 
     @property
     def count(self) -> int:
         """How many offsets are in the set: an upper bound for records, since a log has gaps."""
-        return int((self._boundaries[1::2] - self._boundaries[::2]).sum())
+        starts, ends = self._edges[::2], self._edges[1::2]
+        if isinstance(starts, tuple):
+            return sum(ends) - sum(starts)
+        return int((ends - starts).sum())
 
     @property
     def first(self) -> int:
         """The lowest offset."""
         invariant(bool(self), "an empty offset set has no first offset")
-        return int(self._boundaries[0])
+        return int(self._edges[0])
 
     @property
     def end(self) -> int:
         """The offset after the highest one."""
         invariant(bool(self), "an empty offset set has no end")
-        return int(self._boundaries[-1])
+        return int(self._edges[-1])
 
     def first_missing(self, at_or_after: int = 0) -> int:
         """The lowest offset at or after `at_or_after` that is not in the set."""
-        index = int(np.searchsorted(self._boundaries, at_or_after, side="right"))
-        return int(self._boundaries[index]) if index % 2 else at_or_after
+        index = bisect_right(self._edges, at_or_after)
+        return int(self._edges[index]) if index % 2 else at_or_after
 
     def mask(self, offsets: Int64Array) -> BoolArray:
         """For each offset whether it is in the set."""
-        inside: BoolArray = (np.searchsorted(self._boundaries, offsets, side="right") & 1).astype(
-            bool
-        )
+        inside: BoolArray = (np.searchsorted(self._edges, offsets, side="right") & 1).astype(bool)
         return inside
 
     def within(self, start: int, end: int) -> OffsetSet:
         """The part in [start, end)."""
-        return self & OffsetSet.of((start, end))
+        if not self or start >= end or not (start < self.end and self.first < end):
+            return EMPTY_SET
+        if start <= self.first and self.end <= end:
+            return self
+        low, high = bisect_right(self._edges, start), bisect_left(self._edges, end)
+        # An odd number of boundaries before a place: it lies inside a range, which is cut there.
+        first, last = [start] * (low % 2), [end] * (high % 2)
+        if high - low > _SMALL:
+            return OffsetSet(np.concatenate((first, self.boundaries[low:high], last)))
+        return OffsetSet.from_edges([*first, *(int(one) for one in self._edges[low:high]), *last])
 
     def complement(self, start: int, end: int) -> OffsetSet:
         """The offsets of [start, end) that are not in the set."""
         return OffsetSet.of((start, end)) - self
 
     def __contains__(self, offset: int) -> bool:
-        return bool(np.searchsorted(self._boundaries, offset, side="right") & 1)
+        return bool(bisect_right(self._edges, offset) & 1)
 
     def __or__(self, other: OffsetSet) -> OffsetSet:
-        return self._combine(other, np.logical_or)
+        if not (self and other):
+            return self or other
+        return self._combine(other, operator.or_)
 
     def __and__(self, other: OffsetSet) -> OffsetSet:
-        return self._combine(other, np.logical_and)
+        if not (self and other):
+            return EMPTY_SET
+        low, high = max(self.first, other.first), min(self.end, other.end)
+        left, right = self.within(low, high), other.within(low, high)
+        if not (left and right):
+            return EMPTY_SET
+        for one, whole in ((left, right), (right, left)):
+            if len(whole) == 1 and (whole.first, whole.end) == (low, high):
+                return one
+        return left._combine(right, operator.and_)
 
     def __sub__(self, other: OffsetSet) -> OffsetSet:
-        return self._combine(other, np.greater)
+        near = other.within(self.first, self.end) if self else other
+        return self._combine(near, operator.gt) if self and near else self
 
     def __le__(self, other: OffsetSet) -> bool:
         return not self - other
 
-    def _combine(
-        self, other: OffsetSet, operation: Callable[[BoolArray, BoolArray], Any]
-    ) -> OffsetSet:
-        points = np.union1d(self._boundaries, other._boundaries)
-        if not points.size:
-            return EMPTY_SET
-        inside = operation(self.mask(points), other.mask(points))
-        return OffsetSet(points[np.diff(inside, prepend=False)])
+    def _combine(self, other: OffsetSet, operation: Callable[[Any, Any], Any]) -> OffsetSet:
+        """The sweep; `operation` takes two truth values, or two arrays of them."""
+        left, right = self._edges, other._edges
+        if isinstance(left, tuple) and isinstance(right, tuple):
+            edges, inside = [], False
+            for point in sorted({*left, *right}):
+                now = operation(bisect_right(left, point) & 1, bisect_right(right, point) & 1)
+                if now != inside:
+                    edges.append(point)
+                    inside = now
+            return OffsetSet.from_edges(edges)
+        points = np.union1d(left, right)
+        changes = np.diff(operation(self.mask(points), other.mask(points)), prepend=False)
+        return OffsetSet(points[changes])
 
     def __bool__(self) -> bool:
-        return self._boundaries.size > 0
+        return len(self._edges) > 0
 
     def __len__(self) -> int:
         """How many ranges."""
-        return self._boundaries.size // 2
+        return len(self._edges) // 2
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self.ranges)
@@ -166,17 +225,47 @@ class OffsetSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, OffsetSet):
             return NotImplemented
-        return bool(np.array_equal(self._boundaries, other._boundaries))
+        if len(self._edges) <= _SMALL or len(other._edges) <= _SMALL:
+            return self.edges == other.edges
+        return bool(np.array_equal(self._edges, other._edges))
 
     def __hash__(self) -> int:
-        return hash(self._boundaries.tobytes())
+        return hash(self._edges if isinstance(self._edges, tuple) else self._edges.tobytes())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OffsetSet, (self._boundaries,)
+        return OffsetSet, (self.boundaries,)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"[{start}, {end})" for start, end in self.ranges[:8])
         return f"OffsetSet({shown}{f', ... {len(self)} ranges' if len(self) > 8 else ''})"
+
+
+def _check_pairs(count: int) -> None:
+    invariant(count % 2 == 0, f"{count} boundaries do not pair up to ranges")
+
+
+def _checked(edges: Sequence[int]) -> tuple[int, ...]:
+    """The boundaries of a small set."""
+    rise = all(map(operator.lt, edges, edges[1:]))
+    invariant(not edges or (rise and edges[0] >= 0 and edges[-1] <= INT64_MAX), _RISE)
+    return tuple(edges)
+
+
+def _small(edges: tuple[int, ...]) -> OffsetSet:
+    """A small set of checked boundaries."""
+    made = OffsetSet.__new__(OffsetSet)
+    made._edges = edges
+    return made
+
+
+def _union(pairs: Int64Array) -> OffsetSet:
+    """The union of many ranges, none of them empty."""
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(pairs[:, 1])
+    opens = np.concatenate(([True], pairs[1:, 0] > reach[:-1]))
+    starts = pairs[opens, 0]
+    ends = reach[np.concatenate((np.flatnonzero(opens)[1:] - 1, [len(pairs) - 1]))]
+    return OffsetSet(np.column_stack((starts, ends)).ravel())
 
 
 EMPTY_SET: Final = OffsetSet()
@@ -184,10 +273,12 @@ EMPTY_SET: Final = OffsetSet()
 
 def union_of(sets: Iterable[OffsetSet]) -> OffsetSet:
     """The union of many sets in one sweep."""
-    arrays = [one.bounds for one in sets if one]
-    if not arrays:
-        return EMPTY_SET
-    return OffsetSet.from_ranges(map(tuple, np.concatenate(arrays).tolist()))
+    filled = [one for one in sets if one]
+    if len(filled) < 2:
+        return filled[0] if filled else EMPTY_SET
+    if sum(len(one) for one in filled) <= _SMALL // 2:
+        return OffsetSet.from_ranges([pair for one in filled for pair in one])
+    return _union(np.concatenate([one.bounds for one in filled]))
 
 
 class GrowingOffsetSet:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
-
-import numpy as np
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.types import (
+    INT64_MAX,
     Isolation,
     PlanContent,
     TopicPartition,
@@ -89,8 +90,11 @@ class PartitionPlan:
     def from_json(cls, fields: Fields) -> PartitionPlan:
         """The inverse of `to_json`; raises `JsonError`."""
         plan = cls(
-            tp=TopicPartition(fields.text("topic"), fields.integer("partition", least=0)),
-            topic_id=fields.text("topic_id"),
+            # The same few names in each of a hundred thousand windows: held once.
+            tp=TopicPartition(
+                sys.intern(fields.text("topic")), fields.integer("partition", least=0)
+            ),
+            topic_id=sys.intern(fields.text("topic_id")),
             taken=ranges_from_json(fields.integers("taken")),
             lost=ranges_from_json(fields.integers("lost")),
             decided_end=fields.integer("decided_end", least=0),
@@ -254,16 +258,15 @@ def check_plan_size(plan: WindowPlan) -> None:
 
 def ranges_to_json(offsets: OffsetSet) -> list[int]:
     """Start, length, gap, length, gap, ...: a third of the size of pairs of absolute offsets."""
-    steps: list[int] = np.diff(offsets.boundaries, prepend=0).tolist()
-    return steps
+    edges = offsets.edges
+    return [edge - before for before, edge in zip((0, *edges), edges, strict=False)]
 
 
 def ranges_from_json(steps: Sequence[int]) -> OffsetSet:
     """The inverse of `ranges_to_json`; raises `JsonError`."""
     if not steps:
         return EMPTY_SET
-    array = np.array(steps, dtype=np.int64)
-    boundaries = np.cumsum(array)
-    if len(steps) % 2 or array[0] < 0 or np.any(array[1:] <= 0) or np.any(np.diff(boundaries) <= 0):
+    edges = list(accumulate(steps))
+    if len(steps) % 2 or steps[0] < 0 or min(steps[1:]) <= 0 or edges[-1] > INT64_MAX:
         raise JsonError("ranges do not rise")
-    return OffsetSet(boundaries)
+    return OffsetSet.from_edges(edges)

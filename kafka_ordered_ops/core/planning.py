@@ -311,7 +311,7 @@ def settle(
 def _share(
     draft: PartitionDraft, *, taken: OffsetSet, lost: OffsetSet, head_end: int, late: LateSteps
 ) -> PartitionPlan:
-    first = (taken | lost).first if taken or lost else draft.decided_end
+    first = min(one.first for one in (taken, lost) if one) if taken or lost else draft.decided_end
     return PartitionPlan(
         tp=draft.facts.tp,
         topic_id=draft.facts.topic_id,

@@ -18,19 +18,13 @@ from kafka_ordered_ops.core.group_state import (
 PRUNED_AT_ONCE_MAX: Final = 500
 
 
-def to_prune(view: GroupView, *, before_ms: int, forget: bool) -> list[WindowRecord]:
-    """The windows that may be pruned, the oldest first: closed, and last changed before a time.
-
-    What is open is never among them. With `forget`, stubs are.
-    """
-    chosen = [
-        record
-        for record in view.windows.values()
-        if not record.status.is_open
+def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool:
+    """Whether a window is closed, and was last changed before a time; a stub only with `forget`."""
+    return (
+        not record.status.is_open
         and max(record.touched_at_ms, record.committed_at_ms or 0) < before_ms
         and (forget or record.pruned is None)
-    ]
-    return sorted(chosen, key=lambda record: (record.touched_at_ms, record.plan.window_id))
+    )
 
 
 def prune(view: GroupView, window_ids: list[str], *, forget: bool) -> Change | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
 from kafka_ordered_ops.core.time_map import TimeMap
-from kafka_ordered_ops.core.time_split import NOBODY, TimeSplit
+from kafka_ordered_ops.core.time_split import NOBODY, TimeSplit, rows_by_label
 
 #: Excluded records in a chunk: small enough that a straddling chunk is cheap to read again, large enough
 #: that a day of a busy partition fits `CHUNKS_MAX`.
@@ -117,8 +117,8 @@ class ScanFold:
         rows = np.array(self._chunks, dtype=np.int64).reshape(-1, 4)
         return ScanResult(
             by_window={
-                label: _set_of(starts, ends, labels == label) & looked_at
-                for label in np.unique(labels).tolist()
+                label: _set_of(starts[runs], ends[runs]) & looked_at
+                for label, runs in rows_by_label(labels)
             },
             time_map=TimeMap(rows).without(self._known).limited(),
             stopped_at=self._stopped_at,
@@ -160,8 +160,7 @@ class ScanFold:
             self._chunk_records = piece.size
 
 
-def _set_of(starts: Int64Array, ends: Int64Array, chosen: BoolArray) -> OffsetSet:
+def _set_of(starts: Int64Array, ends: Int64Array) -> OffsetSet:
     """Some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
-    starts, ends = starts[chosen], ends[chosen]
     filled = starts < ends
     return OffsetSet(np.column_stack((starts[filled], ends[filled])).ravel())

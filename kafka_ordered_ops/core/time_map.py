@@ -23,7 +23,7 @@ import numpy as np
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
+from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit, rows_by_label
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 #: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
@@ -76,12 +76,12 @@ class TimeMap:
 
     def dealt(self, split: TimeSplit) -> DealtChunks:
         """The covered offsets by the window that takes them, and those that must be read to know."""
+        if not len(self.rows):
+            return DealtChunks({}, EMPTY_SET)
         labels, same = split.common(self.rows[:, _LEAST], self.rows[:, _GREATEST])
+        of_one, labels = self.rows[same], labels[same]
         return DealtChunks(
-            by_window={
-                label: _offsets(self.rows[same & (labels == label)])
-                for label in np.unique(labels[same]).tolist()
-            },
+            by_window={label: _offsets(of_one[rows]) for label, rows in rows_by_label(labels)},
             straddling=_offsets(self.rows[~same]),
         )
 
@@ -105,10 +105,14 @@ class TimeMap:
 
     def without(self, offsets: OffsetSet) -> TimeMap:
         """The map with these offsets cut out."""
+        if not (self and offsets):
+            return self
         return self.within(self.covered - offsets)
 
     def trimmed(self, done: OffsetSet) -> TimeMap:
         """The map without what is done at the start of chunks, and without chunks that are all done."""
+        if not self:
+            return self
         starts = self.rows[:, _START]
         at = np.searchsorted(done.boundaries, starts, side="right")
         inside = at % 2 == 1
@@ -132,6 +136,8 @@ class TimeMap:
 
     def replaced(self, other: TimeMap) -> TimeMap:
         """This map, with what `other` knows put in its place."""
+        if not (self and other):
+            return self or other
         kept = self.without(other.covered)
         rows = np.concatenate((kept.rows, other.rows))
         return TimeMap(rows[np.argsort(rows[:, _START], kind="stable")])
@@ -148,7 +154,7 @@ class TimeMap:
                 rows = rows[-chunks_max:]
                 break
             rows = merged
-        return TimeMap(rows)
+        return self if rows is self.rows else TimeMap(rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TimeMap) and bool(np.array_equal(self.rows, other.rows))

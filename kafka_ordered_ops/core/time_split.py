@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -96,26 +96,35 @@ class LateSteps:
 
     def with_step(self, offset: int, times: TimeRange) -> LateSteps:
         """The steps with one more frozen window."""
-        cuts = sorted({edge for one, _ in (*self.pieces, (times, offset)) for edge in one})
+        return self.with_steps([(offset, times)])
+
+    def with_steps(self, steps: Iterable[tuple[int, TimeRange]]) -> LateSteps:
+        """The steps with more frozen windows; O(n log n) for any number of them."""
+        more = [(times, offset) for offset, times in steps]
+        if not more:
+            return self
+        begun = sorted([*self.pieces, *more])
+        cuts = sorted({edge for times, _ in begun for edge in times})
         found: list[tuple[TimeRange, int]] = []
-        for cut in (TimeRange(*pair) for pair in pairwise(cuts)):
-            offsets = [self._offset_at(cut.since_ms)]
-            if times.holds(cut):
-                offsets.append(offset)
-            known = [one for one in offsets if one is not None]
-            if known:
-                found.append((cut, min(known)))
+        # Windows that have begun and may not have ended, the lowest offset first.
+        running: list[tuple[int, int]] = []
+        at = 0
+        for since_ms, before_ms in pairwise(cuts):
+            while at < len(begun) and begun[at][0].since_ms <= since_ms:
+                times, offset = begun[at]
+                heapq.heappush(running, (offset, times.before_ms))
+                at += 1
+            while running and running[0][1] <= since_ms:
+                heapq.heappop(running)
+            if running:
+                found.append((TimeRange(since_ms, before_ms), running[0][0]))
         return LateSteps(_limited(_merged(found)))
 
     def from_offset(self, base: int) -> LateSteps:
         """The steps for offsets at or above `base`: what lies below makes no difference and merges."""
+        if not self.pieces:
+            return self
         return LateSteps(_merged([(times, max(offset, base)) for times, offset in self.pieces]))
-
-    def _offset_at(self, time_ms: int) -> int | None:
-        at = bisect_right(self.pieces, time_ms, key=lambda piece: piece[0].since_ms) - 1
-        if at < 0 or self.pieces[at][0].before_ms <= time_ms:
-            return None
-        return self.pieces[at][1]
 
     @property
     def times(self) -> tuple[TimeRange, ...]:
@@ -152,6 +161,8 @@ class LateSteps:
     @classmethod
     def from_json(cls, flat: Sequence[int]) -> LateSteps:
         """The inverse of `to_json`; raises `JsonError`."""
+        if not flat:
+            return NO_STEPS
         if len(flat) % 3:
             raise JsonError("late steps are triples")
         pieces = tuple(
@@ -168,6 +179,14 @@ class LateSteps:
 
 #: Nothing was frozen yet: nothing is late.
 NO_STEPS: Final = LateSteps()
+
+
+def rows_by_label(labels: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """The labels that occur, rising, each with the places where it stands; O(n log n) for any number of them."""
+    order = np.argsort(labels, kind="stable")
+    cuts = np.flatnonzero(np.diff(labels[order])) + 1
+    for places in np.split(order, cuts) if labels.size else ():
+        yield int(labels[places[0]]), places
 
 
 def _merged(pieces: Sequence[tuple[TimeRange, int]]) -> tuple[tuple[TimeRange, int], ...]:

@@ -19,6 +19,7 @@ from kafka_ordered_ops.core.facts import (
     TopicFacts,
 )
 from kafka_ordered_ops.core.group_state import GroupView
+from kafka_ordered_ops.core.ledger_records import Keep
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC, Decision, check_ledger_name
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -71,6 +72,14 @@ class LookupDoor(_Door, Protocol):
     ) -> dict[TopicPartition, int | None]:
         """The index's answers for a time; None where there is no record at or after it below the end."""
 
+    def first_at_or_after_each(
+        self,
+        partitions: Collection[TopicPartition],
+        timestamps_ms: Iterable[int],
+        isolation: Isolation,
+    ) -> dict[int, dict[TopicPartition, int | None]]:
+        """The index's answers for several times, by time."""
+
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
@@ -111,9 +120,10 @@ class LedgerDoor(_Door, Protocol):
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
+        keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
-        """The group as of now, with its open windows, and those wanted by id, or every one."""
+        """The group as of now, with its open windows, those wanted by id, and every one or those to keep."""
 
     def update(
         self,

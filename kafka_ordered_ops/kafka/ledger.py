@@ -23,10 +23,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import random
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -41,6 +39,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.ledger_records import Keep, LedgerMessage, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.ledger_rules import check_not_lost, offsets_to_commit
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -53,7 +52,10 @@ from kafka_ordered_ops.kafka.offsets import (
     send_offsets_to_transaction,
 )
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.kafka.turns import COMMITS, PLANS, Line, Turn
+from kafka_ordered_ops.kafka.turns import COMMITTING as COMMITTING
+from kafka_ordered_ops.kafka.turns import PLANNING as PLANNING
+from kafka_ordered_ops.kafka.turns import Line, Turn
+from kafka_ordered_ops.kafka.turns import Pace as Pace
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
@@ -66,6 +68,9 @@ UPDATE_TIMEOUT_S: Final = 120.0
 #: One blocking call to a transaction coordinator.
 _CALL_TIMEOUT_S: Final = 15.0
 
+#: Between two looks for room in the client's queue.
+_ROOM_LOOK_S: Final = 0.01
+
 #: Ending a transaction that failed, which only makes others wait less.
 _ABORT_TIMEOUT_S: Final = 1.0
 
@@ -76,31 +81,11 @@ _LOOK_PATIENCE_S: Final = 0.2
 _PATIENCE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a change that was fenced waits before its next try.
-
-    Each try fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
-    the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
-    """
-
-    first_s: float
-    max_s: float
-    #: The place in the line (`kafka.turns`).
-    rank: int
-
-    def pause_s(self, attempt: int) -> float:
-        """A pause after the try of this number, from 0."""
-        grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
-        return grown_s * random.uniform(0.5, 1.5)
-
-
-#: A commit makes room for others and frees a job that is done: it goes before plans.
-COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
-PLANNING: Final = Pace(0.1, 4.0, PLANS)
-
 #: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
 _FETCH_WAIT_MS: Final = 10
+
+#: Read ahead of the fold; the client's own default is 64 MiB.
+_QUEUED_KIB_MAX: Final = 4_096
 
 _FENCED_CODES: Final = frozenset(
     {
@@ -147,7 +132,7 @@ class Ledger:
         self._timeout_s = timeout_s
         self._reasons = FaultReasons(settings.secret_values())
         self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
-        self._logs: dict[str, tuple[LedgerLog, Consumer]] = {}
+        self._logs: dict[str, LedgerLog] = {}
         self._offsets: dict[str, OffsetsReader] = {}
 
     def __enter__(self) -> Ledger:
@@ -158,8 +143,8 @@ class Ledger:
 
     def close(self) -> None:
         """Closes the readers."""
-        for _, consumer in self._logs.values():
-            consumer.close()
+        for log in self._logs.values():
+            log.close()
         for reader in self._offsets.values():
             reader.close()
         self._logs.clear()
@@ -171,11 +156,13 @@ class Ledger:
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
+        keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
         """The group as of now, without fencing anybody; an empty view where there is no ledger yet.
 
-        With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
+        It has the windows that are open, those wanted by id, and every one, or those that `keep` says yes to:
+        a hundred thousand old ones are a hundred thousand plans. With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
         process of this group and ended: whoever wants to plan need not wait out its time-out.
         """
         if not self._topic.open(create=False):
@@ -183,13 +170,13 @@ class Ledger:
         deadline = time.monotonic() + self._timeout_s
         try:
             patience_s = _PATIENCE_S if settle else self._timeout_s
-            log = self._read(group, min(deadline, time.monotonic() + patience_s))
+            self._read(group, min(deadline, time.monotonic() + patience_s))
         except LedgerUnavailableError:
             if not settle:
                 raise
             self.update(group, lambda _view, _committed: None, wanted=())  # fences, and so ends it
-            log = self._read(group, deadline)
-        return log.view(wanted, everything=everything)
+            self._read(group, deadline)
+        return self._view(self._logs[group], wanted, everything, keep, deadline)
 
     def update(
         self,
@@ -263,7 +250,7 @@ class Ledger:
         """Who waits for a turn. What an open transaction hides comes with the next look."""
         with contextlib.suppress(LedgerUnavailableError):
             self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
-        return self._logs[group][0].line
+        return self._logs[group].line
 
     def _judge(self, error: KafkaException, group: str, unknown: bool) -> KafkaOrderedOpsError:
         """What a failed try would mean if it were the last."""
@@ -305,11 +292,13 @@ class Ledger:
                 group=group,
                 isolation=Isolation.READ_COMMITTED,
                 fetch_wait_max_ms=_FETCH_WAIT_MS,
+                queued_max_messages_kbytes=_QUEUED_KIB_MAX,
             )
             consumer = open_client(Consumer, config, self._reasons)
-            self._logs[group] = LedgerLog(self._topic.partition_of(group), group), consumer
-        log, consumer = self._logs[group]
-        tp = self._topic.partition_of(group)
+            where = self._topic.partition_of(group)
+            self._logs[group] = LedgerLog(where, group, consumer, self._reasons)
+        log = self._logs[group]
+        tp = log.where
         try:
             end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
             # Only where a fold begins: further on it would be asked in vain, three times a change.
@@ -320,10 +309,31 @@ class Ledger:
         if end < log.position:
             # Logs do not shrink: this is another one.
             self._topic.check_same()
-        log.read_to(
-            end, log_start=start, consumer=consumer, reasons=self._reasons, deadline=deadline
-        )
+        log.read_to(end, log_start=start, deadline=deadline)
         return log
+
+    def _view(
+        self,
+        log: LedgerLog,
+        wanted: Collection[str],
+        everything: bool,
+        keep: Keep | None,
+        deadline: float,
+    ) -> GroupView:
+        """What was just read as a view."""
+        while True:
+            try:
+                return log.view(wanted, everything=everything, keep=keep)
+            except StaleFoldError:
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailableError(
+                        f"group {log.group}: the ledger {log.where} changes faster than it can be read; try again"
+                    ) from None
+                _log.debug(
+                    "group %s: the ledger was compacted meanwhile, reading it anew", log.group
+                )
+                self._logs.pop(log.group).close()
+                log = self._read(log.group, deadline)
 
     def committed_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -369,7 +379,10 @@ class _Transaction:
     ) -> GroupView | None:
         ledger = self._ledger
         config = ledger._settings.producer(
-            transactional_id=self._transactional_id(), transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            transactional_id=self._transactional_id(),
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            # Plans are JSON that repeats itself; every new process reads what is left of all of them.
+            compression_type="lz4",
         )
         producer = open_client(Producer, config, ledger._reasons)
         self._warm_up(producer)
@@ -416,26 +429,21 @@ class _Transaction:
                 self._group, sorted(known), timeout_s=self._call_timeout_s()
             )
             log = ledger._read(self._group, self._deadline)
-            view = log.view(wanted, everything=everything)
+            view = ledger._view(log, wanted, everything, None, self._deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
-                return log, view, committed
+                return ledger._logs[self._group], view, committed
             known |= held
 
     def _write(self, producer: Producer, log: LedgerLog, change: Change) -> None:
         offsets = self._offsets(change.state) if change.moves_offsets else {}
         if offsets:
             self._ledger._lookup.check_no_members(self._group)
-        tp = self._ledger._topic.partition_of(self._group)
+        # Written out before the transaction begins: its time-out counts from the first of them.
+        messages = list(log.messages(change))
         producer.begin_transaction()
-        for key, value, headers in log.messages(change):
-            producer.produce(
-                tp.topic,
-                key=key,
-                value=value,
-                headers=list(headers.items()),
-                partition=tp.partition,
-            )
+        for message in messages:
+            self._produce(producer, message)
         if offsets:
             send_offsets_to_transaction(
                 producer, self._group, offsets, timeout_s=self._call_timeout_s()
@@ -448,6 +456,25 @@ class _Transaction:
             self.outcome_unknown = not error.args[0].txn_requires_abort()
             raise
         self.outcome_unknown = False
+
+    def _produce(self, producer: Producer, message: LedgerMessage) -> None:
+        """Hands a record to the client, which may have to send some before it has room for more."""
+        key, value, headers = message
+        tp = self._ledger._topic.partition_of(self._group)
+        while True:
+            try:
+                producer.produce(
+                    tp.topic,
+                    key=key,
+                    value=value,
+                    headers=list(headers.items()),
+                    partition=tp.partition,
+                )
+                return
+            except BufferError as error:
+                if time.monotonic() > self._deadline:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
+                producer.poll(_ROOM_LOOK_S)
 
     def _offsets(self, state: GroupState) -> dict[TopicPartition, CommittedOffset]:
         """What every partition of the group is committed at: all of them, so that none expires alone."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.errors import LedgerUnavailableError
-from kafka_ordered_ops.core.ledger_records import LedgerFold
+from kafka_ordered_ops.core.ledger_records import HELD_BYTES_MAX, LedgerFold
 from kafka_ordered_ops.kafka.faults import FaultReasons, translate
 from kafka_ordered_ops.kafka.turns import Line
 
@@ -17,13 +18,29 @@ _CONSUME_RECORDS: Final = 1_000
 # `consume` waits for a full batch or this long: the end of the ledger is never a full batch.
 _CONSUME_TIMEOUT_S: Final = 0.01
 
+#: Fetching a thousand old windows again.
+_FETCH_TIMEOUT_S: Final = 30.0
+
+#: Offsets that are read through to the next one wanted: it takes as long as a read that begins there.
+_READ_THROUGH: Final = 2_000
+
 
 class LedgerLog(LedgerFold):
     """One group's records, folded from its ledger partition up to a position; read on from there."""
 
-    def __init__(self, where: core.TopicPartition, group: str) -> None:
-        super().__init__(where, group)
+    def __init__(
+        self,
+        where: core.TopicPartition,
+        group: str,
+        consumer: Consumer,
+        reasons: FaultReasons,
+        *,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        super().__init__(where, group, fetch=self._values_at, held_bytes_max=held_bytes_max)
         self.line = Line(group)
+        self._consumer = consumer
+        self._reasons = reasons
         self._position: int | None = None
 
     @property
@@ -31,69 +48,106 @@ class LedgerLog(LedgerFold):
         """Everything below this offset of the ledger's partition is folded."""
         return self._position or 0
 
-    def read_to(
-        self,
-        end: int,
-        *,
-        log_start: int,
-        consumer: Consumer,
-        reasons: FaultReasons,
-        deadline: float,
-    ) -> None:
+    def close(self) -> None:
+        """Closes the reader."""
+        self._consumer.close()
+
+    def read_to(self, end: int, *, log_start: int, deadline: float) -> None:
         """Folds everything below `end`; `deadline` is a `time.monotonic` moment.
 
         Raises:
             LedgerUnavailableError: the position does not reach the end in time. Under read_committed that
                 is so while a transaction of any group is open in the partition.
         """
-        position = log_start if self._position is None else self._position
-        if position >= end:
+        start = log_start if self._position is None else self._position
+        for messages, position in self._read(start, end, deadline):
+            for message in messages:
+                self._take(message)
+            # What is folded stays folded, even if the rest does not come.
+            self._position = position
+
+    def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
+        """The values of records that were folded before; those that are gone from the log are left out."""
+        wanted, found = set(offsets), dict[int, bytes]()
+        deadline = time.monotonic() + _FETCH_TIMEOUT_S
+        for start, end in _runs(offsets):
+            for messages, _ in self._read(start, end, deadline):
+                for message in messages:
+                    offset, value = message.offset(), message.value()
+                    if offset in wanted and value is not None:
+                        found[offset] = value
+        return found
+
+    def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
+        """Records from `start` on until the position reaches `end`, each time with the position behind them."""
+        if start >= end:
             return
-        tp = TopicPartition(self.where.topic, self.where.partition, position)
-        consumer.assign([tp])
+        position = start
+        tp = TopicPartition(self.where.topic, self.where.partition, start)
+        self._consumer.assign([tp])
         try:
             while position < end:
-                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                messages = self._consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
                 if not messages:
-                    reasons.raise_if_hopeless(doing="reading the ledger", where=str(self.where))
-                for message in messages:
-                    position = max(position, self._take(message, reasons))
-                [now] = consumer.position([tp])
-                position = max(position, now.offset)
-                # What is folded stays folded, even if the rest does not come.
-                self._position = position
-                if position < end and time.monotonic() > deadline:
-                    raise LedgerUnavailableError(
-                        f"group {self.group}: the ledger {self.where} could be read up to offset {position} of "
-                        f"{end}: a transaction of another process is open there, or the broker does not "
-                        "answer. It ends by itself after its time-out; try again. If it does not, a broker died before it "
-                        "had marked the transaction's end: see kafka-transactions.sh find-hanging and abort"
+                    self._reasons.raise_if_hopeless(
+                        doing="reading the ledger", where=str(self.where)
                     )
+                records = []
+                for message in messages:
+                    if message.error() is None:
+                        records.append(message)
+                    else:
+                        position = max(position, self._end_told(message))
+                [now] = self._consumer.position([tp])
+                position = max(position, now.offset)
+                yield records, position
+                if position < end and time.monotonic() > deadline:
+                    raise self._stuck(position, end)
         except KafkaException as error:
             raise translate(
-                error, doing="reading the ledger", where=str(self.where), reasons=reasons
+                error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
             ) from error
         finally:
-            consumer.unassign()
+            self._consumer.unassign()
 
-    def _take(self, message: Message, reasons: FaultReasons) -> int:
-        """Folds one message; the position behind it."""
-        error = message.error()
-        offset = message.offset()
-        if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:
-                return offset if offset is not None else 0
-            if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
-                # What the client says about brokers and the group's coordinator is no answer to this read,
-                # and may be older than it.
-                reasons.add(error)
-                return 0
-            raise translate(
-                error, doing="reading the ledger", where=str(self.where), reasons=reasons
-            )
-        if offset is None:
+    def _end_told(self, message: Message) -> int:
+        """The end of the partition where an event tells it, or 0; raises what it says is wrong here."""
+        error, offset = message.error(), message.offset()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return offset if offset is not None else 0
+        if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
+            # What the client says about brokers and the group's coordinator is no answer to this read,
+            # and may be older than it.
+            self._reasons.add(error)
             return 0
-        key, value = message.key(), message.value()
+        raise translate(
+            error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
+        )
+
+    def _take(self, message: Message) -> None:
+        """Folds one record."""
+        offset, key, value = message.offset(), message.key(), message.value()
+        if offset is None:
+            return
         if not self.line.take(offset, key or b"", value, message.timestamp()[1]):
             self.take(offset, key, value, message.headers)
-        return offset + 1
+
+    def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
+        return LedgerUnavailableError(
+            f"group {self.group}: the ledger {self.where} could be read up to offset {position} of "
+            f"{end}: a transaction of another process is open there, or the broker does not "
+            "answer. It ends by itself after its time-out; try again. If it does not, a broker died before it "
+            "had marked the transaction's end: see kafka-transactions.sh find-hanging and abort"
+        )
+
+
+def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Rising offsets as ranges to read in one go each."""
+    start = end = None
+    for offset in offsets:
+        if start is not None and end is not None and offset - end > _READ_THROUGH:
+            yield start, end
+            start = None
+        start, end = offset if start is None else start, offset + 1
+    if start is not None and end is not None:
+        yield start, end

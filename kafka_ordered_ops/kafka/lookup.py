@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
@@ -48,6 +48,9 @@ UNKNOWN_NAME_RETRY_S: Final = 0.3
 #: The first listing is given this long, each further one twice as long: the error callback, which tells of
 #: a wrong password, runs only between them.
 FIRST_LISTING_S: Final = 0.5
+#: Partitions times times that are asked about at once: enough to hide the way there and back, and no more
+#: than a broker answers within a second.
+_LOOKUPS_AT_ONCE: Final = 2_000
 #: "No record at or after that time" in the broker's answer.
 _NO_OFFSET: Final = -1
 
@@ -86,6 +89,16 @@ _GREATEST: Final[OffsetSpec] = OffsetSpec.max_timestamp()  # type: ignore[no-unt
 _NOT_SUPPORTED: Final = ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION")
 
 _Key = TypeVar("_Key")
+
+
+class _AtTime(NamedTuple):
+    """One partition asked about one time."""
+
+    tp: TopicPartition
+    time_ms: int
+
+    def __str__(self) -> str:
+        return str(self.tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +229,50 @@ class Lookup:
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         return self._offsets("offsets by time", partitions, spec, isolation)
 
+    def first_at_or_after_each(
+        self,
+        partitions: Collection[TopicPartition],
+        timestamps_ms: Iterable[int],
+        isolation: Isolation,
+    ) -> dict[int, dict[TopicPartition, int | None]]:
+        """`first_at_or_after` for several times; the questions are on their way together."""
+        times = list(dict.fromkeys(timestamps_ms))
+        at_once = max(1, _LOOKUPS_AT_ONCE // max(1, len(partitions)))
+        found: dict[int, dict[TopicPartition, int | None]] = {}
+        for at in range(0, len(times), at_once):
+            some = times[at : at + at_once]
+            if len(some) > 1:
+                found |= self._at_times(partitions, some, isolation)
+            else:
+                found[some[0]] = self.first_at_or_after(partitions, some[0], isolation)
+        return found
+
+    def _at_times(
+        self, partitions: Collection[TopicPartition], times_ms: Sequence[int], isolation: Isolation
+    ) -> dict[int, dict[TopicPartition, int | None]]:
+        def ask(wanted: list[_AtTime], timeout: float) -> dict[_AtTime, Future[Any]]:
+            asked: dict[int, list[TopicPartition]] = {}
+            for one in wanted:
+                asked.setdefault(one.time_ms, []).append(one.tp)
+            return {
+                _AtTime(tp, time_ms): future
+                for time_ms, some in asked.items()
+                for tp, future in self._list_offsets(
+                    some, OffsetSpec.for_timestamp(time_ms), isolation, timeout
+                ).items()
+            }
+
+        keys = [_AtTime(tp, time_ms) for time_ms in times_ms for tp in partitions]
+        answers, unknown = self._ask("looking up offsets by time", keys, ask, _TOPIC_RULES)
+        # One by one they are told from those that do not exist.
+        alone = {one.time_ms for one in unknown}
+        return {
+            time_ms: self.first_at_or_after(partitions, time_ms, isolation)
+            if time_ms in alone
+            else {tp: _offset_of(answers[_AtTime(tp, time_ms)]) for tp in partitions}
+            for time_ms in times_ms
+        }
+
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
@@ -260,10 +317,7 @@ class Lookup:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int | None]:
         answers = self._offset_answers(what, partitions, spec, isolation)
-        return {
-            tp: None if answer.offset == _NO_OFFSET else int(answer.offset)
-            for tp, answer in answers.items()
-        }
+        return {tp: _offset_of(answer) for tp, answer in answers.items()}
 
     def _offset_answers(
         self,
@@ -272,19 +326,8 @@ class Lookup:
         spec: OffsetSpec,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, ListOffsetsResultInfo]:
-        level = (
-            ck.IsolationLevel.READ_COMMITTED
-            if isolation is Isolation.READ_COMMITTED
-            else ck.IsolationLevel.READ_UNCOMMITTED
-        )
-
         def ask(wanted: list[TopicPartition], timeout: float) -> dict[TopicPartition, Future[Any]]:
-            answers = self._admin.list_offsets(
-                {ck.TopicPartition(tp.topic, tp.partition): spec for tp in wanted},
-                isolation_level=level,
-                request_timeout=timeout,
-            )
-            return {TopicPartition(tp.topic, tp.partition): one for tp, one in answers.items()}
+            return self._list_offsets(wanted, spec, isolation, timeout)
 
         doing = f"looking up {what}"
         answers, unknown = self._ask(doing, partitions, ask, _TOPIC_RULES)
@@ -296,6 +339,25 @@ class Lookup:
         for tp, error in unknown.items():
             raise self._translated(error, doing, tp) from error
         return {tp: answers[tp] for tp in partitions}
+
+    def _list_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        isolation: Isolation,
+        timeout_s: float,
+    ) -> dict[TopicPartition, Future[Any]]:
+        level = (
+            ck.IsolationLevel.READ_COMMITTED
+            if isolation is Isolation.READ_COMMITTED
+            else ck.IsolationLevel.READ_UNCOMMITTED
+        )
+        answers = self._admin.list_offsets(
+            {ck.TopicPartition(tp.topic, tp.partition): spec for tp in partitions},
+            isolation_level=level,
+            request_timeout=timeout_s,
+        )
+        return {TopicPartition(tp.topic, tp.partition): one for tp, one in answers.items()}
 
     def _check_existence(self, partitions: Iterable[TopicPartition]) -> None:
         """Raises what describing the topics tells: that they do not exist, or may not be seen.
@@ -385,6 +447,10 @@ class Lookup:
 def _id_text(topic_id: ck.Uuid) -> str:
     """The id as Kafka's own tools print it: the client uses the other base64 alphabet."""
     return str(topic_id).replace("+", "-").replace("/", "_")
+
+
+def _offset_of(answer: ListOffsetsResultInfo) -> int | None:
+    return None if answer.offset == _NO_OFFSET else int(answer.offset)
 
 
 def _present(tp: TopicPartition, offset: int | None) -> int:

@@ -38,7 +38,7 @@ from kafka_ordered_ops.core.planning import (
     resolve_start,
 )
 from kafka_ordered_ops.core.scan_fold import ScanResult
-from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps
+from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
@@ -151,13 +151,18 @@ class Surveyor:
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         claims = view.claims()
         questions = []
+        # Most partitions have seen the same windows, and then these ask the same of all.
+        asked: dict[tuple[TimeRange, ...], WindowsAsked] = {}
         for one in facts:
             known = view.state.partition(one.tp) if view.state else None
             state = known or newcomers[one.tp.topic].partitions[one.tp.partition]
+            frozen = claims.late(one.tp, state.late).times
+            if frozen not in asked:
+                asked[frozen] = WindowsAsked.of(windows, frozen)
             questions.append(
                 ask(
                     one,
-                    WindowsAsked.of(windows, claims.late(one.tp, state.late).times),
+                    asked[frozen],
                     done=state.done,
                     claimed=claims.offsets(one.tp),
                     time_map=view.time_map(one.tp),
@@ -183,6 +188,7 @@ class Surveyor:
         times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
         asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
         heads = first_at_or_after(self._lookup, starts, asked.values())
+        floor, cutoffs = floor_ms(windows), [window.cutoff_ms for window in windows]
 
         def head(tp: TopicPartition, time_ms: int) -> int:
             found = heads[asked[time_ms]][tp].offset if time_ms in asked else None
@@ -195,8 +201,8 @@ class Surveyor:
                 log_start=starts[tp],
                 end=max(ends[tp], starts[tp]),
                 high_watermark=max(high_watermarks[tp], starts[tp]),
-                floor=head(tp, floor_ms(windows)),
-                head_ends=tuple(head(tp, window.cutoff_ms) for window in windows),
+                floor=head(tp, floor),
+                head_ends=tuple(head(tp, cutoff_ms) for cutoff_ms in cutoffs),
             )
             for tp in partitions
         ]
@@ -253,6 +259,7 @@ class Surveyor:
         later = [one for one in new if one.tp.topic not in begin]
         origins = {one.tp: one.log_start for one in later}
         origins |= self._origins(window, first, committed)
+        frozen = {name: self._frozen_before(view, name) for name in {one.tp.topic for one in later}}
         states: dict[str, dict[int, PartitionState]] = {}
         for one in new:
             found = committed.get(one.tp)
@@ -261,7 +268,7 @@ class Surveyor:
                 origin=origin,
                 done=OffsetSet.of((0, origin)),
                 committed=None if found is None else found.offset,
-                late=self._frozen_before(view, one.tp.topic) if one in later else NO_STEPS,
+                late=NO_STEPS if one.tp.topic in begin else frozen[one.tp.topic],
             )
         newcomers = {
             name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
@@ -274,12 +281,14 @@ class Surveyor:
 
     def _frozen_before(self, view: GroupView, topic: str) -> LateSteps:
         """The times that windows had covered before a partition was there: all that is stamped so is late."""
-        claims, late = view.claims(), NO_STEPS
+        claims = view.claims()
         siblings = [(tp, one) for tp, one in view.state or () if tp.topic == topic]
-        for tp, one in siblings or view.state or ():
-            for times in claims.late(tp, one.late).times:
-                late = late.with_step(0, times)
-        return late
+        frozen = {
+            times
+            for tp, one in siblings or view.state or ()
+            for times in claims.late(tp, one.late).times
+        }
+        return NO_STEPS.with_steps((0, times) for times in frozen)
 
     def _is_first_plan(self, view: GroupView, window: Window, topic: str) -> bool:
         """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""

@@ -39,10 +39,9 @@ def first_at_or_after(
     read_committed it would be silence.
     """
     partitions: Sequence[TopicPartition] = list(log_starts)
-    found = {
-        time_ms: lookup.first_at_or_after(partitions, time_ms, Isolation.READ_UNCOMMITTED)
-        for time_ms in sorted(set(times_ms))
-    }
+    found = lookup.first_at_or_after_each(
+        partitions, sorted(set(times_ms)), Isolation.READ_UNCOMMITTED
+    )
     silent = sorted({tp for one in found.values() for tp, offset in one.items() if offset is None})
     greatest = _greatest(lookup, {tp: log_starts[tp] for tp in silent})
     answers: dict[int, dict[TopicPartition, IndexAnswer]] = {}

@@ -52,6 +52,30 @@ _FLUSH_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a change that was fenced waits before its next try.
+
+    Each try fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
+    the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
+    """
+
+    first_s: float
+    max_s: float
+    #: The place in the line.
+    rank: int
+
+    def pause_s(self, attempt: int) -> float:
+        """A pause after the try of this number, from 0."""
+        grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
+        return grown_s * random.uniform(0.5, 1.5)
+
+
+#: A commit makes room for others and frees a job that is done: it goes before plans.
+COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
+PLANNING: Final = Pace(0.1, 4.0, PLANS)
+
+
+@dataclass(frozen=True, slots=True)
 class _Ticket:
     rank: int
     #: Where it was drawn: the order among those of one rank.

@@ -23,7 +23,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupView
-from kafka_ordered_ops.core.ledger_records import LedgerFold
+from kafka_ordered_ops.core.ledger_records import Keep, LedgerFold
 from kafka_ordered_ops.core.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
@@ -90,6 +90,7 @@ class MemoryLedger:
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
+        keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
         """The group as of now; an empty view where there is no ledger yet.
@@ -99,7 +100,7 @@ class MemoryLedger:
         if not self._open(create=False):
             return GroupView(group)
         fold = self._read(group, time.monotonic() + self._timeout_s)
-        return fold.view(wanted, everything=everything)
+        return fold.view(wanted, everything=everything, keep=keep)
 
     def update(
         self,

@@ -77,6 +77,18 @@ class MemoryLookup:
         invariant(timestamp_ms >= 0, f"a look-up by the negative timestamp {timestamp_ms}")
         return self._of_each(partitions, lambda log: log.first_at_or_after(timestamp_ms, isolation))
 
+    def first_at_or_after_each(
+        self,
+        partitions: Collection[TopicPartition],
+        timestamps_ms: Iterable[int],
+        isolation: Isolation,
+    ) -> dict[int, dict[TopicPartition, int | None]]:
+        """The index's answers for several times, by time."""
+        return {
+            time_ms: self.first_at_or_after(partitions, time_ms, isolation)
+            for time_ms in timestamps_ms
+        }
+
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:

@@ -71,19 +71,21 @@ def present(view: GroupView | None) -> GroupView:
     return view
 
 
-def covering(window: Window, records: Iterable[WindowRecord]) -> WindowRecord | None:
-    """The committed window that holds what this one asks for; the newest, where there are several."""
-    found = [
-        record
-        for record in records
-        if record.status.is_done
+def covers(record: WindowRecord, window: Window) -> bool:
+    """Whether a window is committed and holds what another one asks for."""
+    held = record.plan.window
+    return (
+        record.status.is_done
         and record.pruned is None
         and record.plan.content is not PlanContent.COVERED
-        and record.plan.window.times == window.times
-        and (record.plan.window.topics, record.plan.window.exclude)
-        == (window.topics, window.exclude)
-    ]
-    return max(found, key=lambda record: record.committed_at_ms or 0, default=None)
+        and held.times == window.times
+        and (held.topics, held.exclude) == (window.topics, window.exclude)
+    )
+
+
+def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
+    """The window that was committed last."""
+    return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
 def expired_notes(view: GroupView, committed: Committed) -> tuple[str, ...]:

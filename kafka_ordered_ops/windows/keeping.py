@@ -11,8 +11,8 @@ from kafka_ordered_ops.core.adoption import Adoption, LogNow
 from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.group_state import GroupState, GroupView
-from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, prune, to_prune
+from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, may_be_pruned, prune
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import partitions_of
@@ -76,10 +76,16 @@ class Keeper:
         if older_than < timedelta(0):
             raise ConfigError(f"older_than {older_than} is negative")
         before_ms = int(self._clock() * 1000) - older_than // timedelta(milliseconds=1)
-        view = self._ledger.read(self._group, everything=True)
-        names = [
-            record.plan.window_id for record in to_prune(view, before_ms=before_ms, forget=forget)
-        ]
+        old: dict[str, int] = {}
+
+        def keep(record: WindowRecord) -> bool:
+            # Of a hundred thousand windows no more is kept than this.
+            if may_be_pruned(record, before_ms=before_ms, forget=forget):
+                old[record.plan.window_id] = record.touched_at_ms
+            return False
+
+        self._ledger.read(self._group, keep=keep)
+        names = sorted(old, key=lambda name: (old[name], name))
         for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
             some = names[at : at + PRUNED_AT_ONCE_MAX]
             self._ledger.update(self._group, _pruning(some, forget=forget), wanted=some)

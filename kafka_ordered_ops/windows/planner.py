@@ -54,8 +54,9 @@ from kafka_ordered_ops.windows.checks import (
     Committed,
     check_cutoff,
     commits_of_others,
-    covering,
+    covers,
     expired_notes,
+    newest,
 )
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
@@ -187,13 +188,15 @@ class Planner:
         self.check_still_there(plan)
         return plan
 
-    def check_topics(self, plan: WindowPlan) -> None:
+    def check_topics(self, plans: Sequence[WindowPlan]) -> None:
         """The topics that are still there must be those that were planned."""
-        check_plan_identity(plan, self._ledger.existing(plan.topics))
+        present = self._ledger.existing({name for plan in plans for name in plan.topics})
+        for plan in plans:
+            check_plan_identity(plan, present)
 
     def check_still_there(self, plan: WindowPlan) -> None:
         """Raises `RecordsLostError` when a committed window can no longer be read."""
-        self.check_topics(plan)
+        self.check_topics([plan])
         starts = self._lookup.log_starts(list(plan.taken))
         strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
         parts = tuple(replace(part, lost=EMPTY_SET) for part in plan)
@@ -237,8 +240,8 @@ class Planner:
         return int(self._clock() * 1000)
 
     def _replay_instead(self, error: WindowCoveredError, window: Window) -> WindowPlan:
-        view = self._ledger.read(self._group, everything=True)
-        holder = covering(window, view.windows.values())
+        view = self._ledger.read(self._group, keep=lambda record: covers(record, window))
+        holder = newest(record for record in view.windows.values() if covers(record, window))
         if holder is None:
             raise error
         return self.replay(holder)
@@ -391,8 +394,7 @@ class Planner:
         if not open_:
             return []
         self._lookup.check_no_members(self._group)
-        for record in open_.values():
-            self.check_topics(record.plan)
+        self.check_topics([record.plan for record in open_.values()])
         starts = self._lookup.log_starts(
             # A written window needs its records no more: nor that its topics are still there.
             sorted(

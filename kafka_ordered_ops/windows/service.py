@@ -284,13 +284,9 @@ class OrderedWindows:
 
         def decide(view: GroupView, committed: Committed) -> Outcome:
             others = commits_of_others(committed)
-            outcome = in_turn(
-                view,
-                [partial(commit, plan=plan, now_ms=now_ms, others=others) for plan in plans],
-            )
+            outcome = commit(view, plans, now_ms=now_ms, others=others)
             if isinstance(outcome, Change):
-                for plan in plans:
-                    self._planner.check_topics(plan)
+                self._planner.check_topics(plans)
             return outcome
 
         try:
