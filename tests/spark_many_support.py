@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.spark import read as read_module
+from kafka_ordered_ops.spark import edges, engines, order
 from kafka_ordered_ops.spark.output import STAGE_FOLDER, StagedOutput
 from tests.spark_support import Case, Log, Row, plan_of, position
 
@@ -107,7 +107,7 @@ def cases(log: Log) -> list[Case]:
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of these tests is read by several tasks, and put in order by several."""
-    monkeypatch.setattr(read_module, "SLICE_OFFSETS_MIN", 50)
-    monkeypatch.setattr(read_module, "ONE_TASK_OFFSETS_MAX", 0)
-    monkeypatch.setattr(read_module, "_SAMPLE_STEP_OFFSETS", 2)
-    monkeypatch.setattr(read_module, "_BUCKET_OFFSETS", 150)
+    monkeypatch.setattr(engines, "SLICE_OFFSETS_MIN", 50)
+    monkeypatch.setattr(order, "ONE_TASK_OFFSETS_MAX", 0)
+    monkeypatch.setattr(edges, "RUN_STEP_OFFSETS", 2)
+    monkeypatch.setattr(order, "BUCKET_OFFSETS", 150)

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import output
+from kafka_ordered_ops.spark.engines import Engine
 from kafka_ordered_ops.spark.files import LocalFiles
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def spark() -> Iterator[SparkSession]:
 def on_spark41() -> bool:
     """Whether this is the environment of ``make test-spark41``."""
     return version("pyspark") == _SPARK41
+
+
+#: The engines that this environment has.
+ENGINES = [engine for engine in Engine if engine is not Engine.JVM or on_spark41()]
 
 
 def spark41_jars() -> list[Path]:
@@ -256,7 +261,8 @@ class Case:
 class Log:
     """Topics with random records: what a plain client sees of them."""
 
-    rows: list[Row]
+    #: Not shown: some hundred of them would hide why an example fails.
+    rows: list[Row] = field(repr=False)
     ends: dict[TopicPartition, int]
 
     @classmethod

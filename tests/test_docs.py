@@ -40,7 +40,9 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
         "upkeep.py",
         pytest.param("spark_window.py", marks=[pytest.mark.spark, pytest.mark.slow]),
         pytest.param("spark_backfill.py", marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param("in_order.py", marks=[pytest.mark.spark, pytest.mark.slow]),
         pytest.param("own_sink.py", marks=[pytest.mark.spark, pytest.mark.slow]),
+        pytest.param("submit_window.py", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
 )
 def test_a_snippet_of_the_documentation_runs(bootstrap: str, tmp_path: Path, name: str) -> None:

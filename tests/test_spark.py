@@ -26,16 +26,16 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, PlanContent
-from kafka_ordered_ops.spark import environment, read_window, write_window
-from kafka_ordered_ops.spark import read as read_module
+from kafka_ordered_ops.spark import edges, engines, environment, order, read_window, write_window
 from kafka_ordered_ops.spark.columns import SOURCE_SCHEMA, SPARK_SCHEMA
+from kafka_ordered_ops.spark.engines import Engine
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.output import StagedOutput
 from kafka_ordered_ops.spark.pieces import pieces_of
-from kafka_ordered_ops.spark.read import Engine
 from kafka_ordered_ops.spark.slices import slices_of
 from tests.spark_support import (
     CUTOFF_MS,
+    ENGINES,
     Case,
     Row,
     part_of,
@@ -88,7 +88,7 @@ def case(bootstrap: str) -> Case:
     return random_case(bootstrap, topics, seed=11)
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_both_engines_give_exactly_the_plan(
     bootstrap: str,
@@ -99,7 +99,7 @@ def test_both_engines_give_exactly_the_plan(
     ordered: bool,
 ) -> None:
     """Rows, headers, late flags, columns and types are equal, whoever reads and however it is cut."""
-    monkeypatch.setattr(read_module, "SLICE_OFFSETS_MIN", 20)
+    monkeypatch.setattr(engines, "SLICE_OFFSETS_MIN", 20)
     frame = read_window(spark, case.plan, settings_of(bootstrap), ordered=ordered, engine=engine)
     assert frame.columns == SPARK_SCHEMA.names
     assert [kind for _, kind in frame.dtypes] == [
@@ -117,16 +117,16 @@ def test_order_is_kept_over_many_tasks(
     bootstrap: str, case: Case, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks get their shares by sampled edges; all four columns count, for most times are equal here."""
-    monkeypatch.setattr(read_module, "ONE_TASK_OFFSETS_MAX", 0)
-    monkeypatch.setattr(read_module, "_SAMPLE_STEP_OFFSETS", 2)
-    monkeypatch.setattr(read_module, "_BUCKET_OFFSETS", 30)
+    monkeypatch.setattr(order, "ONE_TASK_OFFSETS_MAX", 0)
+    monkeypatch.setattr(edges, "RUN_STEP_OFFSETS", 2)
+    monkeypatch.setattr(order, "BUCKET_OFFSETS", 30)
     frame = read_window(spark, case.plan, settings_of(bootstrap), ordered=True)
     assert frame.rdd.getNumPartitions() > 2
     assert sum(1 for rows in frame.rdd.glom().collect() if rows) > 2
     assert rows_of(frame) == case.rows
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_an_empty_window_has_the_columns_and_no_rows(
     spark: SparkSession, engine: Engine, ordered: bool
@@ -221,7 +221,7 @@ def test_a_topic_that_is_gone_is_a_named_error(
         read_window(spark, plan, settings_of(bootstrap), engine="stage", stall_timeout_s=2)
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_time_that_spark_cannot_hold_names_the_record(
     bootstrap: str, topic: MakeTopic, spark: SparkSession, engine: Engine
 ) -> None:
@@ -260,7 +260,7 @@ def test_named_errors_are_found_in_text(text: str, kind: type) -> None:
     assert error is None or "SQLSTATE" not in str(error)
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("sorted_by", ["read", "write"])
 def test_written_files_are_in_order_by_name(
     bootstrap: str,
@@ -272,8 +272,8 @@ def test_written_files_are_in_order_by_name(
     sorted_by: str,
 ) -> None:
     """Going through several files by name gives the total order, whoever has sorted."""
-    monkeypatch.setattr(read_module, "ONE_TASK_OFFSETS_MAX", 0)
-    monkeypatch.setattr(read_module, "_SAMPLE_STEP_OFFSETS", 2)
+    monkeypatch.setattr(order, "ONE_TASK_OFFSETS_MAX", 0)
+    monkeypatch.setattr(edges, "RUN_STEP_OFFSETS", 2)
     monkeypatch.setattr("kafka_ordered_ops.spark.stage_files.FILE_BYTES_MAX", 4_000)
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
@@ -370,8 +370,15 @@ def test_a_stage_is_read_again_without_kafka(
 
 def test_an_unknown_engine_is_refused(spark: SparkSession) -> None:
     """The error names the engines that there are."""
-    with pytest.raises(ConfigError, match="'python', 'stage'"):
-        read_window(spark, plan_of([]), settings_of("127.0.0.1:1"), engine="jvm")
+    with pytest.raises(ConfigError, match="'python', 'jvm', 'stage'"):
+        read_window(spark, plan_of([]), settings_of("127.0.0.1:1"), engine="scala")
+
+
+def test_a_kafka_in_memory_is_not_for_the_jvm(spark: SparkSession) -> None:
+    """No Java process sees what lies in this one's memory; the other engines read it here."""
+    memory = settings_of("memory:orders")
+    with pytest.raises(ConfigError, match="cannot read memory:orders"):
+        read_window(spark, plan_of([]), memory, engine="jvm")
 
 
 @pytest.mark.parametrize(

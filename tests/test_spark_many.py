@@ -29,8 +29,8 @@ from kafka_ordered_ops.spark import (
     write_windows,
 )
 from kafka_ordered_ops.spark.columns import SPARK_SCHEMA, STAGE_SCHEMA
+from kafka_ordered_ops.spark.engines import Engine
 from kafka_ordered_ops.spark.pieces import pieces_of
-from kafka_ordered_ops.spark.read import Engine
 from kafka_ordered_ops.spark.slices import sample_of, slices_of
 from tests.spark_many_support import (
     NOWHERE,
@@ -46,7 +46,7 @@ from tests.spark_many_support import (
     unordered,
     wanted,
 )
-from tests.spark_support import Case, Log, part_of, plan_of, position, settings_of, spark
+from tests.spark_support import ENGINES, Case, Log, part_of, plan_of, position, settings_of, spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,7 @@ def test_a_union_of_single_reads_is_the_same(
     assert together.dtypes == single[0].dtypes
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_engines_agree(
     bootstrap: str, cases: list[Case], spark: SparkSession, engine: Engine, ordered: bool
@@ -155,7 +155,7 @@ def test_a_stage_of_one_window_is_not_read_again(
     assert told(frame) == wanted(cases)
 
 
-@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_covered_windows_alone_read_as_empty(spark: SparkSession, engine: Engine) -> None:
     """Nothing is theirs to read, and no broker is asked."""
     covered = plan_of([], content=PlanContent.COVERED)
@@ -233,7 +233,7 @@ def test_slices_know_whose_each_offset_is(
     for slices in (
         [tuple(pieces)],
         slices_of(pieces, tasks=tasks, least_offsets=least),
-        sample_of(pieces, runs=runs, run_offsets=2),
+        [tuple(sample := sample_of(pieces, runs=runs, run_offsets=2))],
     ):
         seen: dict[tuple[int, int], int] = {}
         for piece in (piece for pieces in slices for piece in pieces):
@@ -253,8 +253,17 @@ def test_slices_know_whose_each_offset_is(
             if owner >= 0
         }
         assert seen.items() <= complete.items()
-        if len(slices) != 1:
-            assert seen == complete or slices == sample_of(pieces, runs=runs, run_offsets=2)
+        assert seen == complete or slices == [tuple(sample)]
+
+
+def test_equal_partitions_are_looked_at_in_different_places() -> None:
+    """Their records often have the same times: one look each, at the same place, would tell one time."""
+    parts = [part_of("t", n, OffsetSet.of((0, 1_000))) for n in range(8)]
+    samples = sample_of(pieces_of([plan_of(parts)]), runs=8, run_offsets=1)
+    places = sorted(piece.wanted.first for piece in samples)
+    assert len(places) == 8
+    assert max(np.diff([0, *places, 1_000])) <= 300
+    assert min(np.diff(places)) >= 50
 
 
 def test_a_task_gets_no_more_than_its_slice_needs() -> None:
@@ -342,8 +351,8 @@ def test_what_waits_for_its_file_is_bounded_over_all_windows(
             yield stage_files.Batch(records, np.arange(windows))
 
     written: Counter[int] = Counter()
-    for window, table in stage_files.as_they_come(batches(), rows_per_file=500_000):
-        written[window] += table.num_rows
+    for window, rows in stage_files.as_they_come(batches(), rows_per_file=500_000):
+        written[window] += rows().num_rows
         waiting = (taken - written.total()) * row_bytes
         assert waiting <= 20_000 + 2 * 5_000
     assert written == dict.fromkeys(range(windows), per_window)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kafka_ordered_ops.cli import running, window_commands
-from kafka_ordered_ops.cli.delivery import Sink
+from kafka_ordered_ops.cli.application import JobSink
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.facts import plan_json
 from kafka_ordered_ops.cli.live import LIVE_EXAMPLES, live
@@ -44,6 +44,7 @@ Examples:
   kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --start earliest --output out
   kafka-ordered-ops run --config client.properties -t orders -g hourly --cutoff 2026-11-20T13:00:00Z --output out --engine stage --json
   kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --start earliest --output out
+  kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T14:00:00Z --output out --application job.py -- --country DE
 
 Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 130 Ctrl-C."""
 
@@ -138,7 +139,7 @@ def run_window(
     connection: Claiming,
     series: Series,
     policies: Policies,
-    sink: Sink,
+    sink: JobSink,
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window, or several, write the records to Parquet, commit, publish. Again: the same windows."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -31,13 +32,17 @@ from kafka_ordered_ops.spark.output import StagedOutput
 #: How often Spark is asked how many tasks are done.
 _TASKS_INTERVAL_S: Final = 0.2
 
+#: As Spark itself decides which values it masks.
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+
 Write = Callable[[Sequence[WindowPlan]], Sequence[StagedOutput]]
 
 
 class Engine(StrEnum):
-    """Who reads Kafka: Spark's tasks in parallel, or this process alone, without any Spark."""
+    """Who reads Kafka: Spark's tasks, by Python or by its own connector, or this process alone, without Spark."""
 
     PYTHON = "python"
+    JVM = "jvm"
     STAGE = "stage"
 
 
@@ -54,7 +59,8 @@ class Sink:
     engine: Annotated[
         Engine,
         typer.Option(
-            "--engine", help="python: Spark in this process. stage: no Spark; fits memory."
+            "--engine",
+            help="python: Spark in this process. jvm: the same, by Spark's Kafka connector. stage: no Spark; fits memory.",
         ),
     ] = Engine.PYTHON
     ordered: Annotated[
@@ -63,10 +69,20 @@ class Sink:
             "--ordered/--unordered", help="Total order by time over all files, or as it comes."
         ),
     ] = True
+    spark_conf: Annotated[
+        list[str],
+        typer.Option(
+            "--spark-conf", metavar="KEY=VALUE", help="A setting of Spark's (repeatable)."
+        ),
+    ] = field(default_factory=list)
 
     def check(self) -> None:
         """Raises `ConfigError` while nothing has been touched."""
-        if self.engine is Engine.PYTHON:
+        conf = self.conf()
+        if self.engine is Engine.STAGE:
+            if conf:
+                raise ConfigError("--spark-conf with --engine stage: there is no Spark to be set")
+        else:
             try:
                 check_pyspark()
             except ConfigError as error:
@@ -74,17 +90,35 @@ class Sink:
                     f"{error}. Or use --engine stage, which needs no Spark"
                 ) from error
 
+    def conf(self) -> dict[str, str]:
+        """The settings of --spark-conf; raises `ConfigError`."""
+        conf = dict[str, str]()
+        for number, text in enumerate(self.spark_conf, start=1):
+            key, sign, value = text.partition("=")
+            if not sign or not key.startswith("spark."):
+                # Without the text: it may be a secret whose key was forgotten.
+                raise ConfigError(f"--spark-conf number {number} is not spark.KEY=VALUE")
+            conf[key] = value
+        return conf
+
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """What reads plans in one pass and writes each into its hidden stage."""
-        engine = self._with_spark if self.engine is Engine.PYTHON else self._alone
+        screen.hide(value for key, value in self.conf().items() if _SECRET.search(key) and value)
 
         def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
-            staged = engine(plans, settings, screen)
+            staged = self._stage(plans, settings, screen)
             crash(CrashPoint.AFTER_WRITE)
             screen.phase("committing")
             return staged
 
         return write
+
+    def _stage(
+        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
+    ) -> Sequence[StagedOutput]:
+        """Writes the plans into their hidden stages, in one pass."""
+        engine = self._alone if self.engine is Engine.STAGE else self._with_spark
+        return engine(plans, settings, screen)
 
     def _alone(
         self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
@@ -106,10 +140,12 @@ class Sink:
         from kafka_ordered_ops.spark.write_many import write_windows
 
         screen.phase("starting Spark")
-        with _spark() as spark:
+        with _spark(self.conf()) as spark:
             screen.phase("reading with Spark", unit="tasks")
             with _tasks_watched(spark, screen):
-                records = read_windows(spark, plans, settings, ordered=self.ordered)
+                records = read_windows(
+                    spark, plans, settings, ordered=self.ordered, engine=self.engine.value
+                )
                 if len(plans) == 1:
                     # It counts while it writes, and needs no second look at the files.
                     return [write_window(records, self.output, plans[0], ordered=self.ordered)]
@@ -134,14 +170,14 @@ def output_of(result: Any) -> StagedOutput | None:
 
 
 @contextlib.contextmanager
-def _spark() -> Iterator[Any]:
+def _spark(conf: Mapping[str, str]) -> Iterator[Any]:
     from kafka_ordered_ops.spark.session import local_session
 
     # What py4j says about an interrupted call goes to the root logger, with two tracebacks.
     quiet = logging.NullHandler()
     logging.getLogger().addHandler(quiet)
     with _interrupts_held() as interrupts:
-        spark = local_session("kafka-ordered-ops", java_home=_bundled_java())
+        spark = local_session("kafka-ordered-ops", java_home=bundled_java(), conf=conf)
     try:
         if interrupts:
             raise KeyboardInterrupt
@@ -194,7 +230,7 @@ def _tasks_watched(spark: Any, screen: Screen) -> Iterator[None]:
         thread.join()
 
 
-def _bundled_java() -> Path | None:
+def bundled_java() -> Path | None:
     """The Java of the embedded extra, on a machine that has none of its own."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return None

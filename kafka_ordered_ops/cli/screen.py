@@ -126,10 +126,10 @@ class Screen:
         if self._display is not None:
             self._display.begin(name, unit)
 
-    def report(self, done: int, total: int) -> None:
-        """How far the phase is."""
+    def report(self, done: int, total: int, note: str = "") -> None:
+        """How far the phase is, and what else there is to say of it."""
         if self._display is not None:
-            self._display.report(done, total)
+            self._display.report(done, total, note)
 
     # --- the result -------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class _ResultConsole(Console):
 class _Display(Protocol):
     def begin(self, phase: str, unit: str) -> None: ...
 
-    def report(self, done: int, total: int) -> None: ...
+    def report(self, done: int, total: int, note: str) -> None: ...
 
 
 class _Bar:
@@ -235,11 +235,11 @@ class _Bar:
     def begin(self, phase: str, unit: str) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(phase, total=None, unit=unit)
+        self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
 
-    def report(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int, note: str) -> None:
         if self._task is not None:
-            self._progress.update(self._task, completed=done, total=total)
+            self._progress.update(self._task, completed=done, total=total, note=note)
 
 
 class _PaceColumn(ProgressColumn):
@@ -249,7 +249,9 @@ class _PaceColumn(ProgressColumn):
         if not task.total:
             return Text("")
         pace = f"{task.completed:,.0f}/{task.total:,.0f} {task.fields['unit']}"
-        return Text(f"{pace} {task.speed:,.0f}/s" if task.speed else pace)
+        if task.speed:
+            pace += f" {task.speed:,.0f}/s"
+        return Text(f"{pace} {task.fields['note']}".rstrip())
 
 
 class _Lines:
@@ -270,12 +272,14 @@ class _Lines:
         self._phase, self._unit = phase, unit
         self._begun = self._told = time.monotonic()
 
-    def report(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int, note: str) -> None:
         now = time.monotonic()
         if not total or now - self._told < LINE_INTERVAL_S:
             return
         self._told = now
         pace = f"{done:,} of {total:,} {self._unit}, {done / (now - self._begun):,.1f}/s"
+        if note:
+            pace += f", {note}"
         self._screen.say(f"{self._phase}: {100 * done // total} % ({pace})")
 
 

@@ -9,30 +9,63 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.spark.job import WindowContext as WindowContext
+    from kafka_ordered_ops.spark.job import current_window as current_window
+    from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
     from kafka_ordered_ops.spark.output import StagedOutput as StagedOutput
+    from kafka_ordered_ops.spark.published import read_output as read_output
     from kafka_ordered_ops.spark.read import read_window as read_window
     from kafka_ordered_ops.spark.read import read_windows as read_windows
+    from kafka_ordered_ops.spark.result import JobProgress as JobProgress
+    from kafka_ordered_ops.spark.result import JobResult as JobResult
+    from kafka_ordered_ops.spark.spark_submit import DeployMode as DeployMode
+    from kafka_ordered_ops.spark.spark_submit import SparkSubmit as SparkSubmit
     from kafka_ordered_ops.spark.stage import stage_window as stage_window
     from kafka_ordered_ops.spark.stage import stage_windows as stage_windows
+    from kafka_ordered_ops.spark.submitter import run_job as run_job
+    from kafka_ordered_ops.spark.submitter import submit as submit
+    from kafka_ordered_ops.spark.submitter import submit_windows as submit_windows
     from kafka_ordered_ops.spark.write import write_window as write_window
     from kafka_ordered_ops.spark.write_many import write_windows as write_windows
 
 _HOMES = {
+    "DeployMode": "kafka_ordered_ops.spark.spark_submit",
+    "JobProgress": "kafka_ordered_ops.spark.result",
+    "JobResult": "kafka_ordered_ops.spark.result",
+    "SparkSubmit": "kafka_ordered_ops.spark.spark_submit",
     "StagedOutput": "kafka_ordered_ops.spark.output",
+    "WindowContext": "kafka_ordered_ops.spark.job",
+    "current_window": "kafka_ordered_ops.spark.job",
+    "map_by_key": "kafka_ordered_ops.spark.keyed",
+    "read_output": "kafka_ordered_ops.spark.published",
     "read_window": "kafka_ordered_ops.spark.read",
     "read_windows": "kafka_ordered_ops.spark.read",
+    "run_job": "kafka_ordered_ops.spark.submitter",
     "stage_window": "kafka_ordered_ops.spark.stage",
     "stage_windows": "kafka_ordered_ops.spark.stage",
+    "submit": "kafka_ordered_ops.spark.submitter",
+    "submit_windows": "kafka_ordered_ops.spark.submitter",
     "write_window": "kafka_ordered_ops.spark.write",
     "write_windows": "kafka_ordered_ops.spark.write_many",
 }
 
 __all__ = [
+    "DeployMode",
+    "JobProgress",
+    "JobResult",
+    "SparkSubmit",
     "StagedOutput",
+    "WindowContext",
+    "current_window",
+    "map_by_key",
+    "read_output",
     "read_window",
     "read_windows",
+    "run_job",
     "stage_window",
     "stage_windows",
+    "submit",
+    "submit_windows",
     "write_window",
     "write_windows",
 ]

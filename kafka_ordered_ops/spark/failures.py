@@ -1,30 +1,182 @@
-"""Finds our own error in what Spark reports of a failed task."""
+"""Finds our own error in what Spark reports of a failed task, and names what its Kafka connector says."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kafka_ordered_ops.core import errors
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerUnreachableError,
+    ConfigError,
+    CorruptRecordError,
+    KafkaOrderedOpsError,
+    PartitionSetChangedError,
+    ReadError,
+    ReadTimeoutError,
+    RecordsLostError,
+    RecordTooLargeError,
+    TlsError,
+    UnknownTopicError,
+)
 
 #: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
 #: message ends where Spark or the JVM goes on.
 _NAMED: Final = re.compile(
-    rf"^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
+    rf"^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
     re.MULTILINE | re.DOTALL,
 )
+
+#: Reading by the connector; it also writes, and what a job writes elsewhere is the job's.
+_CONNECTOR: Final = re.compile(
+    r"\bsql\.kafka010\.(Kafka(SourceRDD|Relation|Batch|Offset|Exceptions|IllegalState|RecordTo)|consumer\.|"
+    r"ConsumerStrategy)"
+)
+
+#: One exception of a chain, as Java prints it; the last one of the chain is the cause of all.
+_JAVA: Final = re.compile(
+    r"^(?:: |Caused by: |\()?(?:[\w$]+\.)+([\w$]+(?:Exception|Error))(?:\)|:|$)[ \t]*(.*)$",
+    re.MULTILINE,
+)
+
+#: What the connector was about to read.
+_OFFSETS: Final = re.compile(r"offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What an exception of the JVM is here; a message has `{where}` and `{said}`."""
+
+    kind: type[KafkaOrderedOpsError]
+    message: str
+    #: Words that the exception's own message must have, where its class alone does not tell.
+    words: str = ""
+
+
+_NO_ANSWER: Final = _Meaning(
+    BrokerUnreachableError,
+    "no broker answered the Kafka connector in time ({said}): see bootstrap.servers, security.protocol, and the way "
+    "to the brokers from the driver and from the executors; then run the same again",
+)
+_NO_LOGIN: Final = _Meaning(
+    AuthenticationError,
+    "the cluster refused the credentials that engine 'jvm' gave ({said}): see sasl.mechanism, sasl.username "
+    "and sasl.password",
+)
+_NO_TLS: Final = _Meaning(
+    TlsError,
+    "the Kafka connector could not make an encrypted connection ({said}): see ssl.ca.location, and the names in the "
+    "brokers' certificates. Without an authority in the settings Java believes its own trust store",
+)
+_NO_RIGHT: Final = _Meaning(
+    AuthorizationError,
+    "a right is missing ({said}): engine 'jvm' needs Read and Describe on the topics",
+)
+_NO_TOPIC: Final = _Meaning(
+    UnknownTopicError,
+    "a topic of the window does not exist any more ({said}). Plan the window again",
+)
+_CORRUPT: Final = _Meaning(CorruptRecordError, "a record cannot be decoded{where}: {said}")
+_BAD_SETTING: Final = _Meaning(
+    ConfigError, "Java's Kafka client does not take the settings: {said}"
+)
+
+#: By the name of the exception's class, without its package; the first whose words fit.
+_MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
+    "OffsetOutOfRangeException": (
+        _Meaning(
+            RecordsLostError,
+            "the log no longer holds all that was still to be read{where}: retention or deletion took it, or "
+            "the topic was made anew. Plan the window again, or accept the loss by its policy",
+        ),
+    ),
+    "UnknownTopicOrPartitionException": (_NO_TOPIC,),
+    "UnknownTopicIdException": (_NO_TOPIC,),
+    "SaslAuthenticationException": (_NO_LOGIN,),
+    "UnsupportedSaslMechanismException": (_NO_LOGIN,),
+    "IllegalSaslStateException": (_NO_LOGIN,),
+    "SslAuthenticationException": (_NO_TLS,),
+    "SSLHandshakeException": (_NO_TLS,),
+    "TopicAuthorizationException": (_NO_RIGHT,),
+    "GroupAuthorizationException": (_NO_RIGHT,),
+    "ClusterAuthorizationException": (_NO_RIGHT,),
+    "CorruptRecordException": (_CORRUPT,),
+    "InvalidRecordException": (_CORRUPT,),
+    "RecordTooLargeException": (
+        _Meaning(RecordTooLargeError, "a record passes the client's limit{where}: {said}"),
+    ),
+    "TimeoutException": (
+        _Meaning(
+            ReadTimeoutError,
+            "the next record did not come in time{where} ({said}): a log that ends below what is wanted has "
+            "an open transaction; otherwise see the brokers' health, and run this window again",
+            words="Cannot fetch record",
+        ),
+        _NO_ANSWER,
+    ),
+    "DisconnectException": (_NO_ANSWER,),
+    "ConfigException": (
+        _Meaning(_NO_ANSWER.kind, _NO_ANSWER.message, words="No resolvable bootstrap"),
+        _BAD_SETTING,
+    ),
+    "InvalidConfigurationException": (_BAD_SETTING,),
+    "ArithmeticException": (
+        _Meaning(
+            ReadError,
+            "a record is stamped beyond what Spark's timestamps hold (64 bits of microseconds). Plan the window "
+            "with a cutoff below it, or stage it (stage_window), which keeps milliseconds",
+            words="overflow",
+        ),
+    ),
+    "KafkaIllegalStateException": (
+        _Meaning(
+            PartitionSetChangedError,
+            "the topics have other partitions than when the window was planned ({said}): a topic was made anew, "
+            "perhaps. Plan the window again",
+            words="start offsets don't match",
+        ),
+        _Meaning(
+            ReadError,
+            "not all could be read{where}: it is no longer in the log, or did not come in time. The log of Spark "
+            "has the cause",
+            words="data may have been lost",
+        ),
+    ),
+}
 
 
 def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
     """The error of this package that made a Spark job fail, if one did.
 
     What a task raises reaches the driver as text inside an error of Spark's. The result has the type (and
-    so `retriable`) and the message; the facts stayed in the task.
+    so `retriable`) and the message; the facts stayed in the task. What the Kafka connector says is told
+    from its exceptions, by the deepest one that is known.
     """
-    found = _NAMED.findall(str(error))
+    text = str(error)
+    found = _NAMED.findall(text)
     for name, message in reversed(found):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, KafkaOrderedOpsError):
             return kind(message.strip())
+    return _named_by_java(text) if _CONNECTOR.search(text) else None
+
+
+def _named_by_java(text: str) -> KafkaOrderedOpsError | None:
+    for name, said in reversed(_JAVA.findall(text)):
+        for meaning in _MEANINGS.get(name, ()):
+            if meaning.words in said:
+                message = meaning.message.format(where=_where(text), said=said.strip() or name)
+                return meaning.kind(message)
     return None
+
+
+def _where(text: str) -> str:
+    found = _OFFSETS.search(text)
+    if found is None:
+        return ""
+    start, end, topic, partition = found.groups()
+    return f" of {topic}[{partition}] from offset {start} to {end}"

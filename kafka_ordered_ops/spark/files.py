@@ -227,6 +227,16 @@ def is_data(name: str) -> bool:
     return not name.startswith((".", "_"))
 
 
+def data_names(files: Files, folder: str) -> list[str]:
+    """The names of the files of an output, in the order in which its rows lie in them."""
+    # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
+    # made for where there are more; what else is in a name is the same for all files of one folder.
+    return sorted(
+        filter(is_data, files.names(folder)),
+        key=lambda name: [int(digits) for digits in re.findall(r"\d+", name)],
+    )
+
+
 @contextmanager
 def as_sink_error(what: str) -> Iterator[None]:
     """What a failing file system raises, as a `SinkError` that says what could not be done."""

@@ -189,7 +189,7 @@ class StagedOutput:
             as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"),
             files.locked(f"{self.root}/{STAGE_FOLDER}"),
         ):
-            published = self._read_marker(files, self.final_path)
+            published = read_marker(files, self.root, self.final_path)
             if published != self:
                 if self.own_marker(files, self.stage_path) is not None:
                     self._check_replaceable(files, published)
@@ -318,20 +318,9 @@ class StagedOutput:
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
 
-    def _read_marker(self, files: Files, folder: str) -> StagedOutput | None:
-        """What the marker in a folder says; None without one, and for one that is not ours."""
-        content = files.read(marker_path(folder))
-        if content is None:
-            return None
-        try:
-            value = strict_json.loads(content, limit_bytes=_MARKER_BYTES_MAX)
-            return StagedOutput.from_json(Fields({**value, "root": self.root}, MARKER_NAME))
-        except (JsonError, TypeError):
-            return None
-
     def own_marker(self, files: Files, folder: str) -> StagedOutput | None:
         """What the marker in a folder says, if it is that of this very attempt, or part of it."""
-        marker = self._read_marker(files, folder)
+        marker = read_marker(files, self.root, folder)
         return marker if self._is_mine(marker) else None
 
     def _is_mine(self, marker: StagedOutput | None) -> bool:
@@ -371,7 +360,7 @@ class StagedOutput:
             files.rename(self._replaced_path, self.final_path)
 
     def _check_published(self, files: Files) -> None:
-        published = self._read_marker(files, self.final_path)
+        published = read_marker(files, self.root, self.final_path)
         if self._is_mine(published):
             return
         found = (
@@ -396,6 +385,18 @@ class StagedOutput:
             if not newer:
                 remove_stage(files, f"{self._window_folder}/{name}")
         files.remove_if_empty(self._window_folder)
+
+
+def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
+    """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
+    content = files.read(marker_path(folder))
+    if content is None:
+        return None
+    try:
+        value = strict_json.loads(content, limit_bytes=_MARKER_BYTES_MAX)
+        return StagedOutput.from_json(Fields({**value, "root": root}, MARKER_NAME))
+    except (JsonError, TypeError):
+        return None
 
 
 @contextmanager

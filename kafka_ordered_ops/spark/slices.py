@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.spark.pieces import Piece
+
+_GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 
 #: What one task reads: at most one piece of each partition.
 Slice = tuple[Piece, ...]
@@ -40,24 +43,23 @@ def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> lis
     return slices
 
 
-def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Slice]:
-    """Short runs of offsets at even steps over all pieces: one slice, to be read before the others.
-
-    A run is longer than one offset because an offset may hold no visible record.
-    """
+def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Piece]:
+    """Runs of neighbouring offsets, about as many as asked for, at even steps in each piece."""
     step = max(1, sum(piece.wanted.count for piece in pieces) // runs)
-    before, samples = 0, []
-    for piece in pieces:
-        # Steps run on over the partitions: many small ones are sampled as thinly as one large one.
-        ranks = range(-before % step, piece.wanted.count, step)
+    samples = []
+    for number, piece in enumerate(pieces):
+        # Each piece begins elsewhere in its first step: partitions of equal size, whose records have the same
+        # times, would else all be looked at where the times are the same. Multiples of the golden ratio lie
+        # apart from all earlier ones.
+        first = int(number * _GOLDEN_RATIO % 1 * step)
+        ranks = range(first, piece.wanted.count, step)
         places = _OffsetsByRank(piece.wanted)
-        before += piece.wanted.count
         if ranks:
             found = OffsetSet.from_ranges(
                 (start, start + run_offsets) for start in map(places.offset_at, ranks)
             )
             samples.append(piece.narrowed(found & piece.wanted))
-    return [tuple(samples)] if samples else []
+    return samples
 
 
 class _OffsetsByRank:

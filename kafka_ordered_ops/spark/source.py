@@ -17,7 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S, RangeReader
+from kafka_ordered_ops.kafka.doors import open_reader
+from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.columns import (
     STAGE_DDL,
@@ -64,14 +65,17 @@ class KafkaWindowReader(DataSourceReader):
         return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one slice; raises what `RangeReader` raises, and Spark shows it as text."""
+        """The records of one slice; raises what the reader raises, and Spark shows it as text."""
         pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
         if not pieces:
             return
         by_partition = {piece.tp: piece for piece in pieces}
         wanted = {piece.tp: piece.wanted for piece in pieces}
         read = self._read
-        with RangeReader(
+        # All that is asked of a reader is the door: most of a task's time goes into making Python objects of
+        # single records, which a reader that fills Arrow's buffers itself would not do. Behind the door it
+        # would need no change here.
+        with open_reader(
             read.settings, read.group, read.isolation, wanted, stall_timeout_s=read.stall_timeout_s
         ) as reader:
             for batch in reader.batches():

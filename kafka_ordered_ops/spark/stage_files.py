@@ -184,7 +184,7 @@ def _rows_of(batch: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
     if int(rising[-1]) - first + 1 == count:
         # No copy: where times rise, a file has runs of each partition.
         return batch.slice(first, count)
-    return batch.take(pa.array(rising))
+    return batch.take(rising)
 
 
 def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:

@@ -6,16 +6,17 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.order import order_of
 from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
-from kafka_ordered_ops.spark.read import order_of
 from kafka_ordered_ops.spark.stage import check_has_output
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ _TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MI
 
 #: Partitions whose stragglers are counted: the expression grows with them, and so does Spark's planning.
 _HEADS_MAX: Final = 2_000
+
+#: Comparing a record with so many partitions costs less than looking its own one up by name.
+_COMPARED_MAX: Final = 16
 
 
 def write_window(
@@ -162,21 +166,32 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    if set(ORDER) <= set(df.columns) and len(plan.partitions) <= _HEADS_MAX:
-        counts.append(f.count_if(_is_straggler(plan)).alias("stragglers"))
+    if set(ORDER) <= set(df.columns):
+        behind = [part for part in plan if part.taken and part.taken.end > part.head_end]
+        if len(behind) <= _HEADS_MAX:
+            counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
     return counts
 
 
-def _is_straggler(plan: WindowPlan) -> Column:
-    """Whether a record lies behind the first one stamped at or after the cutoff, in its partition."""
+def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
+    """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
+
+    Args:
+        behind: the partitions of which anything is taken there; usually few, or none.
+    """
     from pyspark.sql import functions as f
 
-    if not plan.partitions:
-        # A map of nothing has no types to be asked by.
-        return f.lit(False)
+    if len(behind) <= _COMPARED_MAX:
+        compared = (
+            (f.col("partition") == part.tp.partition)
+            & (f.col("offset") >= f.lit(part.head_end).cast("bigint"))
+            & (f.col("topic") == part.tp.topic)
+            for part in behind
+        )
+        return reduce(lambda any_, one: any_ | one, compared, f.lit(False))
     heads = [
         column
-        for part in plan
+        for part in behind
         for column in (f.lit(str(part.tp)), f.lit(part.head_end).cast("bigint"))
     ]
     where = f.concat("topic", f.lit("["), f.col("partition").cast("string"), f.lit("]"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,10 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.spark.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark.environment import check_pyspark
-from kafka_ordered_ops.spark.files import Files, as_sink_error, files_for, is_data, spark_path
+from kafka_ordered_ops.spark.files import Files, as_sink_error, data_names, files_for, spark_path
+from kafka_ordered_ops.spark.order import order_of
 from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
 from kafka_ordered_ops.spark.pieces import check_together
-from kafka_ordered_ops.spark.read import order_of
 from kafka_ordered_ops.spark.stage import check_has_output
 from kafka_ordered_ops.spark.stage_files import FILES_MAX
 from kafka_ordered_ops.spark.write import is_kept, job_errors, kept, timestamp_type
@@ -274,7 +273,7 @@ def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) 
 
 
 def _copy_empty(files: Files, written: _Written, output: StagedOutput) -> Facts:
-    (name,) = filter(is_data, files.names(written.empty_folder))
+    (name,) = data_names(files, written.empty_folder)
     content = files.read(f"{written.empty_folder}/{name}") or b""
     files.write(_file_path(output, 0), content)
     return {"files": 1, "bytes": len(content)}
@@ -283,8 +282,7 @@ def _copy_empty(files: Files, written: _Written, output: StagedOutput) -> Facts:
 def _move(files: Files, written: _Written, output: StagedOutput) -> Facts:
     """Makes a window's files its stage's, under names that keep their order."""
     folder = written.folder_of(output.window_id)
-    # Numbers in them: of the task, and of the file among the task's. What else is in a name is the same.
-    names = sorted(filter(is_data, files.names(folder)), key=_numbers_in)
+    names = data_names(files, folder)
     if len(names) > FILES_MAX:
         raise ConfigError(
             f"window {output.window_id} has {len(names):,} files, and names keep the order of {FILES_MAX:,}: "
@@ -296,10 +294,6 @@ def _move(files: Files, written: _Written, output: StagedOutput) -> Facts:
         files.move(f"{folder}/{name}", target)
         size += os.path.getsize(target)
     return {"files": len(names), "bytes": size}
-
-
-def _numbers_in(name: str) -> list[int]:
-    return [int(digits) for digits in re.findall(r"\d+", name)]
 
 
 def _file_path(output: StagedOutput, number: int) -> str:

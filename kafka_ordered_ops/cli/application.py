@@ -1,0 +1,101 @@
+"""`run --application`: windows by a Spark application of the user's, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafka_ordered_ops.cli.crash import CrashPoint, crash
+from kafka_ordered_ops.cli.delivery import Sink, bundled_java
+from kafka_ordered_ops.cli.screen import Screen
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.result import JobProgress
+from kafka_ordered_ops.spark.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.submitter import submit_windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSink(Sink):
+    """A sink that may be an application of the user's."""
+
+    application: Annotated[
+        Path | None,
+        typer.Option(
+            "--application",
+            metavar="JOB.py",
+            help="Your own Spark job, run by spark-submit; without it, records are copied.",
+        ),
+    ] = None
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Where the application runs, as spark-submit has it; by default, as Spark is set up.",
+        ),
+    ] = None
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ARGUMENT", help="The application's arguments, behind --.", show_default=False
+        ),
+    ] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raises `ConfigError` while nothing has been touched."""
+        if self.application is None:
+            if self.master is not None:
+                raise ConfigError(
+                    "--master says where an application runs: name one with --application"
+                )
+            if self.arguments:
+                raise ConfigError(
+                    f"{self.arguments[0]!r} and what follows would be arguments of an application: name one with "
+                    "--application"
+                )
+            super().check()
+            return
+        if not self.application.is_file():
+            raise ConfigError(f"--application {self.application}: there is no such file")
+        _ = self._how().command
+
+    def _stage(
+        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
+    ) -> Sequence[StagedOutput]:
+        if self.application is None:
+            return super()._stage(plans, settings, screen)
+        name = self.application.name
+        running = False
+
+        def progress(now: JobProgress) -> None:
+            nonlocal running
+            if not running:
+                screen.phase(f"running {name}", unit="tasks")
+                running = True
+            if now.tasks_total:
+                crash(CrashPoint.IN_READ)
+                note = f"{now.records:,} records" if now.records else ""
+                screen.report(now.tasks_done, now.tasks_total, note)
+
+        screen.phase("starting Spark")
+        return submit_windows(
+            plans,
+            self.application,
+            settings,
+            self.output,
+            arguments=self.arguments,
+            ordered=self.ordered,
+            engine=self.engine.value,
+            how=self._how(),
+            progress=progress,
+        )
+
+    def _how(self) -> SparkSubmit:
+        return SparkSubmit(master=self.master, conf=self.conf(), java_home=bundled_java())

@@ -1,0 +1,282 @@
+"""Our client settings in the words of Java's Kafka client, which the JVM engine reads with.
+
+The two clients share many names and few meanings. What means the same goes over; what only tunes librdkafka
+is left out; everything else is refused, because a setting that is dropped in silence is one that somebody
+relied on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.settings import SOCKET_TIMEOUT_MS, ClientSettings, is_secret
+
+#: The connector asks for the log's ends after every fetch, and those questions wait behind a fetch that the
+#: broker holds back. Java's own 500 ms cost every partition half a second where its range ends with the log.
+FETCH_MAX_WAIT_MS: Final = 20
+
+#: Names and meanings are the same in both clients.
+_SAME: Final = frozenset(
+    {
+        "allow.auto.create.topics",
+        "bootstrap.servers",
+        "check.crcs",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "isolation.level",
+        "max.partition.fetch.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.service.name",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+_RENAMED: Final[Mapping[str, str]] = {
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "metadata.broker.list": "bootstrap.servers",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+}
+
+#: What goes into a Java setting together with others, below.
+_COMBINED: Final = frozenset(
+    {
+        "enable.ssl.certificate.verification",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "socket.timeout.ms",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    }
+)
+
+#: Left out. They set how librdkafka buffers, looks up, retries and logs, or limits that Java's client does not
+#: have; and what the connector decides by itself: it seeks to exact offsets, and never joins nor commits.
+LEFT_OUT: Final = frozenset(
+    {
+        "api.version.fallback.ms",
+        "api.version.request",
+        "api.version.request.timeout.ms",
+        "auto.offset.reset",
+        "broker.address.family",
+        "broker.address.ttl",
+        "broker.version.fallback",
+        "coordinator.query.interval.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.metrics.push",
+        "enable.partition.eof",
+        "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "group.id",
+        "log.connection.close",
+        "log.thread.name",
+        "log_level",
+        "message.copy.max.bytes",
+        "message.max.bytes",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+        "receive.message.max.bytes",
+        "socket.keepalive.enable",
+        "socket.max.fails",
+        "socket.nagle.disable",
+        "topic.metadata.propagation.max.ms",
+        "topic.metadata.refresh.fast.interval.ms",
+        "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.sparse",
+    }
+)
+
+#: Why others have no counterpart, and what to do, by how their names begin.
+_REFUSALS: Final[Mapping[str, str]] = {
+    "sasl.kerberos.": (
+        "set Kerberos up for the JVMs of Spark, by java.security.auth.login.config, and leave it out of these "
+        "settings"
+    ),
+    "sasl.oauthbearer.": "the connector has its own ways to a token, by classes in the JVM",
+    "ssl.cipher.suites": "OpenSSL and Java call ciphers by different names",
+    "ssl.": "Java's client has no such setting",
+}
+
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_LOGINS: Final[Mapping[str, str]] = {
+    "PLAIN": _PLAIN_LOGIN,
+    "SCRAM-SHA-256": _SCRAM_LOGIN,
+    "SCRAM-SHA-512": _SCRAM_LOGIN,
+}
+
+#: Java reads private keys in the format PKCS#8 only; OpenSSL's older ones have other first lines.
+_PKCS8: Final = re.compile(r"-----BEGIN (ENCRYPTED )?PRIVATE KEY-----")
+
+#: In a quoted word of a JAAS file; a line's end would end the word.
+_JAAS_ESCAPES: Final[Mapping[int, str]] = str.maketrans(
+    {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"}
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JavaSettings:
+    """Settings of Java's client. `values` may hold secrets; the text forms do not show them."""
+
+    values: Mapping[str, str]
+    #: Those of our settings that secrets in `values` come from.
+    secrets_from: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"JavaSettings({len(self.values)} settings, secrets from {list(self.secrets_from)})"
+
+
+def java_settings(
+    settings: ClientSettings, *, group: str, isolation: Isolation, stall_timeout_s: float
+) -> JavaSettings:
+    """What a consumer with these settings is in Java.
+
+    Files of certificates and keys are read here, but for a trust store and a PKCS#12 key store, whose paths
+    go over: every JVM opens them by itself.
+
+    Raises:
+        ConfigError: a setting that Java's client does not have; which one, and what to do. Or a file that
+            cannot be read, or holds what Java cannot.
+    """
+    ours = settings.consumer(group=group, isolation=isolation)
+    for key in sorted(ours):
+        if key not in _SAME | _RENAMED.keys() | _COMBINED | LEFT_OUT:
+            raise _refused(key)
+    wait_ms = round(stall_timeout_s * 1000)
+    request_ms = min(int(ours.get("socket.timeout.ms", SOCKET_TIMEOUT_MS)), wait_ms)
+    values = {key: value for key, value in ours.items() if key in _SAME}
+    values |= {_RENAMED[key]: value for key, value in ours.items() if key in _RENAMED}
+    values |= {
+        "default.api.timeout.ms": str(wait_ms),
+        "fetch.max.wait.ms": str(FETCH_MAX_WAIT_MS),
+        "request.timeout.ms": str(request_ms),
+    }
+    if protocol := ours.get("security.protocol"):
+        values["security.protocol"] = protocol.upper()
+    for part in (_login, _trust, _identity):
+        values |= part(ours)
+    secrets = [key for key in ours if is_secret(key) or key == "ssl.key.location"]
+    return JavaSettings(values, tuple(sorted(secrets)))
+
+
+def _login(ours: Mapping[str, str]) -> dict[str, str]:
+    mechanism = ours.get("sasl.mechanism") or ours.get("sasl.mechanisms")
+    if mechanism is None:
+        return {}
+    if mechanism == "GSSAPI":
+        return {"sasl.mechanism": mechanism}
+    module = _LOGINS.get(mechanism)
+    if module is None:
+        raise ConfigError(
+            f"engine 'jvm' cannot log in by sasl.mechanism {mechanism}: it takes {', '.join(_LOGINS)}, and GSSAPI "
+            "as the JVMs are set up for it. Use engine 'python'"
+        )
+    named = [key for key in ("sasl.username", "sasl.password") if key in ours]
+    if len(named) < 2:
+        raise ConfigError(f"sasl.mechanism {mechanism} needs sasl.username and sasl.password")
+    user, password = (ours[key].translate(_JAAS_ESCAPES) for key in named)
+    jaas = f'{module} required username="{user}" password="{password}";'
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+def _trust(ours: Mapping[str, str]) -> dict[str, str]:
+    """Whom to believe."""
+    if ours.get("enable.ssl.certificate.verification") == "false":
+        raise _refused("enable.ssl.certificate.verification")
+    values = {}
+    algorithm = ours.get("ssl.endpoint.identification.algorithm", "https")
+    values["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+    if pem := ours.get("ssl.ca.pem"):
+        values |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem}
+    elif path := ours.get("ssl.ca.location"):
+        if path == "probe" or Path(path).is_dir():
+            raise ConfigError(
+                f"engine 'jvm' cannot use ssl.ca.location={path}: Java takes one file of certificates in PEM. "
+                "Name the file, or leave it out where the JVMs' own trust store is meant"
+            )
+        values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": path}
+    return values
+
+
+def _identity(ours: Mapping[str, str]) -> dict[str, str]:
+    """The client's own certificate."""
+    values: dict[str, str] = {}
+    if path := ours.get("ssl.keystore.location"):
+        values |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": path}
+        if password := ours.get("ssl.keystore.password"):
+            values |= {"ssl.keystore.password": password, "ssl.key.password": password}
+        return values
+    key, chain = _pem(ours, "ssl.key"), _pem(ours, "ssl.certificate")
+    if key is None and chain is None:
+        return {}
+    if key is None or chain is None:
+        given, missing = ("ssl.key", "ssl.certificate")[:: 1 if chain is None else -1]
+        raise ConfigError(
+            f"{given}.location or {given}.pem is set, and neither {missing}.location nor {missing}.pem: the client's "
+            "certificate needs both"
+        )
+    if not _PKCS8.search(key):
+        raise ConfigError(
+            "engine 'jvm' cannot use the key of ssl.key.location or ssl.key.pem: Java reads the format PKCS#8 "
+            "only, which begins with BEGIN PRIVATE KEY or BEGIN ENCRYPTED PRIVATE KEY. Convert it (openssl "
+            "pkcs8 -topk8)"
+        )
+    values |= {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": key,
+        "ssl.keystore.certificate.chain": chain,
+    }
+    if password := ours.get("ssl.key.password"):
+        values["ssl.key.password"] = password
+    return values
+
+
+def _pem(ours: Mapping[str, str], stem: str) -> str | None:
+    if text := ours.get(f"{stem}.pem"):
+        return text
+    path = ours.get(f"{stem}.location")
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        # Of a file that is not text, the error would show some bytes: they may be a secret's.
+        reason = "not PEM" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ConfigError(f"{stem}.location={path} cannot be read: {reason}") from None
+
+
+def _refused(key: str) -> ConfigError:
+    why = next((why for start, why in _REFUSALS.items() if key.startswith(start)), None)
+    return ConfigError(
+        f"client setting {key!r} cannot be handed to Java's Kafka client, which engine 'jvm' reads with"
+        f"{f': {why}' if why else ''}. Leave it out for this engine, or use engine 'python'"
+    )

@@ -1,0 +1,141 @@
+"""How spark-submit is run: which one, with what, and for how long."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+#: A job that runs for a day is stuck, or has windows that are better split.
+TIMEOUT_S: Final = 24 * 3600.0
+
+#: Time for Spark to close its context and to remove its temporary files, before it is killed.
+GRACE_S: Final = 10.0
+
+
+class DeployMode(StrEnum):
+    """Where the driver runs: on this machine, below spark-submit; or somewhere in the cluster."""
+
+    CLIENT = "client"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSubmit:
+    """How spark-submit is run.
+
+    Args:
+        master: as spark-submit has it: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None: as
+            Spark's own configuration says.
+        deploy_mode: where the driver runs. A standalone master takes Python in client mode only.
+        conf: Spark's settings. They travel in a file that nobody else can read, never in the command line.
+        py_files: modules and zip archives for driver and executors.
+        files: files for the executors' working folders.
+        archives: archives to be unpacked there, as ``env.tar.gz#environment``.
+        jars: class path for driver and executors.
+        packages: Maven coordinates; better given as jars, since a job should resolve nothing.
+        environment: more environment variables for spark-submit and the driver. Executors do not get them.
+        program: the spark-submit to run; otherwise that of ``SPARK_HOME``, or of the installed pyspark.
+        java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
+        timeout_s: how long a run may take, start to end.
+        grace_s: how long Spark may take to end by itself before it is killed.
+
+    Raises:
+        ConfigError: a time that is not positive; a setting that is no setting of Spark's; or cluster mode
+            where there is none.
+    """
+
+    master: str | None = None
+    deploy_mode: DeployMode = DeployMode.CLIENT
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    py_files: Sequence[str] = ()
+    files: Sequence[str] = ()
+    archives: Sequence[str] = ()
+    jars: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    program: str | os.PathLike[str] | None = None
+    java_home: str | os.PathLike[str] | None = None
+    timeout_s: float = TIMEOUT_S
+    grace_s: float = GRACE_S
+
+    def __post_init__(self) -> None:
+        if self.timeout_s <= 0 or self.grace_s < 0:
+            raise ConfigError(
+                f"timeout_s={self.timeout_s} must be positive, grace_s={self.grace_s} not negative"
+            )
+        for key in self.conf:
+            if not key.startswith("spark."):
+                raise ConfigError(
+                    f"{key!r} is no setting of Spark's: they begin with 'spark.', or Spark drops them"
+                )
+        master = self.master or ""
+        if self.deploy_mode is DeployMode.CLUSTER and master.startswith(("local", "spark://")):
+            kind = (
+                "a local master has no cluster"
+                if master.startswith("local")
+                else ("a standalone master runs no Python driver in the cluster")
+            )
+            raise ConfigError(
+                f"master {master!r} with deploy mode 'cluster': {kind}. Use DeployMode.CLIENT"
+            )
+
+    @property
+    def command(self) -> str:
+        """The spark-submit that is run; raises `ConfigError` when there is none."""
+        if self.program is not None:
+            path = Path(self.program)
+        elif (home := self.environment.get("SPARK_HOME") or os.environ.get("SPARK_HOME")) or (
+            home := _pyspark_home()
+        ) is not None:
+            path = Path(home, "bin", "spark-submit")
+        else:
+            raise ConfigError(
+                "there is no spark-submit: set SPARK_HOME, name it as program=, or pip install "
+                "'kafka-ordered-ops[spark]'"
+            )
+        if not os.access(path, os.X_OK):
+            raise ConfigError(f"there is no spark-submit that can be run at {path}")
+        return str(path)
+
+    def options(self) -> list[str]:
+        """The options of spark-submit that are no settings."""
+        lists = {
+            "--py-files": self.py_files,
+            "--files": self.files,
+            "--archives": self.archives,
+            "--jars": self.jars,
+            "--packages": self.packages,
+        }
+        options = [] if self.master is None else ["--master", self.master]
+        options += ["--deploy-mode", self.deploy_mode.value]
+        for name, values in lists.items():
+            if values:
+                options += [name, ",".join(values)]
+        return options
+
+    def variables(self) -> dict[str, str]:
+        """The environment of spark-submit."""
+        variables = {**os.environ, **self.environment}
+        if self.java_home is not None:
+            variables["JAVA_HOME"] = os.fspath(self.java_home)
+        names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+        settings = ("spark.pyspark.python", "spark.pyspark.driver.python")
+        if not any(name in variables for name in names) and not self.conf.keys() & set(settings):
+            variables["PYSPARK_PYTHON"] = sys.executable
+        return variables
+
+
+def _pyspark_home() -> str | None:
+    try:
+        found = find_spec("pyspark")
+    except ValueError:
+        return None
+    return None if found is None or found.origin is None else os.path.dirname(found.origin)

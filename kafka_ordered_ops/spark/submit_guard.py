@@ -1,0 +1,266 @@
+"""Runs spark-submit, and ends all that came of it: when it has ended, when told to, or when its submitter is gone.
+
+Started as ``python -I submit_guard.py FOLDER LOG GRACE_S COMMAND...`` with pipes as its standard input and
+output. A line ``end`` on the input ends the run; so does the end of the input, which the kernel brings about
+when the submitter dies, by a ``kill -9`` too. Whatever ends the run, this process answers with one line of JSON
+only when *no* process is left of it: ``{"code": 0, "left": []}``. Then it waits for the end of its input,
+deletes FOLDER (there are secrets in it), and ends.
+
+A killed spark-submit leaves its Python alone, which goes on to write results; and Spark's Python workers make a
+process group of their own, which no ``killpg`` reaches. On Linux all of them stay this process's descendants,
+since it takes orphans in: to have no children left is the proof. Elsewhere the proof is that the group is empty.
+
+Uses the standard library only, and nothing of the package, since ``-I`` keeps the path clean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+#: How often the folder's sign of life is renewed; the job ends when it has not changed for minutes.
+HEARTBEAT_S = 1.0
+
+#: The file whose time of change is the sign of life, and whose lock says that the folder is in use.
+ALIVE_NAME = "alive"
+
+#: After SIGKILL only a process that hangs in the kernel stays.
+_KILL_WAIT_S = 20.0
+_LOOK_S = 0.05
+
+#: At most two files of this size are kept of what the job prints: the newest.
+_LOG_BYTES_MAX = 16 * 1024 * 1024
+
+_PIECE_BYTES = 65_536
+_PIECES_MAX = 64
+
+_ON_LINUX = os.uname().sysname == "Linux"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Guard:
+    """One run."""
+
+    def __init__(self, folder: str, log: str, grace_s: float) -> None:
+        self._folder = folder
+        self._grace_s = grace_s
+        self._log = _Log(log)
+        self._parent = os.getppid()
+        self._pid = 0
+        self._code: int | None = None
+        # Waking up for an ended child: select() must return, so the signal is turned into a byte.
+        self._wake, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Whoever ends the guard ends what it guards; SystemExit runs the `finally` of `run`.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: sys.exit(1))
+        self._output = -1
+
+    def run(self, command: list[str]) -> None:
+        """Runs `command`, tells how it ended once nothing is left of it, and cleans up."""
+        try:
+            try:
+                self._start(command)
+                while self._code is None and self._is_wanted():
+                    self._turn(HEARTBEAT_S)
+            except OSError as error:
+                # Into the log. What the submitter is told is that there is no exit code.
+                print(error, file=sys.stderr, flush=True)
+            finally:
+                left = self._end()
+            self._tell(left)
+            while self._is_wanted(after_end=True):
+                self._turn(HEARTBEAT_S)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, command: list[str]) -> None:
+        if _ON_LINUX:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._output, write = os.pipe()
+        os.set_blocking(self._output, False)
+        program = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            start_new_session=True,
+            # This process has one thread, so neither objection to these holds here: no lock is held across
+            # the fork, and the thread that forks is the one that lives to the end.
+            preexec_fn=_die_with_guard if _ON_LINUX else None,
+        )
+        os.close(write)
+        self._pid = program.pid
+        # Reaped here, with all others.
+        program.returncode = 0
+
+    def _is_wanted(self, *, after_end: bool = False) -> bool:
+        """Whether the submitter is there and has not said the word."""
+        if os.getppid() != self._parent:
+            # A process that was forked from the submitter and never ran another program holds the pipe
+            # open too; then only the parent's id tells.
+            return False
+        orders = sys.stdin.fileno()
+        readable, _, _ = select.select([orders], [], [], 0)
+        if not readable:
+            return True
+        # The only order is to end; and once ended, only the end of the input counts.
+        return os.read(orders, 4096) != b"" and after_end
+
+    def _turn(self, wait_s: float) -> None:
+        """Waits for whatever comes first, and does what is due."""
+        sources = [sys.stdin.fileno(), self._wake]
+        if self._output >= 0:
+            sources.append(self._output)
+        readable, _, _ = select.select(sources, [], [], wait_s)
+        if self._wake in readable:
+            os.read(self._wake, 4096)
+        if self._output in readable:
+            self._drain()
+        self._reap()
+        with contextlib.suppress(OSError):
+            os.utime(os.path.join(self._folder, ALIVE_NAME))
+
+    def _drain(self) -> None:
+        """Moves what was printed to the log; nobody who prints must wait for long."""
+        # So many pieces at most: who prints without end must not keep the guard from its duties.
+        for _ in range(_PIECES_MAX):
+            try:
+                content = os.read(self._output, _PIECE_BYTES)
+            except BlockingIOError:
+                return
+            if not content:
+                os.close(self._output)
+                self._output = -1
+                return
+            self._log.write(content)
+
+    def _reap(self) -> bool:
+        """Takes note of ended children; False when there is none left, running or not."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._pid:
+                self._code = os.waitstatus_to_exitcode(status)
+
+    def _end(self) -> list[int]:
+        """Ends what still runs; returns what cannot be ended."""
+        for number, wait_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, _KILL_WAIT_S)):
+            deadline = time.monotonic() + wait_s
+            sent: set[int] = set()
+            while self._is_left():
+                # Again and again: one of them may have forked between the look and the signal.
+                for pid in set(self._left()) - sent:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                    sent.add(pid)
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOOK_S)
+                if self._output >= 0:
+                    self._drain()
+            else:
+                break
+        if self._output >= 0:
+            self._drain()
+        return self._left()
+
+    def _is_left(self) -> bool:
+        return self._reap() or bool(self._left())
+
+    def _left(self) -> list[int]:
+        """What there is of the run."""
+        if not self._pid:
+            return []
+        if _ON_LINUX:
+            return _descendants(os.getpid())
+        try:
+            os.killpg(self._pid, 0)
+        except ProcessLookupError:
+            return []
+        # The kill of a negative number is that of a group.
+        return [-self._pid]
+
+    def _tell(self, left: list[int]) -> None:
+        # If the submitter is gone, the next turn finds out.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), json.dumps({"code": self._code, "left": left}).encode())
+            os.write(sys.stdout.fileno(), b"\n")
+
+
+class _Log:
+    """A file that begins anew when it is full; the one before it is kept under the name ``.1``."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._written = 0
+        self._descriptor = self._open()
+
+    def write(self, content: bytes) -> None:
+        try:
+            if self._written > _LOG_BYTES_MAX:
+                # Between two lines, if there are any.
+                end = content.find(b"\n") + 1
+                os.write(self._descriptor, content[:end])
+                os.close(self._descriptor)
+                os.replace(self._path, f"{self._path}.1")
+                self._written, self._descriptor = 0, self._open()
+                content = content[end:]
+            self._written += os.write(self._descriptor, content)
+        except OSError:
+            # A full disk must not stop the job; who looks for the log will see why there is none.
+            return
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _descendants(root: int) -> list[int]:
+    """All processes below one that are not gone."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            # The name of the program is in brackets and may hold anything, brackets too.
+            parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            continue  # it has ended meanwhile
+        children.setdefault(int(parent), []).append(int(entry.name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _die_with_guard() -> None:
+    """Has the kernel kill spark-submit if the guard itself is killed (Linux only)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)
+
+
+if __name__ == "__main__":
+    Guard(sys.argv[1], sys.argv[2], float(sys.argv[3])).run(sys.argv[4:])
