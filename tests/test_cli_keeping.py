@@ -208,7 +208,7 @@ def test_wrong_keeping_exits_2(
 
 
 def test_every_command_about_a_group_has_an_example_that_works(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each example in a help text is understood: it gets as far as asking where the broker is."""
     root: Any = typer.main.get_command(app)
@@ -221,6 +221,8 @@ def test_every_command_about_a_group_has_an_example_that_works(
     ]
     missing = set(commands) - {name for name, _ in examples} - {"demo", "windows"}
     assert missing == set()
+    (tmp_path / "job.py").touch()
+    monkeypatch.chdir(tmp_path)
     for _, words in examples:
         if words[0] == "broker":
             continue

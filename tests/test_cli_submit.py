@@ -122,11 +122,11 @@ def test_windows_by_an_application(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_failed_application_exits_4_and_names_its_log(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_failed_application_exits_1_and_names_its_log(cluster: Cluster, tmp_path: Path) -> None:
     """Nothing is published; the same command with a mended job delivers the window."""
     job = application(tmp_path, "raise LookupError('no such country')")
     failed = run(cluster, job, 60)
-    assert (failed.code, failed.error["type"]) == (4, "SinkError")
+    assert (failed.code, failed.error["type"]) == (1, "JobFailedError")
     (log,) = logs(cluster.output)
     assert "LookupError: no such country" in failed.error["message"]
     assert str(log) in failed.error["message"]

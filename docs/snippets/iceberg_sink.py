@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import read_window
+from kafka_ordered_ops.spark import IcebergSink, read_window
 from kafka_ordered_ops.spark.session import local_session
-from kafka_ordered_ops.spark.table_formats import IcebergSink
 
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")

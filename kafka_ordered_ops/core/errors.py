@@ -27,6 +27,7 @@
       OffsetMapError
         OffsetMapDecodeError  OffsetMapTooLargeError
       SinkError                        the job or the sink failed; nothing was committed
+        JobFailedError                 the job itself: it raised, was killed, or took too long
 
 A message says what happened, where (``topic[partition]``, group, window), which numbers were wanted and
 found, and what to do. The same facts are fields. Hosts look at `retriable` and nothing else.
@@ -319,3 +320,13 @@ class OffsetMapTooLargeError(OffsetMapError):
 
 class SinkError(KafkaOrderedOpsError):
     """The job or the sink failed. Nothing was committed: the same window can be run again."""
+
+
+class JobFailedError(SinkError):
+    """The job raised, was killed, or took too long. Nothing was committed.
+
+    Retriable, as schedulers take any failed task: a lost executor and a full disk are the usual causes, and a
+    mistake in the job's code fails again.
+    """
+
+    retriable = True

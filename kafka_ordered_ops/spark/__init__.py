@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.submitter import run_job as run_job
     from kafka_ordered_ops.spark.submitter import submit as submit
     from kafka_ordered_ops.spark.submitter import submit_windows as submit_windows
+    from kafka_ordered_ops.spark.table_formats import DeltaSink as DeltaSink
+    from kafka_ordered_ops.spark.table_formats import IcebergSink as IcebergSink
     from kafka_ordered_ops.spark.write import write_window as write_window
     from kafka_ordered_ops.spark.write_many import write_windows as write_windows
 
 _HOMES = {
+    "DeltaSink": "kafka_ordered_ops.spark.table_formats",
     "DeployMode": "kafka_ordered_ops.spark.spark_submit",
+    "IcebergSink": "kafka_ordered_ops.spark.table_formats",
     "JobProgress": "kafka_ordered_ops.spark.result",
     "JobResult": "kafka_ordered_ops.spark.result",
     "SparkSubmit": "kafka_ordered_ops.spark.spark_submit",
@@ -50,7 +54,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "DeltaSink",
     "DeployMode",
+    "IcebergSink",
     "JobProgress",
     "JobResult",
     "SparkSubmit",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
 
@@ -70,7 +70,7 @@ def map_by_key(
         ConfigError: `df` lacks a column, or the key has a type that cannot be grouped by.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
 
-    When the result is computed, an error of the function reaches the driver as `SinkError` (by
+    When the result is computed, an error of the function reaches the driver as `JobFailedError` (by
     `kafka_ordered_ops.spark.failures.named_error`) that names the place of the first record of the key that it
     was at, and not the key.
     """
@@ -104,7 +104,7 @@ class _ByKey:
         except KafkaOrderedOpsError:
             raise
         except Exception as error:
-            raise SinkError(
+            raise JobFailedError(
                 f"the function for map_by_key failed {groups.place}: {type(error).__name__}: {error}"
             ) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from kafka_ordered_ops.core.errors import SinkError, invariant
+from kafka_ordered_ops.core.errors import JobFailedError, SinkError, invariant
 from kafka_ordered_ops.spark import submit_guard
 from kafka_ordered_ops.spark.handover import Place
 
@@ -138,7 +138,7 @@ class Process:
         except (ValueError, KeyError, TypeError):
             left = _end_orphans(self._token)
             self._close()
-            raise SinkError(
+            raise JobFailedError(
                 f"{self._what} was given up: the process {self._guard.pid} that guards it was killed"
                 f"{_left_text(left)}. Nothing was committed. The log: {self._log}"
             ) from None

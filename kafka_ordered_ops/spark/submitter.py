@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.driver import MAIN, MAIN_NAME
@@ -103,7 +103,8 @@ def submit_windows(
         The outputs in the order of `plans`, all of them complete and hidden.
 
     Raises:
-        SinkError: the application failed, or has written nothing that is here. Its stages are removed.
+        JobFailedError: the application failed. Its stages are removed.
+        SinkError: it has written nothing that is here.
         ConfigError, KafkaOrderedOpsError: as `run_job` does.
     """
     try:
@@ -161,7 +162,8 @@ def run_job(
 
     Raises:
         ConfigError: something that is wrong before anything is started.
-        SinkError: the application failed, took too long, was killed, or ended without a result for this run.
+        JobFailedError: the application failed, took too long, or was killed.
+        SinkError: it ended without a result for this run.
             The message has the end of its log and names the file with all of it.
         KafkaOrderedOpsError: where an error of this package ended the application, that error, by its kind.
     """
@@ -290,7 +292,7 @@ def _wait(
                 shown = now
         if time.monotonic() > deadline:
             process.end()
-            raise SinkError(
+            raise JobFailedError(
                 f"{what} was ended: it ran longer than {how.timeout_s:g} s. Nothing was committed. "
                 f"{_log_text(place)}"
             )
@@ -345,7 +347,7 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
             raise named
         # What Spark prints behind an exception says less than the exception.
         why = "" if error is None else f"{error.kind}: {error.message}. "
-        raise SinkError(
+        raise JobFailedError(
             f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the same again. "
             f"{_log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
         )

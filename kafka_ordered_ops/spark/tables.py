@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core.errors import (
     ConfigError,
+    JobFailedError,
     KafkaOrderedOpsError,
     SinkError,
     WindowSupersededError,
@@ -446,7 +447,7 @@ class TableOutput:
 
 @contextmanager
 def table_errors(what: str) -> Iterator[None]:
-    """What Spark raises in the block, as an error of this package: a task's own by its name, else `SinkError`."""
+    """What Spark raises in the block, as an error of this package: a task's own by its name, else `JobFailedError`."""
     try:
         yield
     except KafkaOrderedOpsError:
@@ -456,7 +457,7 @@ def table_errors(what: str) -> Iterator[None]:
         named = named_error(error)
         if named is not None:
             raise named from error
-        raise SinkError(
+        raise JobFailedError(
             f"{what}: {_told(error)}. Nothing is lost: once the cause is gone, run the same window again"
         ) from error
 

@@ -10,7 +10,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import JobFailedError, SinkError
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
@@ -58,7 +58,8 @@ def write_window(
             the order of its partitions, which keeps an order that it has.
 
     Raises:
-        SinkError: the job failed, or its files are not here; nothing was committed and the stage is removed.
+        JobFailedError: the job failed. Nothing was committed, and the stage is removed; so with every error.
+        SinkError: its files are not here.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver this one's records; an empty output would hide theirs.
         ConfigError: the path is not local.
@@ -92,7 +93,7 @@ def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -
 
 @contextmanager
 def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
-    """What a failed Spark job raises, as an error of this package: a task's own by its name, else `SinkError`."""
+    """What a failed Spark job raises, as an error of this package: a task's own by its name, else `JobFailedError`."""
     try:
         yield
     except Exception as error:
@@ -102,7 +103,7 @@ def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
             raise named from error
         first = plans[0]
         more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
-        raise SinkError(
+        raise JobFailedError(
             f"the Spark job that writes window {first.window_id}{more} of group {first.group} to {path} failed: "
             f"{_first_line(error)}. Nothing was committed: run the same again",
             window_id=first.window_id,

@@ -68,8 +68,8 @@ def write_windows(
         The outputs in the order of `plans`, all of them complete.
 
     Raises:
-        SinkError: the job failed, its files are not here, or `df` has rows of no window of `plans`. Nothing was
-            committed and all stages are removed.
+        JobFailedError: the job failed. Nothing was committed, and all stages are removed; so with every error.
+        SinkError: its files are not here, or `df` has rows of no window of `plans`.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
         WindowCoveredError: other windows deliver one's records; an empty output would hide theirs.
         ConfigError: the path is not local; `df` has no ``window_id``; no plan, or plans of several groups.
