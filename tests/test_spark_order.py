@@ -30,7 +30,7 @@ from kafka_ordered_ops.spark import (
     write_window,
     write_windows,
 )
-from kafka_ordered_ops.spark.columns import WINDOW_NUMBER
+from kafka_ordered_ops.spark.columns import MANY_ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark.edges import Edge, edges_of
 from kafka_ordered_ops.spark.engines import Reading
 from kafka_ordered_ops.spark.source import KafkaWindowReader, KafkaWindowSource, WindowRead
@@ -219,7 +219,7 @@ def test_a_bucket_is_the_number_of_edges_passed(spark: SparkSession, seed: int) 
         [tuple(row) for row in rows],
         f"{WINDOW_NUMBER} int, ms long, topic string, partition int, offset long",
     ).selectExpr("*", "timestamp_millis(ms) AS timestamp")
-    dealt = order._with_bucket(frame, found).collect()
+    dealt = order._with_bucket(frame, found, MANY_ORDER).collect()
     assert [row[order._BUCKET] for row in dealt] == [bisect_right(found, row) for row in rows]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, KafkaOrderedOpsError
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
 

@@ -33,8 +33,14 @@ BUCKET_OFFSETS: Final = 1_000_000
 _BUCKET: Final = "_koo_bucket"
 _PLACE: Final = "_koo_place"
 
-#: A place in the order, with times as whole numbers.
-_PLACE_DDL: Final = f"struct<{WINDOW_NUMBER}: int, timestamp: bigint, topic: string, partition: int, offset: bigint>"
+#: What a place in the order is made of, with times as whole numbers.
+_PLACE_TYPES: Final = {
+    WINDOW_NUMBER: "int",
+    "timestamp": "bigint",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+}
 
 #: Results that need no sorting again. What is derived from them may: it is a new DataFrame.
 _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
@@ -47,7 +53,7 @@ class InOrder:
     #: The windows, in the order in which they lie in it.
     window_ids: tuple[str, ...]
     #: The same records, with `WINDOW_NUMBER`, dealt out to their tasks and still to be sorted there by
-    #: `MANY_ORDER`; None where they come from files.
+    #: `MANY_ORDER`; None where they come from files, and for a single window.
     dealt: DataFrame | None
 
 
@@ -63,23 +69,39 @@ def is_in_order(frame: DataFrame, known: InOrder) -> None:
 
 def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
     """The records that an engine gives, in total order; its columns but `WINDOW_NUMBER`."""
-    dealt = _deal(reading, frame)
+    if len(reading.plans) == 1:
+        return _one_in_order(reading, frame)
+    dealt = _deal(reading, frame, MANY_ORDER)
     ordered = dealt.sortWithinPartitions(*MANY_ORDER).drop(WINDOW_NUMBER)
     is_in_order(ordered, InOrder(reading.window_ids, dealt))
     return ordered
 
 
-def _deal(reading: Reading, frame: DataFrame) -> DataFrame:
+def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
+    """What is the same in all records of one window is left out of the shuffle and of the sort.
+
+    Spark compares records by the first column alone where it can: that should be the time.
+    """
+    from pyspark.sql import functions as f
+
+    dealt = _deal(reading, frame.drop(WINDOW_NUMBER, "window_id"), ORDER)
+    (window_id,) = reading.window_ids
+    ordered = dealt.sortWithinPartitions(*ORDER).withColumn("window_id", f.lit(window_id))
+    is_in_order(ordered, InOrder(reading.window_ids, None))
+    return ordered
+
+
+def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame:
     """The records with each task's share where it is to be sorted: one reading of Kafka, one shuffle."""
     if reading.offsets <= ONE_TASK_OFFSETS_MAX:
         return frame.repartition(1)
     rounds = -(-reading.offsets // (BUCKET_OFFSETS * reading.parallelism))
     edges = edges_of(reading, reading.parallelism * rounds)
     buckets = len(edges) + 1
-    return _repartition_by_id(_with_bucket(frame, edges), buckets).drop(_BUCKET)
+    return _repartition_by_id(_with_bucket(frame, edges, order), buckets).drop(_BUCKET)
 
 
-def _with_bucket(frame: DataFrame, edges: Sequence[Edge]) -> DataFrame:
+def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) -> DataFrame:
     """With the number of edges at or below each record. All columns count, or equal times share one task.
 
     By halving: each column added halves what is left. Asking all edges, in one expression, costs a record more
@@ -87,12 +109,10 @@ def _with_bucket(frame: DataFrame, edges: Sequence[Edge]) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    record = f.struct(
-        WINDOW_NUMBER,
-        f.unix_micros("timestamp").alias("timestamp"),
-        *(f.col(name).alias(name) for name in ORDER[1:]),
-    )
-    places = _literal([_place(edge) for edge in edges], f"array<{_PLACE_DDL}>")
+    micros = f.unix_micros("timestamp").alias("timestamp")
+    record = f.struct(*(micros if name == "timestamp" else f.col(name) for name in order))
+    fields = ", ".join(f"{name}: {_PLACE_TYPES[name]}" for name in order)
+    places = _literal([_place(edge) for edge in edges], f"array<struct<{fields}>>")
     numbered = frame.withColumn(_PLACE, record).withColumn(_BUCKET, f.lit(0))
     step = 1 << len(edges).bit_length() >> 1
     while step:
