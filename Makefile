@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
 
-.PHONY: help setup check format test test-all test-spark41 nightly demo docs lock jars clean
+.PHONY: help setup check format test test-all test-spark41 nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,10 @@ test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delt
 
 nightly: $(STAMP) ## Everything, with many more random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"
+
+bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
+	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
+	$(SPARK41)/bin/python -m benchmarks $(BENCH)
 
 demo: $(STAMP) ## See it work: a real broker, a real Spark, one window
 	$(BIN)/python -m kafka_ordered_ops.cli demo

@@ -1,0 +1,146 @@
+"""The page of results: tables, pictures, and what they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks.comparisons import (
+    COLD,
+    CONNECTOR,
+    CONNECTOR_BARE,
+    ONE_PASS,
+    STREAMING,
+    STREAMING_ONCE,
+    WARM,
+)
+from benchmarks.goals import goals, goals_table
+from benchmarks.plots import draw_bars, draw_lines
+from benchmarks.results import Kept, RunFacts, read_results
+from benchmarks.statistics import Results, results_of
+from benchmarks.tables import (
+    beyond_table,
+    growth_table,
+    jobs_table,
+    planning_table,
+    reading_table,
+)
+
+PAGE_NAME: Final = "results.md"
+
+_INTRODUCTION: Final = """# Results
+
+Made by `make bench`; [how it is measured](index.md) tells what the words mean. A number is the median of its
+rounds, with the least and the greatest in parentheses. *Times* is the median of the ratios within each round.
+CPU seconds and peak memory are of the contender's whole process tree, the broker's not among them."""
+
+_THEIRS: Final = (CONNECTOR, CONNECTOR_BARE, STREAMING, STREAMING_ONCE)
+
+
+def write_report(folder: Path) -> None:
+    """Writes the page and its pictures from the results in a folder."""
+    kept = read_results(folder)
+    results = {name: results_of(one.measurements) for name, one in kept.items()}
+    parts = [_INTRODUCTION, "## Goals", goals_table(list(goals(results)))]
+    sections = {
+        "window": _window,
+        "ordered": _ordered,
+        "planning": _planning,
+        "hourly": _hourly,
+        "growth": _growth,
+        "reading": _reading,
+    }
+    for name, section in sections.items():
+        if results.get(name):
+            parts += [*section(folder, results), _measured(name, kept[name])]
+    parts += ["## Environment", *_environments(kept)]
+    (folder / PAGE_NAME).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+_Results = Mapping[str, list[Results]]
+
+
+def _window(folder: Path, results: _Results) -> Iterator[str]:
+    mine = results["window"]
+    yield f"## A window to Parquet: {mine[0].size:,} records"
+    draw_bars(mine, folder / "window.svg", "One window to Parquet, as it comes", theirs=_THEIRS)
+    yield _picture("window", "seconds and CPU seconds of each engine and of the connector")
+    yield jobs_table(mine, CONNECTOR)
+    yield "What the package does around the job, in the same runs:"
+    yield beyond_table(mine)
+
+
+def _ordered(folder: Path, results: _Results) -> Iterator[str]:
+    mine = results["ordered"]
+    yield f"## The same in total order: {mine[0].size:,} records"
+    draw_bars(mine, folder / "ordered.svg", "One window to Parquet, in order", theirs=_THEIRS)
+    yield _picture(
+        "ordered", "seconds and CPU seconds of each engine and of the connector with orderBy"
+    )
+    yield jobs_table(mine, CONNECTOR)
+
+
+def _planning(folder: Path, results: _Results) -> Iterator[str]:
+    mine = results["planning"]
+    yield "## Planning and committing"
+    over = [one for one in mine if one.contender in (COLD, WARM)]
+    draw_lines(
+        over,
+        folder / "planning.svg",
+        "Plan and commit, without a job",
+        across="partitions",
+        of_plan=True,
+    )
+    yield _picture("planning", "seconds to plan and commit over the number of partitions")
+    yield planning_table(mine)
+
+
+def _hourly(folder: Path, results: _Results) -> Iterator[str]:
+    mine = results["hourly"]
+    yield f"## 24 hourly windows of one backlog: {mine[0].size:,} records"
+    draw_bars(mine, folder / "hourly.svg", "24 hourly windows to Parquet", theirs=_THEIRS)
+    yield _picture("hourly", "seconds and CPU seconds of the ways to 24 hourly windows")
+    yield jobs_table(mine, ONE_PASS)
+
+
+def _growth(folder: Path, results: _Results) -> Iterator[str]:
+    names = {one.contender for one in results["growth"]}
+    # The size of the first comparison was measured there.
+    mine = [*results["growth"], *(o for o in results.get("window", []) if o.contender in names)]
+    yield "## Growth"
+    draw_lines(mine, folder / "growth.svg", "One window to Parquet, as it comes", across="records")
+    yield _picture("growth", "seconds over the number of records")
+    yield growth_table(mine)
+
+
+def _reading(folder: Path, results: _Results) -> Iterator[str]:
+    mine = results["reading"]
+    yield f"## Where reading spends its time: {mine[0].size:,} records"
+    yield reading_table(mine)
+
+
+def _picture(name: str, meaning: str) -> str:
+    return f"![{meaning}]({name}.svg)"
+
+
+def _measured(name: str, kept: Kept) -> str:
+    return f"Measured on {kept.date:%-d %B %Y}: `{_command(name, kept.facts)}`, code `{kept.facts.code}`."
+
+
+def _command(name: str, facts: RunFacts) -> str:
+    return f"python -m benchmarks --only {name} --scale {facts.scale} --repeats {facts.repeats}"
+
+
+def _environments(kept: Mapping[str, Kept]) -> Iterator[str]:
+    seen: list[Mapping[str, str]] = []
+    for one in kept.values():
+        environment = one.facts.environment
+        if environment in seen:
+            continue
+        seen.append(environment)
+        of = [n for n, other in kept.items() if other.facts.environment == environment]
+        lines = "\n".join(f"- {key}: {value}" for key, value in environment.items())
+        if len(of) < len(kept):
+            lines = f"Of {', '.join(of)}:\n\n{lines}"
+        yield lines
