@@ -18,7 +18,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-header --no-emit-index-url --no-emit-find-links --group dev
 
 # Two tests at a time, or up to four: each worker has a broker of its own, and those of one file stay together.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+TWO_AT_A_TIME := --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
@@ -61,7 +62,7 @@ test-all: $(STAMP) docs test-spark41 ## What `make test` leaves out: the tests t
 
 test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
-	$(SPARK41)/bin/python -m pytest -m "not slow and (spark or spark41)"
+	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and (spark or spark41)"
 
 nightly: $(STAMP) ## Everything, with many more random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"

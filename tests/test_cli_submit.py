@@ -240,7 +240,7 @@ def test_secret_settings_of_spark_are_masked(cluster: Cluster, tmp_path: Path) -
     failed = run(
         cluster, job, 60, "--spark-conf", "spark.hadoop.fs.s3a.secret.key=hunter-of-secrets"
     )
-    assert failed.code == 4
+    assert failed.code == 1
     assert "the key is ***" in failed.error["message"]
     assert "hunter-of-secrets" not in failed.stdout + failed.stderr
 

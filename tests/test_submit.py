@@ -15,6 +15,7 @@ import pytest
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import (
     ConfigError,
+    JobFailedError,
     KafkaOrderedOpsError,
     ReadTimeoutError,
     RecordsLostError,
@@ -204,7 +205,7 @@ def test_an_error_of_this_package_comes_out_by_its_name(
 FAILURES = {
     "an exception": (
         "raise SystemError('no such country')",
-        SinkError,
+        JobFailedError,
         r"exit code 1\. SystemError: no such country",
     ),
     "an error of this package": (
@@ -214,7 +215,7 @@ FAILURES = {
     ),
     "an exit code": (
         "import sys; print('words before'); sys.exit(7)",
-        SinkError,
+        JobFailedError,
         "exit code 7.*words before",
     ),
     "nothing written": ("print('all is well')", SinkError, "without a result.*all is well"),
@@ -237,8 +238,8 @@ FAILURES = {
         SinkError,
         "is not here",
     ),
-    "not Python": ("this is no Python", SinkError, "SyntaxError"),
-    "a signal": ("import os; os.kill(os.getpid(), 9)", SinkError, "signal 9"),
+    "not Python": ("this is no Python", JobFailedError, "SyntaxError"),
+    "a signal": ("import os; os.kill(os.getpid(), 9)", JobFailedError, "signal 9"),
 }
 
 _PREAMBLE = """

@@ -130,7 +130,7 @@ def test_kill_9_of_spark_submit(running: Run, windows: OrderedWindows) -> None:
     assert running.process.wait(TIMEOUT_S) == 1
     assert processes_of(running.token) == []
     running.check_nothing_is_left()
-    assert "SinkError" in running.said
+    assert "JobFailedError" in running.said
     assert "signal 9" in running.said
     assert str(logs(running.output)[0]) in running.said
     assert not list(running.output.glob(".koo-stage/*/*"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +34,7 @@ def shares(plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
     if plan.part is not None:
         raise ConfigError(f"window {plan.window_id}: {plan.part} cannot be split again")
     edges = [plan.offsets * n // count for n in range(count + 1)]
-    starts = np.cumsum([0, *(part.taken.count for part in plan)]).tolist()
+    starts = list(accumulate((part.taken.count for part in plan), initial=0))
     return tuple(
         replace(
             plan,
