@@ -22,8 +22,6 @@ __all__ = ["lake_spark", "spark"]  # fixtures
 pytestmark = [
     pytest.mark.spark41,
     pytest.mark.timeout(600),
-    # PySpark 4.1 leaves the socket of a `collect` for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 SNIPPETS = Path(__file__).parent.parent / "docs" / "snippets"

@@ -41,8 +41,6 @@ __all__ = ["lake", "lake_spark", "spark"]  # fixtures
 pytestmark = [
     pytest.mark.spark41,
     pytest.mark.timeout(600),
-    # PySpark 4.1 leaves the socket of a `collect` for the garbage collector to close.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 #: By offset, of the records of `orders`: what the windows that end at 12 s and at 40 s take.
