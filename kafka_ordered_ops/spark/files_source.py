@@ -175,7 +175,7 @@ class OrderedFiles(DataSource):
 
     def reader(self, schema: StructType) -> OrderedFilesReader:
         """The reader of all files."""
-        return OrderedFilesReader(self._files, _to_arrow(schema))
+        return OrderedFilesReader(self._files, to_arrow(schema))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OrderedFiles, (dict(self.options), self._files)
@@ -193,7 +193,8 @@ def _source_of(files: tuple[FileOfWindow, ...], name: str) -> type[OrderedFiles]
     return OneRead
 
 
-def _to_arrow(schema: StructType) -> pa.Schema:
+def to_arrow(schema: StructType) -> pa.Schema:
+    """Spark's Arrow schema of its columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
