@@ -13,9 +13,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows import OrderedWindows
 
 _TIMEOUT_S = 60.0
 
@@ -64,6 +66,24 @@ class LogWriter:
         every = [core.TopicPartition(*one) for one in partitions]
         deadline = time.monotonic() + _TIMEOUT_S
         while self._lookup.end_offsets(every, Isolation.READ_COMMITTED) != self._lookup.end_offsets(
+            every, Isolation.READ_UNCOMMITTED
+        ):
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.02)
+
+
+def await_stored(windows: OrderedWindows) -> None:
+    """Until the markers of what the group committed are written, in the ledger and with its offsets.
+
+    A single broker that dies before that counts the transaction as complete when it comes back, and never
+    writes them.
+    """
+    everything = [LEDGER_TOPIC, "__consumer_offsets"]
+    deadline = time.monotonic() + _TIMEOUT_S
+    with Lookup(windows.settings) as lookup:
+        facts = lookup.topics(everything)
+        every = [core.TopicPartition(name, n) for name in facts for n in facts[name].partitions]
+        while lookup.end_offsets(every, Isolation.READ_COMMITTED) != lookup.end_offsets(
             every, Isolation.READ_UNCOMMITTED
         ):
             assert time.monotonic() < deadline, "a transaction stays open"

@@ -27,7 +27,7 @@ from tests.interval_oracle import (
     late_of,
     stamped,
 )
-from tests.logs import read_plan, write_afresh
+from tests.logs import await_stored, read_plan, write_afresh
 from tests.windows_support import (
     BASE_MS,
     TIMEOUT_S,
@@ -190,6 +190,7 @@ def test_a_log_that_was_cut_behind_progress() -> None:
         with OrderedWindows(settings, "group") as windows:
             windows.commit(windows.plan(before(name, 4, Earliest()), "first"))
             windows.commit(windows.plan(before(name, 6), "second"))
+            await_stored(windows)
         broker.kill()
         shutil.rmtree(broker.data_dir / f"{name}-0")
         broker.restart()

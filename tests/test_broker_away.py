@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.logs import read_plan
+from tests.logs import await_stored, read_plan
 
 TOPIC = "orders"
 BASE_MS = 1_700_000_000_000
@@ -71,9 +71,7 @@ def test_a_broker_that_is_away_is_a_named_error_at_every_step(
     with open_windows(broker) as windows:
         windows.commit(windows.plan(window(1), "first"))
         plan = windows.plan(window(12), "w")
-        # Reads to the ledger's end, markers included. A single broker that dies before it has written a
-        # transaction's markers counts it as complete when it comes back, and never writes them.
-        windows.show("w")
+        await_stored(windows)
         steps: dict[str, Callable[[], object]] = {
             "preview": lambda: windows.preview(window(20)),
             "plan": lambda: windows.plan(window(20), "other"),

@@ -25,6 +25,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -294,9 +295,9 @@ class Ledger:
                 fetch_wait_max_ms=_FETCH_WAIT_MS,
                 queued_max_messages_kbytes=_QUEUED_KIB_MAX,
             )
-            consumer = open_client(Consumer, config, self._reasons)
             where = self._topic.partition_of(group)
-            self._logs[group] = LedgerLog(where, group, consumer, self._reasons)
+            opened = partial(open_client, Consumer, config, self._reasons)
+            self._logs[group] = LedgerLog(where, group, opened, self._reasons)
         log = self._logs[group]
         tp = log.where
         try:

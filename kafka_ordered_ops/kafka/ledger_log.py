@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -32,14 +32,15 @@ class LedgerLog(LedgerFold):
         self,
         where: core.TopicPartition,
         group: str,
-        consumer: Consumer,
+        open_consumer: Callable[[], Consumer],
         reasons: FaultReasons,
         *,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         super().__init__(where, group, fetch=self._values_at, held_bytes_max=held_bytes_max)
         self.line = Line(group)
-        self._consumer = consumer
+        self._open_consumer = open_consumer
+        self._opened: Consumer | None = None
         self._reasons = reasons
         self._position: int | None = None
 
@@ -50,7 +51,15 @@ class LedgerLog(LedgerFold):
 
     def close(self) -> None:
         """Closes the reader."""
-        self._consumer.close()
+        if self._opened is not None:
+            self._opened.close()
+
+    @property
+    def _consumer(self) -> Consumer:
+        """The reader, opened when there is something to read: one that was idle first may fetch 0.6 s late."""
+        if self._opened is None:
+            self._opened = self._open_consumer()
+        return self._opened
 
     def read_to(self, end: int, *, log_start: int, deadline: float) -> None:
         """Folds everything below `end`; `deadline` is a `time.monotonic` moment.
@@ -84,10 +93,11 @@ class LedgerLog(LedgerFold):
             return
         position = start
         tp = TopicPartition(self.where.topic, self.where.partition, start)
-        self._consumer.assign([tp])
+        consumer = self._consumer
+        consumer.assign([tp])
         try:
             while position < end:
-                messages = self._consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
                 if not messages:
                     self._reasons.raise_if_hopeless(
                         doing="reading the ledger", where=str(self.where)
@@ -98,7 +108,7 @@ class LedgerLog(LedgerFold):
                         records.append(message)
                     else:
                         position = max(position, self._end_told(message))
-                [now] = self._consumer.position([tp])
+                [now] = consumer.position([tp])
                 position = max(position, now.offset)
                 yield records, position
                 if position < end and time.monotonic() > deadline:
@@ -108,7 +118,7 @@ class LedgerLog(LedgerFold):
                 error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
             ) from error
         finally:
-            self._consumer.unassign()
+            consumer.unassign()
 
     def _end_told(self, message: Message) -> int:
         """The end of the partition where an event tells it, or 0; raises what it says is wrong here."""

@@ -47,6 +47,8 @@ WINDOW_NUMBER: Final = "_koo_window"
 #: What a task hands over to Spark; nobody outside sees the number.
 SOURCE_SCHEMA: Final = SPARK_SCHEMA.append(pa.field(WINDOW_NUMBER, pa.int32()))
 
+_WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
+
 #: Spark counts microseconds in 64 bits: the years around 292,000 before and after 1970.
 SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
 
@@ -102,8 +104,10 @@ class OffsetsDone:
         return sum(self._done.values())
 
 
-def to_spark(batch: pa.RecordBatch, piece: Piece, owners: Int64Array) -> pa.RecordBatch:
-    """A batch of `SOURCE_SCHEMA` from what `judged` gives.
+def to_spark(
+    batch: pa.RecordBatch, piece: Piece, owners: Int64Array | None = None
+) -> pa.RecordBatch:
+    """A batch of `SOURCE_SCHEMA` from what `judged` gives; without `owners`, of the columns that need none.
 
     Raises:
         ReadError: a timestamp that Spark cannot hold.
@@ -113,6 +117,8 @@ def to_spark(batch: pa.RecordBatch, piece: Piece, owners: Int64Array) -> pa.Reco
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, SPARK_SCHEMA, strict=False)
     ]
+    if owners is None:
+        return pa.RecordBatch.from_arrays(columns, schema=_WITHOUT_WINDOW)
     columns.append(pa.array([one.window_id for one in piece.shares]).take(owners))
     columns.append(pa.array(piece.windows_of(owners), pa.int32()))
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)

@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.columns import WINDOW_NUMBER
 from kafka_ordered_ops.spark.pieces import Piece, pieces_of
 from kafka_ordered_ops.spark.slices import slices_of
 
@@ -142,19 +143,27 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
 
 
 def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
+    from pyspark.sql import functions as f
+
     from kafka_ordered_ops.spark.source import SOURCE_NAME, WindowRead, source_of
 
     tasks = reading.parallelism * TASKS_PER_CORE
+    several = len(reading.plans) > 1
     read = WindowRead(
         settings=reading.settings,
         group=reading.group,
         isolation=reading.isolation,
         slices=tuple(slices_of(pieces, tasks=tasks, least_offsets=SLICE_OFFSETS_MIN)),
         stall_timeout_s=reading.stall_timeout_s,
+        tells_windows=several,
     )
     # A classic session looks the name up once, in load. Connect does so for every action, so that a
     # name used twice would make an older DataFrame read the newer window.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}" if reading.is_connect else SOURCE_NAME
     with _REGISTERING:
         reading.spark.dataSource.register(source_of(read, name))
-        return reading.spark.read.format(name).load()
+        frame = reading.spark.read.format(name).load()
+    if several:
+        return frame
+    (window_id,) = reading.window_ids
+    return frame.withColumns({"window_id": f.lit(window_id), WINDOW_NUMBER: f.lit(0).cast("int")})

@@ -31,6 +31,10 @@ from kafka_ordered_ops.spark.slices import Slice
 
 SOURCE_NAME: Final = "kafka_window"
 
+#: Each batch that a task hands over to Java costs some 0.3 ms; a larger one than the reader's own is worth its
+#: misses of the caches.
+BATCH_RECORDS: Final = 10_000
+
 #: Every column of `to_spark`'s batches, in its order.
 SOURCE_DDL: Final = f"{STAGE_DDL}, window_id string, {WINDOW_NUMBER} int"
 
@@ -44,6 +48,13 @@ class WindowRead:
     isolation: Isolation
     slices: tuple[Slice, ...]
     stall_timeout_s: float = STALL_TIMEOUT_S
+    #: Whether records say which window they belong to; of a single one, nobody need be told 5 million times.
+    tells_windows: bool = True
+
+    @property
+    def ddl(self) -> str:
+        """The columns of what the tasks hand over."""
+        return SOURCE_DDL if self.tells_windows else STAGE_DDL
 
 
 class SliceOfWindow(InputPartition):
@@ -76,13 +87,18 @@ class KafkaWindowReader(DataSourceReader):
         # single records, which a reader that fills Arrow's buffers itself would not do. Behind the door it
         # would need no change here.
         with open_reader(
-            read.settings, read.group, read.isolation, wanted, stall_timeout_s=read.stall_timeout_s
+            read.settings,
+            read.group,
+            read.isolation,
+            wanted,
+            batch_records=BATCH_RECORDS,
+            stall_timeout_s=read.stall_timeout_s,
         ) as reader:
             for batch in reader.batches():
                 if batch.num_rows:
                     piece = by_partition[partition_of(batch)]
                     stage, owners = judged(batch, piece)
-                    yield to_spark(stage, piece, owners)
+                    yield to_spark(stage, piece, owners if read.tells_windows else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark pickles the reader for the tasks, and each task gets its slice separately.
@@ -97,6 +113,7 @@ class KafkaWindowSource(DataSource):
     def __init__(self, options: dict[str, str], read: WindowRead | None = None) -> None:
         super().__init__(options)
         self._read = read
+        self._ddl = SOURCE_DDL if read is None else read.ddl
 
     @classmethod
     def name(cls) -> str:
@@ -105,7 +122,7 @@ class KafkaWindowSource(DataSource):
 
     def schema(self) -> str:
         """The columns, as DDL."""
-        return SOURCE_DDL
+        return self._ddl
 
     def reader(self, schema: StructType) -> KafkaWindowReader:
         """The reader, which takes the read over."""

@@ -88,7 +88,8 @@ def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -
         # Observed last: what lies below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
         observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
-    return {name: None if value is None else int(value) for name, value in observation.get.items()}
+    facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
+    return {**facts, "stragglers": 0} if _tells_places(df) and not _behind(plan) else facts
 
 
 @contextmanager
@@ -167,18 +168,26 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    if set(ORDER) <= set(df.columns):
-        behind = [part for part in plan if part.taken and part.taken.end > part.head_end]
-        if len(behind) <= _HEADS_MAX:
-            counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
+    if _tells_places(df) and 0 < len(behind := _behind(plan)) <= _HEADS_MAX:
+        counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
     return counts
+
+
+def _tells_places(df: DataFrame) -> bool:
+    """Whether each row says which record it is."""
+    return set(ORDER) <= set(df.columns)
+
+
+def _behind(plan: WindowPlan) -> list[PartitionPlan]:
+    """The partitions of which anything is taken behind the first record stamped at or after the cutoff."""
+    return [part for part in plan if part.taken and part.taken.end > part.head_end]
 
 
 def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
     """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
 
     Args:
-        behind: the partitions of which anything is taken there; usually few, or none.
+        behind: the partitions of which anything is taken there, at least one; usually few.
     """
     from pyspark.sql import functions as f
 
@@ -189,7 +198,7 @@ def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
             & (f.col("topic") == part.tp.topic)
             for part in behind
         )
-        return reduce(lambda any_, one: any_ | one, compared, f.lit(False))
+        return reduce(lambda any_, one: any_ | one, compared)
     heads = [
         column
         for part in behind
