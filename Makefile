@@ -7,8 +7,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-# dev: the package, Spark, the broker, and the tools. all: Airflow and Dagster as well.
-LOCK ?= dev
+# all: the package with Airflow, Dagster and the newest Spark, the broker, and the tools.
+LOCK ?= all
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up-$(LOCK)
@@ -29,7 +29,7 @@ SPARK41 := .venv-spark41
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) ## Make .venv with exactly the locked packages (LOCK=all adds Airflow and Dagster)
+setup: $(STAMP) ## Make .venv with exactly the locked packages
 
 $(BIN)/uv: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v < (3, 14) else "Python 3.11, 3.12 or 3.13 is needed, found %d.%d; set PYTHON=..." % v)'
@@ -54,11 +54,11 @@ format: $(STAMP) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## The tests that need no more than seconds each
-	$(PYTEST) -m "not slow and not spark41"
+	$(PYTEST) -m "not slow and not spark41 and not airflow"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
 test-all: $(STAMP) docs test-spark41 ## What `make test` leaves out: the tests that need minutes, Spark 4.1, the documentation
-	$(BIN)/python -m pytest -m slow || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+	$(BIN)/python -m pytest -m "slow or airflow" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
 test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
@@ -70,6 +70,8 @@ nightly: $(STAMP) ## Everything, with many more random examples
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
 	$(SPARK41)/bin/python -m benchmarks $(BENCH)
+	$(MAKE) setup
+	$(BIN)/python -m benchmarks.imports
 
 demo: $(STAMP) ## See it work: a real broker, a real Spark, one window
 	$(BIN)/python -m kafka_ordered_ops.cli demo
@@ -81,7 +83,6 @@ docs: $(STAMP) ## Build the documentation into build/docs; a warning is an error
 lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
-	$(COMPILE) --upgrade --extra demo pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --extra all pyproject.toml -o requirements/all.txt
 	$(COMPILE) --upgrade --extra demo --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 

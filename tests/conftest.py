@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 import uuid
 import warnings
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import pytest
@@ -24,6 +28,15 @@ from hypothesis import HealthCheck, settings
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.windows_support import BASE_MS
+
+#: Only the environment of the newest Spark has the hosts as well.
+collect_ignore_glob = [] if find_spec("airflow") else ["test_airflow*"]
+
+# Airflow writes its configuration into this folder as soon as it is imported.
+_AIRFLOW_HOME = tempfile.mkdtemp(prefix="kafka-ordered-ops-airflow-")
+atexit.register(shutil.rmtree, _AIRFLOW_HOME, ignore_errors=True)
+os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with Ctrl-C ignored, and every child of the tests would inherit that.

@@ -183,3 +183,27 @@ def test_what_the_ledger_names_is_kept_for_the_try_that_takes_over(
     delivered = windows.deliver(newer, shelf.write, shelf.reopen)
     assert (delivered.ran, shelf.jobs) == (False, 1)
     assert list(shelf.published) == ["w"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"rows": 2**70},
+        {"rows": float("nan")},
+        {"text": "\ud800"},
+        {"when": at(1)},
+        {1: "one", "two": 2},
+        {"text": "x" * 1_100_000},
+    ],
+    ids=["beyond 64 bits", "not a number", "half a character", "an object", "keys", "too large"],
+)
+def test_a_result_that_nobody_could_read_again_is_refused(
+    windows: OrderedWindows, orders: str, result: dict[str, Any]
+) -> None:
+    """Written down it would lock the group; refused, the window stays as it was."""
+    plan = windows.plan(Window([orders], at(60), start=Earliest()), "w")
+    with pytest.raises(SinkError, match=r"window w of group .* cannot be kept"):
+        windows.write_down(plan, result)
+    assert windows.show("w").status is WindowStatus.PLANNED
+    assert windows.write_down(plan, {"rows": 2**60}).status is WindowStatus.WRITTEN
+    assert windows.show("w").result == {"rows": 2**60}

@@ -343,7 +343,7 @@ class Guarded:
         for future in admin.create_acls(list(rights)).values():
             future.result(TIMEOUT_S)
         deadline = time.monotonic() + TIMEOUT_S
-        while len(admin.describe_acls(every).result(TIMEOUT_S)) != len(rights):
+        while set(admin.describe_acls(every).result(TIMEOUT_S)) != set(rights):
             assert time.monotonic() < deadline, "the broker has not taken note of the rights"
             time.sleep(0.05)
 

@@ -70,7 +70,7 @@ def look(
     known: dict[TopicPartition, Seen] = {}
     facts: list[LogFacts] = []
     for _ in range(_ROUNDS_MAX):
-        facts = _facts(lookup, question)
+        facts = log_facts(lookup, question)
         known = {
             one.tp: (known.get(one.tp) or seen.get(one.tp) or Seen(one.topic_id)).kept_for(one)
             for one in facts
@@ -88,7 +88,8 @@ def look(
     return [(one, known[one.tp]) for one in facts]
 
 
-def _facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
+def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
+    """What the broker says about every partition of the topics; raises `UnknownTopicError`, `BrokerError`."""
     topics = lookup.selected(question.topics, question.exclude)
     partitions = [
         TopicPartition(name, number) for name, one in topics.items() for number in one.partitions

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.job import current_window as current_window
     from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
     from kafka_ordered_ops.spark.output import StagedOutput as StagedOutput
+    from kafka_ordered_ops.spark.planned import planned_window as planned_window
     from kafka_ordered_ops.spark.published import read_output as read_output
     from kafka_ordered_ops.spark.read import read_window as read_window
     from kafka_ordered_ops.spark.read import read_windows as read_windows
@@ -41,6 +42,7 @@ _HOMES = {
     "WindowContext": "kafka_ordered_ops.spark.job",
     "current_window": "kafka_ordered_ops.spark.job",
     "map_by_key": "kafka_ordered_ops.spark.keyed",
+    "planned_window": "kafka_ordered_ops.spark.planned",
     "read_output": "kafka_ordered_ops.spark.published",
     "read_window": "kafka_ordered_ops.spark.read",
     "read_windows": "kafka_ordered_ops.spark.read",
@@ -64,6 +66,7 @@ __all__ = [
     "WindowContext",
     "current_window",
     "map_by_key",
+    "planned_window",
     "read_output",
     "read_window",
     "read_windows",

@@ -64,6 +64,7 @@ def submit(
     how: SparkSubmit | None = None,
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> StagedOutput:
     """Runs an application for one window: `submit_windows` for one plan."""
     (staged,) = submit_windows(
@@ -77,6 +78,7 @@ def submit(
         how=how,
         progress=progress,
         log_line=log_line,
+        cancelled=cancelled,
     )
     return staged
 
@@ -93,6 +95,7 @@ def submit_windows(
     how: SparkSubmit | None = None,
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> list[StagedOutput]:
     """Runs an application for several windows in one pass; gives back the outputs that it wrote.
 
@@ -119,6 +122,7 @@ def submit_windows(
             how=how,
             progress=progress,
             log_line=log_line,
+            cancelled=cancelled,
         )
         return [_found(plan, one) for plan, one in zip(plans, result.results, strict=True)]
     except BaseException:
@@ -141,6 +145,7 @@ def run_job(
     how: SparkSubmit | None = None,
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
 ) -> JobResult:
     """Runs an application for windows, and gives back what it reported: for sinks of your own.
 
@@ -159,10 +164,11 @@ def run_job(
         how: how spark-submit is run; client mode by Spark's own configuration when None.
         progress: called when the job's progress has changed.
         log_line: called with each line that spark-submit and the driver print.
+        cancelled: asked several times a second; the run is ended when it says yes.
 
     Raises:
         ConfigError: something that is wrong before anything is started.
-        JobFailedError: the application failed, took too long, or was killed.
+        JobFailedError: the application failed, took too long, or was killed or cancelled.
         SinkError: it ended without a result for this run.
             The message has the end of its log and names the file with all of it.
         KafkaOrderedOpsError: where an error of this package ended the application, that error, by its kind.
@@ -184,7 +190,7 @@ def run_job(
             _LogLines(place.log, log_line) as lines,
             Process(command, place, environment, grace_s=how.grace_s, what=what) as process,
         ):
-            _wait(process, place, how, progress, lines, what)
+            _wait(process, place, how, progress, lines, what, cancelled or _never)
             # Before the guard is let go, which removes the folder.
             result = _judged(process.code, place, plans, what)
     place.log.unlink(missing_ok=True)
@@ -279,12 +285,16 @@ def _wait(
     progress: Callable[[JobProgress], None] | None,
     lines: _LogLines,
     what: str,
+    cancelled: Callable[[], bool],
 ) -> None:
     """Waits for the end of spark-submit, and says meanwhile how far it is."""
     deadline = time.monotonic() + how.timeout_s
     shown = None
     while not process.has_ended(_LOOK_S):
         lines.hand_on()
+        if cancelled():
+            process.end()
+            raise JobFailedError(f"{what} was cancelled. Nothing was committed. {_log_text(place)}")
         if progress is not None:
             now = JobProgress.read(place.folder)
             if now is not None and now != shown:
@@ -296,6 +306,10 @@ def _wait(
                 f"{what} was ended: it ran longer than {how.timeout_s:g} s. Nothing was committed. "
                 f"{_log_text(place)}"
             )
+
+
+def _never() -> bool:
+    return False
 
 
 class _LogLines:

@@ -1,7 +1,8 @@
 """The service that every host calls."""
 
 from kafka_ordered_ops.core.policy import Policy
+from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.delivery import Delivery, Staged
 from kafka_ordered_ops.windows.service import OrderedWindows
 
-__all__ = ["Delivery", "OrderedWindows", "Policy", "Staged"]
+__all__ = ["ClientSettings", "Delivery", "OrderedWindows", "Policy", "Staged"]

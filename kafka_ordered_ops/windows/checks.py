@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
+    SinkError,
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
@@ -18,6 +21,28 @@ from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.offsets import CommittedOffset
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
+
+#: What a sink says of its output is read by every process that meets the window.
+RESULT_BYTES_MAX: Final = 1024 * 1024
+
+
+def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A sink's result as the ledger will give it back.
+
+    Raises:
+        SinkError: JSON cannot hold it, or nobody could read it again: it would lock the group.
+    """
+    try:
+        text = strict_json.dumps(dict(result)).encode()
+        kept: dict[str, Any] = strict_json.loads(text, limit_bytes=RESULT_BYTES_MAX)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SinkError(
+            f"what the sink says of window {plan.window_id} of group {plan.group} cannot be kept: {error}. Give a "
+            f"mapping of text, whole numbers of 64 bits, finite numbers, lists and mappings, of "
+            f"{RESULT_BYTES_MAX:,} bytes at most. Nothing was committed",
+            window_id=plan.window_id,
+        ) from error
+    return kept
 
 
 def check_cutoff(window: Window, now_ms: int) -> None:

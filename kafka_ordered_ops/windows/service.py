@@ -42,6 +42,7 @@ from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
     commits_of_others,
+    kept_result,
     present,
 )
 from kafka_ordered_ops.windows.delivery import (
@@ -236,7 +237,7 @@ class OrderedWindows:
             WindowMismatchError: the window was not split like that.
             WindowSupersededError: another try took the window over.
         """
-        told = dict(result if isinstance(result, Mapping) else result.to_json())
+        told = kept_result(part, result if isinstance(result, Mapping) else result.to_json())
         now_ms = self._now_ms()
         [record] = self._update(
             [part], lambda view, _: parts.report(view, part, told, now_ms=now_ms)
@@ -250,6 +251,7 @@ class OrderedWindows:
 
         Raises:
             WindowSupersededError: another try took the window over.
+            SinkError: the result is nothing that JSON can hold.
         """
         return self.write_down_many([plan], [dict(result)])[0]
 
@@ -316,7 +318,7 @@ class OrderedWindows:
             check_committable(self.group, plan)
         now_ms = self._now_ms()
         steps = [
-            partial(write_down, plan=plan, result=result, now_ms=now_ms)
+            partial(write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
             for plan, result in zip(plans, results, strict=True)
             if plan.status.is_open
         ]
@@ -337,7 +339,7 @@ class OrderedWindows:
         for one in staged:
             one.publish()
         steps = [
-            partial(publish, plan=plan, result=dict(one.to_json()))
+            partial(publish, plan=plan, result=kept_result(plan, one.to_json()))
             for plan, one in zip(plans, staged, strict=True)
         ]
         records = self._update(plans, lambda view, _: in_turn(view, steps))

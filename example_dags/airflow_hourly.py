@@ -1,0 +1,35 @@
+"""Every hour: exactly the orders stamped before the hour, once, in order, into a Spark application.
+
+A run that failed, or that was late, loses nothing: the next one takes what is left before its own cutoff.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from kafka_ordered_ops.airflow import OrderedWindowOperator
+
+HERE = Path(__file__).parent
+
+with DAG(
+    "orders_hourly",
+    schedule="@hourly",
+    start_date=datetime(2026, 11, 1, tzinfo=UTC),
+    catchup=False,
+    default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
+    doc_md=__doc__,
+):
+    OrderedWindowOperator(
+        task_id="orders",
+        topics=os.environ.get("ORDERS_TOPIC", "orders"),
+        group_id="orders-hourly",
+        mode="catch_up",
+        start="earliest",
+        application=str(HERE / "jobs" / "orders.py"),
+        submit={"master": os.environ.get("SPARK_MASTER", "local[2]")},
+        output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",
+    )

@@ -1,0 +1,21 @@
+"""A Spark application that a window's task submits: what comes in goes out, in order."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from kafka_ordered_ops.spark import current_window
+
+
+def main() -> None:
+    """Reads exactly the window's records, and stages the result; the task commits and publishes."""
+    spark = SparkSession.builder.getOrCreate()
+    window = current_window(spark)
+    orders = window.read().withColumn("text", f.col("value").cast("string"))
+    window.write(orders)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""OpenLineage: a window's topics as inputs, its files as output.
+
+Everything of it is imported inside: only the OpenLineage provider calls this, and it brings what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: The name of the facet with the window's own facts.
+FACET: Final = "kafka_ordered_ops_window"
+
+
+def lineage_of(facts: Mapping[str, Any], brokers: str) -> Any:
+    """What a task has read and written, as an ``OperatorLineage``.
+
+    Args:
+        facts: what `facts.plan_facts` or `facts.delivery_facts` gives; empty before a window was planned.
+        brokers: ``bootstrap.servers``; the first of them names the cluster.
+    """
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    return OperatorLineage(
+        inputs=_inputs(facts, brokers),
+        outputs=_outputs(facts),
+        run_facets={FACET: _facet(facts)} if facts else {},
+    )
+
+
+def _inputs(facts: Mapping[str, Any], brokers: str) -> list[Any]:
+    from openlineage.client.event_v2 import InputDataset  # type: ignore[import-not-found]
+
+    namespace = namespace_of(brokers)
+    return [InputDataset(namespace=namespace, name=topic) for topic in facts.get("topics") or ()]
+
+
+def _outputs(facts: Mapping[str, Any]) -> list[Any]:
+    from openlineage.client.event_v2 import OutputDataset
+    from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
+        output_statistics_output_dataset,
+    )
+
+    path = facts.get("output")
+    if path is None:
+        return []
+    counted = {}
+    if facts.get("records") is not None:
+        counted["outputStatistics"] = (
+            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                rowCount=facts["records"]
+            )
+        )
+    return [OutputDataset(namespace="file", name=str(path), outputFacets=counted)]
+
+
+def namespace_of(brokers: str) -> str:
+    """A cluster's name as OpenLineage has it: ``kafka://host:port``."""
+    first = brokers.split(",")[0].strip()
+    # librdkafka takes a protocol before the host, and no port for its default one.
+    host = first.rsplit("://", 1)[-1]
+    has_port = ":" in host.rsplit("]", 1)[-1]
+    return f"kafka://{host if has_port else f'{host}:9092'}"
+
+
+def _facet(facts: Mapping[str, Any]) -> Any:
+    import attr
+    from openlineage.client.facet_v2 import RunFacet
+
+    # Made when it is needed: its base is not there without the provider.
+    kind = attr.make_class(
+        "KafkaWindowRunFacet",
+        {name: attr.ib(default=None) for name in _TOLD},
+        bases=(RunFacet,),
+        slots=False,
+        kw_only=True,
+    )
+    return kind(**{name: facts.get(name) for name in _TOLD})
+
+
+#: Of a window's facts, what says which records they were.
+_TOLD: Final = (
+    "window_id",
+    "group",
+    "since",
+    "cutoff",
+    "status",
+    "offsets",
+    "ranges",
+    "records",
+    "late",
+    "stragglers",
+)

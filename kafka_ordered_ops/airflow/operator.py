@@ -1,0 +1,137 @@
+"""The operator: plans a window, runs the job, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.airflow.facts import delivery_facts, plan_facts, result_facts
+from kafka_ordered_ops.airflow.job_task import JobTask
+from kafka_ordered_ops.airflow.jobs import Reported
+from kafka_ordered_ops.airflow.lineage import lineage_of
+from kafka_ordered_ops.airflow.links import WindowLink
+from kafka_ordered_ops.airflow.outlets import tell_outlets
+from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
+from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context, errors_for_airflow
+from kafka_ordered_ops.core.types import WindowStatus
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.airflow.times import WindowTimes
+    from kafka_ordered_ops.core.plan import WindowPlan
+    from kafka_ordered_ops.windows import OrderedWindows, Staged
+
+
+class OrderedWindowOperator(JobTask, PlanTask):
+    """Reads exactly the records before a time, once, in order; runs a job on them; commits when it ended well.
+
+    What is committed is committed in one transaction after the job. A try that fails, is killed or is
+    overtaken commits nothing, and the next one takes the same records. Returns, as a small XCom, the window,
+    its counts and its ranges (`facts.delivery_facts`).
+
+    Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
+
+    Args:
+        on_empty: what to do when the window has no records; with ``skip`` no job runs for it, if that is
+            known beforehand.
+        window_url: a page about the window, for the task's link; see `links.WindowLink`.
+
+    Raises:
+        AirflowFailException: trying again cannot help; with the error's name.
+        AirflowSkipException: there is nothing to do, and that is to be shown.
+    """
+
+    template_fields: Sequence[str] = (
+        *PlanTask.template_fields,
+        *JobTask.template_fields,
+    )
+    operator_extra_links = (WindowLink(),)
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+        window_url: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.on_empty = OnEmpty(on_empty)
+        self.window_url = window_url
+        #: What the link is made of, once the window is planned.
+        self.link_facts: dict[str, Any] | None = None
+        #: What OpenLineage is told: as much of the window's facts as is known.
+        self._known: dict[str, Any] = {}
+        self._brokers = ""
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Arguments of `OrderedWindows`: a scan ends when the task is to end."""
+        return {**super().windows_options(context), "progress": self._scanned}
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Topics and files, for the OpenLineage provider."""
+        return lineage_of(self._known, self._brokers)
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """The same of a task that failed: without files, unless the commit had come before."""
+        return lineage_of(self._known, self._brokers)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plans, runs the job, commits."""
+        with errors_for_airflow():
+            times = self.times_of(context)
+            with self.open_windows(context) as windows:
+                plan = self.plan(windows, context, times)
+                self.link_facts = self._known = plan_facts(plan)
+                self._brokers = windows.settings.bootstrap_servers
+                self._skip_if_empty(windows, plan)
+                facts = self._delivered(windows, plan, times)
+        self._known = facts
+        tell_outlets(context, self.outlets, facts)
+        return facts
+
+    def _delivered(
+        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
+    ) -> dict[str, Any]:
+        delivery = windows.deliver(
+            plan, lambda one: self.run_job(one, windows.settings), self._reopen(plan)
+        )
+        facts = delivery_facts(delivery.record, ran=delivery.ran, times=times)
+        self.log.info(
+            "Window %s is %s: %s records in %s offsets.",
+            plan.window_id,
+            delivery.plan.status.value,
+            "?" if facts["records"] is None else f"{facts['records']:,}",
+            f"{plan.offsets:,}",
+        )
+        if (
+            self.on_empty is OnEmpty.SKIP
+            and result_facts(delivery.record.result).get("records") == 0
+        ):
+            raise AirflowSkipException(_empty(plan))
+        return facts
+
+    def _scanned(self, done: int, total: int) -> None:
+        self._stop.check(self.window_id or self.task_id)
+
+    def _skip_if_empty(self, windows: OrderedWindows, plan: WindowPlan) -> None:
+        if plan.offsets or self.on_empty is not OnEmpty.SKIP:
+            return
+        if not plan.status.is_done:
+            windows.commit(plan)
+        raise AirflowSkipException(_empty(plan))
+
+    def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
+        """Finds what an earlier try has written. Of a window that is published, nothing: it is to be replayed."""
+
+        def reopen(result: Mapping[str, Any]) -> Staged | None:
+            from kafka_ordered_ops.spark import StagedOutput
+
+            if plan.status is WindowStatus.PUBLISHED:
+                return None
+            return Reported.found(result) or StagedOutput.found(result)
+
+        return reopen
+
+
+def _empty(plan: WindowPlan) -> str:
+    return f"window {plan.window_id} of group {plan.group} has no records"

@@ -1,0 +1,45 @@
+"""A window's facts with the asset events of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+#: What an asset's next tasks need; the ranges stay with the task.
+_TOLD: Final = (
+    "window_id",
+    "group",
+    "topics",
+    "since",
+    "cutoff",
+    "offsets",
+    "records",
+    "late",
+    "output",
+)
+
+
+def tell_outlets(
+    context: Mapping[str, Any], outlets: Iterable[Any], facts: Mapping[str, Any]
+) -> None:
+    """Puts the window's facts into the events of the task's outlets, and its partition, where there is one.
+
+    A task that an event starts takes its cutoff from there.
+    """
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    extra = {name: facts.get(name) for name in _TOLD}
+    extra["empty"] = not facts.get("offsets")
+    key = context.get("partition_key")
+    for outlet in outlets:
+        try:
+            event = events[outlet]
+        except TypeError:
+            continue  # No asset: outlets may name other things for lineage.
+        event.extra.update(extra)
+        if type(outlet).__name__ == "AssetAlias":
+            continue  # The events of an alias are those of assets that the task adds to it.
+        # Assets of Airflow before 3.3 have no partitions.
+        if key and (add := getattr(event, "add_partitions", None)) is not None:
+            add(key)

@@ -1,0 +1,210 @@
+"""What every task that plans has in common: what it does when others stand in its way."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from kafka_ordered_ops.airflow.facts import lines_of
+from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context
+from kafka_ordered_ops.airflow.times import WindowMode, WindowTimes
+from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
+from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.policy import Policy
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    OnForeignCommit,
+    OnOpenClaim,
+    PlanContent,
+    WindowStatus,
+)
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
+_RUNS_APART: Final = 1_000_003
+_TRIES_APART: Final = 1_000
+
+
+class OnEmpty(StrEnum):
+    """What a task does whose window has no records: end well, or be skipped."""
+
+    SUCCEED = "succeed"
+    SKIP = "skip"
+
+
+class PlanTask(WindowTask):
+    """A task that plans: what it does when others stand in its way.
+
+    Args:
+        mode: ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
+            the cutoff that the group has not been given. ``interval``: from start to end, and late records.
+        on_covered: what to do when there is nothing left to take, because this window is finished (its task
+            was cleared) or because others have taken its records. ``replay`` reads the same records again,
+            and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
+            other cutoffs have taken cannot be replayed: the window is empty then.
+        on_open_claim: what to do about other open windows that may hold some of the records.
+        claim_age: ``take_over`` abandons planned windows that no try has touched for longer.
+        claim_wait: ``wait`` gives up after so long.
+        on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
+        redefine: make this task's mode, isolation and topics the group's.
+        max_offsets: refuse a window of more offsets, before anything is read and for good; None: no limit.
+            Offsets are at least as many as records. (templated)
+    """
+
+    template_fields: Sequence[str] = (*WindowTask.template_fields, "max_offsets")
+
+    def __init__(
+        self,
+        *,
+        mode: WindowMode | str = WindowMode.AUTO,
+        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+        claim_age: timedelta | str | None = None,
+        claim_wait: timedelta | str | None = None,
+        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+        redefine: bool = False,
+        max_offsets: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.window_mode = WindowMode(mode)
+        self.on_covered = OnCovered(on_covered)
+        self.on_open_claim = OnOpenClaim(on_open_claim)
+        self.claim_age = span_of(claim_age, "claim_age")
+        self.claim_wait = span_of(claim_wait, "claim_wait")
+        self.on_foreign_commit = OnForeignCommit(on_foreign_commit)
+        self.redefine = redefine
+        self.max_offsets = max_offsets
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Arguments of `OrderedWindows`."""
+        return {
+            **super().windows_options(context),
+            "on_foreign_commit": self.on_foreign_commit,
+        }
+
+    def plan(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
+        """Plans the window, or takes up the plan that it has.
+
+        The plan's status and content say what there is to do: of one that is done, a replay; of one that is
+        covered, nothing.
+
+        Raises:
+            AirflowSkipException: there is nothing left to take, and the task is to be skipped then.
+            WindowCoveredError: the same, and it is to fail.
+            PlanTooLargeError: it passes `max_offsets`. A plan that was made just now is given up again.
+            KafkaOrderedOpsError: as `OrderedWindows.plan` does.
+        """
+        limit = self._limit()
+        plan = self._planned(windows, context, times)
+        for note in plan.notes:
+            self.log.warning("Window %s: %s", plan.window_id, note)
+        if limit is not None and plan.offsets > limit:
+            self._refuse(windows, plan, limit)
+        finished = self._is_finished(windows, plan)
+        if plan.content is PlanContent.COVERED or finished:
+            self._judge_nothing_left(windows, plan)
+        for line in lines_of(plan):
+            self.log.info("%s", line)
+        return _again(windows, plan, context) if finished else plan
+
+    def _planned(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
+        window, window_id = self.window_of(times), self.window_id_of(context)
+        policy = self._policy(self.on_covered)
+        try:
+            return windows.plan(window, window_id, policy)
+        except WindowCoveredError:
+            if self.on_covered is not OnCovered.REPLAY:
+                raise
+        self.log.info(
+            "Other windows have taken all records before %s, and none of them has this cutoff: this window is "
+            "empty.",
+            times.cutoff.isoformat(),
+        )
+        return windows.plan(window, window_id, self._policy(OnCovered.SKIP))
+
+    def _policy(self, on_covered: OnCovered) -> Policy:
+        given = {"claim_age": self.claim_age, "claim_wait": self.claim_wait}
+        spans = {name: span for name, span in given.items() if span is not None}
+        return Policy(
+            on_covered=on_covered,
+            on_open_claim=self.on_open_claim,
+            redefine=self.redefine,
+            **spans,
+        )
+
+    def _is_finished(self, windows: OrderedWindows, plan: WindowPlan) -> bool:
+        """Whether nothing is left to do. What an earlier try committed may still have to be made visible."""
+        if plan.status is WindowStatus.COMMITTED:
+            return windows.show(plan.window_id).result is None
+        return plan.status.is_done
+
+    def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
+        # A higher attempt took up what an earlier try has planned, and perhaps written.
+        is_new = plan.status is WindowStatus.PLANNED and plan.attempt == 1
+        if is_new:
+            windows.abandon(plan.window_id)
+        by_topic = dict.fromkeys(plan.topics, 0)
+        for part in plan:
+            by_topic[part.tp.topic] += part.taken.count
+        worst = max(by_topic, key=lambda topic: by_topic[topic])
+        raise PlanTooLargeError(
+            f"window {plan.window_id} of group {plan.group} has {plan.offsets:,} offsets, and max_offsets is "
+            f"{limit:,}; {by_topic[worst]:,} of them are in topic {worst}. The job was not run, and "
+            f"{'its plan was given up' if is_new else f'it stays {plan.status.value}'}. Raise the limit, or take "
+            "it in steps, with earlier cutoffs first",
+            topic=worst,
+        )
+
+    def _limit(self) -> int | None:
+        if self.max_offsets is None:
+            return None
+        try:
+            return int(self.max_offsets)
+        except ValueError as error:
+            raise ConfigError(f"max_offsets is {self.max_offsets!r}, not a whole number") from error
+
+    def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
+        """For a window that is done, or has nothing of its own."""
+        covered = plan.content is PlanContent.COVERED
+        what = (
+            f"window {plan.window_id} of group {plan.group}: other windows have taken its records"
+            if covered
+            else f"window {plan.window_id} of group {plan.group} is {plan.status.value} already"
+        )
+        if self.on_covered is OnCovered.FAIL:
+            raise WindowCoveredError(
+                f"{what}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
+                window_id=plan.window_id,
+            )
+        if self.on_covered is OnCovered.SKIP:
+            if covered:
+                windows.commit(plan)
+            raise AirflowSkipException(f"{what}, and on_covered='skip'")
+        self.log.info(
+            "%s.%s", what, "" if covered else " Its records are read again; nothing moves."
+        )
+
+
+def _again(windows: OrderedWindows, plan: WindowPlan, context: Context) -> WindowPlan:
+    """The plan of a finished window for one more delivery, as an attempt that nobody has made.
+
+    Its output gets a place of its own beside the one that readers see, and beside that of another try, or of
+    another run over the same interval, that replays at the same time; the ledger takes any attempt of a
+    window that is done.
+    """
+    result = windows.show(plan.window_id).result
+    published = result.get("attempt") if isinstance(result, Mapping) else None
+    newest = max(plan.attempt, published if isinstance(published, int) else 0)
+    try_number = getattr(context.get("ti"), "try_number", 1)
+    run = zlib.crc32(str(context.get("run_id")).encode()) % _RUNS_APART
+    return replace(plan, attempt=newest + (1 + run) * _TRIES_APART + int(try_number) % _TRIES_APART)

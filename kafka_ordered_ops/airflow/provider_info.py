@@ -1,0 +1,114 @@
+"""What Airflow reads at its start about this package. Nothing is imported here: a fault would break Airflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The form of a connection; the keys are librdkafka's, and go into the extra field as they are.
+_FIELDS: dict[str, Any] = {
+    "bootstrap.servers": {
+        "label": "Bootstrap servers",
+        "description": "Brokers as host:port, separated by commas.",
+        "schema": {"type": ["string", "null"]},
+    },
+    "security.protocol": {
+        "label": "Security protocol",
+        "schema": {
+            "type": ["string", "null"],
+            "enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", None],
+        },
+    },
+    "sasl.mechanism": {
+        "label": "SASL mechanism",
+        "description": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI or OAUTHBEARER.",
+        "schema": {"type": ["string", "null"]},
+    },
+    "sasl.username": {"label": "SASL user", "schema": {"type": ["string", "null"]}},
+    "sasl.password": {
+        "label": "SASL password",
+        "schema": {"type": ["string", "null"], "format": "password"},
+    },
+    "ssl.ca.location": {
+        "label": "Certificate authority",
+        "description": "A PEM file on the workers.",
+        "schema": {"type": ["string", "null"]},
+    },
+    "group.id": {
+        "label": "Consumer group",
+        "description": "Whose rights the test asks for. Tasks name their own group.",
+        "schema": {"type": ["string", "null"]},
+    },
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description, as ``airflow/provider_info.schema.json`` has it."""
+    return {
+        "package-name": "kafka-ordered-ops",
+        "name": "Kafka ordered ops",
+        "description": "Exact, ordered windows of Kafka records for scheduled jobs, into Spark.",
+        "versions": ["0.1.0"],
+        "integrations": [
+            {
+                "integration-name": "Kafka ordered windows",
+                "external-doc-url": "https://kafka.apache.org/",
+                "tags": ["software"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": "Kafka ordered windows",
+                "python-modules": [
+                    "kafka_ordered_ops.airflow.operator",
+                    "kafka_ordered_ops.airflow.plan_commit",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": "Kafka ordered windows",
+                "python-modules": ["kafka_ordered_ops.airflow.sensor"],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "Kafka ordered windows",
+                "python-modules": ["kafka_ordered_ops.airflow.trigger"],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": "Kafka ordered windows",
+                "python-modules": ["kafka_ordered_ops.airflow.hook"],
+            }
+        ],
+        # Not the type `kafka`: it is the Apache Kafka provider's. Tasks take connections of either.
+        "connection-types": [
+            {
+                "connection-type": "kafka_windows",
+                "hook-class-name": "kafka_ordered_ops.airflow.hook.KafkaWindowsHook",
+                "hook-name": "Kafka windows",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "port", "login", "password", "schema"],
+                    "relabeling": {"extra": "More settings of the client"},
+                },
+                "conn-fields": _FIELDS,
+            }
+        ],
+        "extra-links": ["kafka_ordered_ops.airflow.links.WindowLink"],
+        "config": {
+            "kafka_ordered_ops": {
+                "description": "Settings of kafka-ordered-ops.",
+                "options": {
+                    "window_url": {
+                        "description": "A page about a window, for the link of tasks: a template with "
+                        "{window_id}, {group}, {topic}, {since} and {cutoff}.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "https://console.example.org/topics/{topic}",
+                        "default": "",
+                    }
+                },
+            }
+        },
+    }

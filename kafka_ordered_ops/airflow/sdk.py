@@ -1,0 +1,61 @@
+"""What is used of Airflow, by one name for each version that has it elsewhere.
+
+Features are looked for; versions are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk import BaseHook as BaseHook
+from airflow.sdk import BaseOperator as BaseOperator
+from airflow.sdk import BaseOperatorLink as BaseOperatorLink
+from airflow.sdk import BaseSensorOperator as BaseSensorOperator
+from airflow.sdk import PokeReturnValue as PokeReturnValue
+
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+
+try:
+    from airflow.sdk.exceptions import AirflowFailException as AirflowFailException
+    from airflow.sdk.exceptions import AirflowNotFoundException as AirflowNotFoundException
+    from airflow.sdk.exceptions import AirflowSensorTimeout as AirflowSensorTimeout
+    from airflow.sdk.exceptions import AirflowSkipException as AirflowSkipException
+except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import AirflowFailException as AirflowFailException  # type: ignore[no-redef]
+    from airflow.exceptions import (  # type: ignore[attr-defined]
+        AirflowNotFoundException as AirflowNotFoundException,
+    )
+    from airflow.exceptions import AirflowSensorTimeout as AirflowSensorTimeout  # type: ignore[no-redef]
+    from airflow.exceptions import AirflowSkipException as AirflowSkipException  # type: ignore[no-redef]
+
+try:
+    from airflow.sdk import conf as conf
+except ImportError:  # before Airflow 3.2
+    from airflow.configuration import conf as conf  # type: ignore[assignment]
+
+#: What a task is given; a plain mapping in unit tests.
+Context = Any
+
+
+@contextmanager
+def errors_for_airflow() -> Iterator[None]:
+    """Fails a task for good where trying again cannot help; all else is tried again, as Airflow has it.
+
+    Raises:
+        AirflowFailException: for an error of this package that is not retriable, with its message.
+    """
+    try:
+        yield
+    except KafkaOrderedOpsError as error:
+        if error.retriable:
+            raise
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+def mask(secret: str) -> None:
+    """Has Airflow hide a value in everything that the task logs."""
+    from airflow.sdk.log import mask_secret
+
+    mask_secret(secret)

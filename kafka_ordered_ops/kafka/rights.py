@@ -1,0 +1,173 @@
+"""Which rights are missing: asked by calls that answer at once, and change nothing that anybody reads.
+
+A commit without the right to its group hangs for most of a minute and then says that it timed out; asked like
+this, the cluster says what is wrong in a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+
+from kafka_ordered_ops.core.errors import AuthorizationError
+from kafka_ordered_ops.core.ledger_rules import LEDGER_PARTITIONS
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.lookup import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: What this package's transactional ids begin with: one prefixed right is enough for every group.
+TRANSACTIONAL_PREFIX: Final = "koo."
+
+_REFUSED: Final = frozenset(
+    {
+        ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_NOT_THERE: Final = frozenset(
+    {
+        ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+        ck.KafkaError._UNKNOWN_TOPIC,
+        ck.KafkaError.GROUP_ID_NOT_FOUND,
+    }
+)
+
+
+class RightsCheck:
+    """Asks one cluster about this principal's rights.
+
+    Every method raises the `BrokerError` family within `timeout_s`.
+    """
+
+    def __init__(self, settings: ClientSettings, *, timeout_s: float) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._reasons = FaultReasons(settings.secret_values())
+        self._admin = open_client(AdminClient, settings.admin(), self._reasons)
+
+    def cluster_id(self) -> str:
+        """The cluster's id: it is reached, and lets this principal in."""
+        doing = "asking for the cluster id"
+        where = self._settings.bootstrap_servers
+        answer, error = self._ask(
+            doing,
+            where,
+            lambda timeout_s: self._admin.describe_cluster(request_timeout=timeout_s),
+        )
+        if error is not None:
+            raise translate(error, doing=doing, where=where, reasons=self._reasons) from error
+        return str(answer.cluster_id)
+
+    def missing_on_group(self, group: str) -> list[str]:
+        """READ, when it is missing: progress is committed to the group."""
+        doing = "asking for the rights on the group"
+        answer, error = self._ask(
+            doing,
+            group,
+            lambda timeout_s: self._admin.describe_consumer_groups(
+                [group], include_authorized_operations=True, request_timeout=timeout_s
+            )[group],
+        )
+        allowed = self._allowed(answer, error, doing, group)
+        return _missing(allowed, [AclOperation.READ], f"group {group}")
+
+    def missing_on_ledger(self, topic: str) -> list[str]:
+        """READ and WRITE on the ledger's topic, or CREATE where there is none yet."""
+        doing = "asking for the rights on the ledger's topic"
+        answer, error = self._ask(
+            doing,
+            topic,
+            lambda timeout_s: self._admin.describe_topics(
+                ck.TopicCollection([topic]),
+                include_authorized_operations=True,
+                request_timeout=timeout_s,
+            )[topic],
+        )
+        if error is not None and error.args[0].code() in _NOT_THERE:
+            return self._missing_to_create(topic)
+        allowed = self._allowed(answer, error, doing, topic)
+        return _missing(allowed, [AclOperation.READ, AclOperation.WRITE], f"topic {topic}")
+
+    def missing_on_transactions(self) -> list[str]:
+        """WRITE on transactional ids, when it is missing; tried with an id that no group has."""
+        doing = "starting a transactional producer"
+        name = f"{TRANSACTIONAL_PREFIX}rights"
+        producer = open_client(
+            ck.Producer, self._settings.producer(transactional_id=name), self._reasons
+        )
+        try:
+            producer.init_transactions(self._timeout_s)
+        except ck.KafkaException as error:
+            if error.args[0].code() in _REFUSED:
+                return [f"WRITE on transactional ids that begin with {TRANSACTIONAL_PREFIX}"]
+            raise translate(error, doing=doing, where=name, reasons=self._reasons) from error
+        return []
+
+    def _missing_to_create(self, topic: str) -> list[str]:
+        doing = "asking for the right to create the ledger's topic"
+        _, error = self._ask(
+            doing,
+            topic,
+            lambda timeout_s: self._admin.create_topics(
+                [NewTopic(topic, num_partitions=LEDGER_PARTITIONS)],
+                validate_only=True,
+                request_timeout=timeout_s,
+            )[topic],
+        )
+        if error is None or error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            return []
+        if error.args[0].code() in _REFUSED:
+            return [f"CREATE on topic {topic}, which does not exist yet"]
+        raise translate(error, doing=doing, where=topic, reasons=self._reasons) from error
+
+    def _ask(
+        self, doing: str, where: str, ask: Callable[[float], Future[Any]]
+    ) -> tuple[Any, ck.KafkaException | None]:
+        """The answer, or the broker's refusal; what passes by itself, a coordinator that loads, is asked again."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            left_s = max(deadline - time.monotonic(), 0.001)
+            future = ask(left_s)
+            # The request ends by its own time-out; a second more here, lest both ends race.
+            wait_for(
+                self._admin,
+                [future],
+                timeout_s=left_s + 1.0,
+                doing=doing,
+                where=where,
+                reasons=self._reasons,
+            )
+            error = future.exception()
+            if error is None:
+                return future.result(), None
+            if not isinstance(error, ck.KafkaException):
+                raise error
+            translated = translate(error, doing=doing, where=where, reasons=self._reasons)
+            if not translated.retriable or time.monotonic() >= deadline:
+                return None, error
+            time.sleep(RETRY_PAUSE_S)
+
+    def _allowed(
+        self, answer: Any, error: ck.KafkaException | None, doing: str, where: str
+    ) -> frozenset[AclOperation]:
+        """What this principal may do; nothing, where it may not even ask."""
+        if error is None:
+            return frozenset(answer.authorized_operations or ())
+        translated = translate(error, doing=doing, where=where, reasons=self._reasons)
+        if isinstance(translated, AuthorizationError):
+            return frozenset()
+        raise translated from error
+
+
+def _missing(
+    allowed: frozenset[AclOperation], wanted: Iterable[AclOperation], where: str
+) -> list[str]:
+    names = [one.name for one in wanted if not {one, AclOperation.ALL} & allowed]
+    return [f"{' and '.join(names)} on {where}"] if names else []

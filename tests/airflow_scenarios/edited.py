@@ -1,0 +1,27 @@
+"""A DAG that its test edits between two tries of the same run."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG
+
+from kafka_ordered_ops.airflow import OrderedWindowOperator
+
+NAME = f"edited-{os.environ['SCENARIO_RUN']}"
+TOPICS = [NAME]
+
+with DAG(
+    "edited",
+    schedule=None,
+    start_date=datetime(2025, 3, 1, tzinfo=UTC),
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=1)},
+):
+    OrderedWindowOperator(
+        task_id="orders",
+        topics=TOPICS,
+        group_id=NAME,
+        start="earliest",
+        output=f"{os.environ['SCENARIO_OUTPUT']}/edited",
+    )

@@ -1,0 +1,589 @@
+"""The sensor and its trigger on a real broker: what they wait for, what they say, and what ends the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk.bases.operator import TriggerFailureReason
+from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from kafka_ordered_ops.airflow import PartitionsLiveSensor, PartitionsLiveTrigger
+from kafka_ordered_ops.airflow.looking import PARTITIONS_MAX, Look, Question, Until
+from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
+from kafka_ordered_ops.airflow.times import default_window_id
+from kafka_ordered_ops.airflow.trigger import FIRST_LOOK_S
+from kafka_ordered_ops.core.bounds import Earliest
+from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError
+from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.embedded import EmbeddedKafka
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.airflow_context import context_of, kafka_connection, small_json
+from tests.conftest import MakeTopic, Produce
+from tests.windows_support import BASE_MS, TIMEOUT_S, at, before
+
+__all__ = ["kafka_connection"]
+
+NOWHERE = "127.0.0.1:9"
+
+#: What a backend for XComs takes without a second thought.
+XCOM_BYTES = 60_000
+
+
+def write(produce: Produce, topic: str, second: float, partition: int = 0) -> None:
+    """One record, so many seconds after the tests' time zero."""
+    produce([(topic, partition, None, b"x", int(BASE_MS + second * 1000), ())])
+
+
+def sensor_on(topic: str, group: str, **more: Any) -> PartitionsLiveSensor:
+    """A sensor that looks often and gives up soon."""
+    given: dict[str, Any] = {"poke_interval": 0.1, "timeout": TIMEOUT_S, **more}
+    return PartitionsLiveSensor(task_id="wait", topics=topic, group_id=group, **given)
+
+
+def told_by(sensor: PartitionsLiveSensor, context: dict[str, Any]) -> dict[str, Any]:
+    """What one look tells, whatever it comes to."""
+    told: Any = sensor.poke(context).xcom_value
+    assert isinstance(told, dict)
+    return told
+
+
+def resume(sensor: PartitionsLiveSensor, method: str, **kwargs: Any) -> None:
+    """Resumes a deferred sensor, as Airflow does."""
+    context: Any = context_of(60)
+    sensor.resume_execution(method, kwargs, context)
+
+
+def question_on(topic: str, group: str, second: float = 60, **more: Any) -> Question:
+    """A question about everything before a moment."""
+    return Question("kafka_default", group, Window([topic], at(second)), **more)
+
+
+def point_to(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:
+    """Points the connection ``kafka_default`` elsewhere, where calls fail soon."""
+    extra = {"bootstrap.servers": bootstrap, "socket.timeout.ms": 1000}
+    value = json.dumps({"conn_type": "kafka", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", value)
+
+
+# --- poke and reschedule -----------------------------------------------------------------------------
+
+
+def test_the_sensor_waits_until_the_last_partition_is_live(
+    topic: MakeTopic, produce: Produce, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not before; the log has a table with a reason for each, those that wait first, and so has the XCom."""
+    name = topic(partitions=3)
+    for partition in (0, 2):
+        write(produce, name, 61, partition)
+    write(produce, name, 59, 1)
+    sensor = sensor_on(name, group)
+    with caplog.at_level("INFO", logger="kafka_ordered_ops"):
+        first = sensor.poke(context_of(60))
+    assert not first
+    lines = caplog.messages
+    head = next(n for n, line in enumerate(lines) if line.startswith("partition "))
+    assert lines[head - 1] == "2 of 3 partitions live, 1 waiting."
+    assert lines[head].split() == ["partition", "state", "lag", "why"]
+    assert lines[head + 1].startswith(f"{name}[1]  waiting")
+    assert "no record at or after" in lines[head + 1]
+    assert [line.split()[1] for line in lines[head + 2 : head + 4]] == ["live", "live"]
+
+    write(produce, name, 60, 1)
+    told = sensor.execute(context_of(60))
+    assert told["live"] is True
+    assert told["counts"] == {"live": 3, "idle": 0, "waiting": 0}
+    assert (told["cutoff"], told["group"]) == ("2023-11-14T22:14:20Z", group)
+    assert [one["partition"] for one in told["partitions"]] == [0, 1, 2]
+    assert small_json(told) < XCOM_BYTES
+
+
+def test_a_silent_partition_is_idle_after_its_grace(
+    topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """The tests' cutoff is years ago; without a grace it would be waited for for ever."""
+    name = topic(partitions=2)
+    write(produce, name, 61)
+    assert not sensor_on(name, group).poke(context_of(60))
+    told = sensor_on(name, group, grace="PT10M").execute(context_of(60))
+    assert told["counts"] == {"live": 1, "idle": 1, "waiting": 0}
+    assert told["grace"] == "PT10M"
+    assert not sensor_on(name, group, grace=timedelta(days=36_500)).poke(context_of(60))
+
+
+def test_a_topic_of_many_partitions_makes_a_small_xcom(
+    topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """Those that wait are all there, of the others as many as fit, and the rest as a number."""
+    count = PARTITIONS_MAX + 20
+    name = topic(partitions=count)
+    write(produce, name, 61, 5)
+    told = told_by(sensor_on(name, group), context_of(60))
+    assert told["counts"]["waiting"] == count - 1
+    assert len(told["partitions"]) == PARTITIONS_MAX
+    assert told["more_partitions"] == 20
+    assert 5 not in [one["partition"] for one in told["partitions"]]
+    assert small_json(told) < XCOM_BYTES
+
+
+def test_a_window_that_is_done_is_not_waited_for(
+    windows: OrderedWindows, orders: str, group: str
+) -> None:
+    """A cleared run: the task's window is committed, so nothing can come into it any more."""
+    context = context_of(60, task_id="wait")
+    window_id = default_window_id(context, group, task_id="orders")
+    sensor = sensor_on(orders, group, window_task_id="orders")
+    # The tests' orders end at second 30.
+    assert not sensor.poke(context)
+    windows.plan(before(orders, 60, Earliest()), window_id)
+    assert not sensor.poke(context)
+    windows.commit(windows.plan(before(orders, 60, Earliest()), window_id))
+    told = sensor.execute(context)
+    assert told["window"] == "committed"
+    assert (told["partitions"], told["more_partitions"]) == ([], 0)
+    assert sensor_on(orders, group, window_id=window_id).poke(context)
+    assert not sensor_on(orders, group).poke(context)
+
+
+def test_timeout_and_soft_fail_are_a_sensors(topic: MakeTopic, group: str) -> None:
+    """The deadline fails the task, or skips it."""
+    name = topic()
+    with pytest.raises(AirflowSensorTimeout):
+        sensor_on(name, group, timeout=0.3).execute(context_of(60))
+    with pytest.raises(AirflowSkipException):
+        sensor_on(name, group, timeout=0.3, soft_fail=True).execute(context_of(60))
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_what_waiting_cannot_help_fails_at_once(group: str, deferrable: bool) -> None:
+    """A topic that does not exist is a mistake: no retry, or a skipped task where that was asked for."""
+    name = f"missing-{group}"
+    with pytest.raises(AirflowFailException, match=f"UnknownTopicError.*{name}"):
+        sensor_on(name, group, deferrable=deferrable).execute(context_of(60))
+    for flag in ("soft_fail", "never_fail"):
+        with pytest.raises(AirflowSkipException):
+            sensor_on(name, group, deferrable=deferrable, **{flag: True}).execute(context_of(60))
+    with pytest.raises(AirflowFailException, match=r"ConfigError.*no time zone"):
+        sensor_on(name, group, deferrable=deferrable, cutoff="2026-11-20").execute(context_of())
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_broker_that_is_away_at_first_is_left_to_the_tasks_retries(
+    group: str, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """It may be a wrong address; with silent_fail or never_fail it is as for any sensor."""
+    point_to(monkeypatch, NOWHERE)
+    watched(monkeypatch)
+    with pytest.raises(BrokerUnreachableError):
+        sensor_on("orders", group, deferrable=deferrable).execute(context_of(60))
+    with pytest.raises(AirflowSkipException):
+        sensor_on("orders", group, deferrable=deferrable, never_fail=True).execute(context_of(60))
+    silent = sensor_on("orders", group, deferrable=deferrable, silent_fail=True, timeout=0.1)
+    with pytest.raises(TaskDeferred if deferrable else AirflowSensorTimeout):
+        silent.execute(context_of(60))
+
+
+def test_a_broker_that_goes_away_while_the_sensor_waits_is_waited_for(
+    topic: MakeTopic,
+    produce: Produce,
+    group: str,
+    bootstrap: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a look has succeeded the address is right."""
+    name = topic()
+    sensor = sensor_on(name, group)
+    assert not sensor.poke(context_of(60))
+    point_to(monkeypatch, NOWHERE)
+    looks = watched(monkeypatch)
+    assert not sensor.poke(context_of(60))
+    assert isinstance(looks[0], BrokerUnreachableError)
+    point_to(monkeypatch, bootstrap)
+    write(produce, name, 60)
+    assert sensor.poke(context_of(60))
+
+
+# --- the group ---------------------------------------------------------------------------------------
+
+
+def test_the_group_is_waited_for_until_all_before_the_cutoff_is_committed(
+    windows: OrderedWindows, orders: str, group: str
+) -> None:
+    """An unknown group, a window that ends too early, one that is planned only, and one that is committed."""
+    context, sensor = context_of(20), sensor_on(orders, group, until="caught_up")
+
+    def reason() -> str:
+        told = told_by(sensor, context)
+        [one] = told["partitions"]
+        assert told["caught_up"] == (one["state"] == "caught_up")
+        return str(one["reason"])
+
+    assert reason() == "unknown"
+    windows.commit(windows.plan(before(orders, 12, Earliest()), "first"))
+    assert reason() == "not_covered"
+    plan = windows.plan(before(orders, 20), "second")
+    assert reason() == "not_covered"
+    windows.commit(plan)
+    assert reason() == "committed"
+    told = sensor.execute(context)
+    assert (told["caught_up"], told["window"]) == (True, None)
+    assert small_json(told) < 2_000
+
+
+def test_an_open_window_of_earlier_records_holds_the_group_back(
+    windows: OrderedWindows, orders: str, group: str
+) -> None:
+    """A later window that stepped around it is committed: the earlier records are not."""
+    sensor = sensor_on(orders, group, until=Until.CAUGHT_UP)
+    early = windows.plan(before(orders, 12, Earliest()), "early")
+    windows.commit(windows.plan(before(orders, 20), "late"))
+    told = told_by(sensor, context_of(20))
+    assert told["partitions"][0]["reason"] == "open_window"
+    assert told["open_windows"] == ["early"]
+    windows.commit(early)
+    assert sensor.poke(context_of(20))
+
+
+def test_a_record_that_comes_late_is_waited_for_where_the_index_shows_it(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """It lies before every record at or after the cutoff: the next window takes it."""
+    name = topic()
+    write(produce, name, 5)
+    sensor = sensor_on(name, group, until="caught_up")
+    windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
+    assert sensor.poke(context_of(20))
+    write(produce, name, 7)
+    told = told_by(sensor, context_of(20))
+    [one] = told["partitions"]
+    assert (one["reason"], one["lag_offsets"]) == ("not_done", 1)
+    windows.commit(windows.plan(before(name, 30), "next"))
+    assert sensor.poke(context_of(20))
+
+
+def test_an_open_transaction_may_hold_earlier_records(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
+) -> None:
+    """Nobody knows before it ends; then the next window takes them."""
+    name = topic()
+    write(produce, name, 5)
+    sensor = sensor_on(name, group, until="caught_up")
+    windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(name, b"x", partition=0, timestamp=BASE_MS + 7_000)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert told_by(sensor, context_of(20))["partitions"][0]["reason"] == "open_transaction"
+    producer.commit_transaction(TIMEOUT_S)
+    assert told_by(sensor, context_of(20))["partitions"][0]["reason"] == "not_done"
+    windows.commit(windows.plan(before(name, 21), "next"))
+    assert sensor.poke(context_of(20))
+
+
+def test_a_partition_that_came_later_counts_when_it_has_records(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
+) -> None:
+    """Empty, it holds nothing back; with a record the group has to take note of it first."""
+    name = topic()
+    write(produce, name, 5)
+    sensor = sensor_on(name, group, until="caught_up")
+    windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(told_by(sensor, context_of(20))["partitions"]) < 2:
+        assert time.monotonic() < deadline
+    assert sensor.poke(context_of(20))
+    # The fixture's producer does not know the new partition yet.
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(name, b"x", partition=1, timestamp=BASE_MS + 5_000)
+    assert producer.flush(TIMEOUT_S) == 0
+    told = told_by(sensor, context_of(20))
+    assert [one["reason"] for one in told["partitions"]] == ["unknown", "committed"]
+    windows.commit(windows.plan(before(name, 21), "next"))
+    assert sensor.poke(context_of(20))
+
+
+def test_intervals_count_once_each_is_committed(
+    windows: OrderedWindows, orders: str, group: str
+) -> None:
+    """In any order; another interval does not count for this one."""
+    sensor = sensor_on(orders, group, until="caught_up")
+
+    def plan(since: float, until: float) -> Any:
+        window = Window([orders], at(until), since=at(since), start=Earliest())
+        return windows.plan(window, f"{since}-{until}")
+
+    windows.commit(plan(20, 40))
+    assert not sensor.poke(context_of(20, since=0))
+    early = plan(0, 20)
+    assert not sensor.poke(context_of(20, since=0))
+    windows.commit(early)
+    assert sensor.poke(context_of(20, since=0))
+    assert not sensor.poke(context_of(60, since=40))
+
+
+def test_an_empty_partition_is_caught_up_with_the_others(
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """A window has it with nothing in it."""
+    name = topic(partitions=2)
+    write(produce, name, 5)
+    windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
+    assert sensor_on(name, group, until="caught_up").poke(context_of(20))
+
+
+def test_what_belongs_to_partitions_is_refused_for_the_group() -> None:
+    """Before anything is asked."""
+    for wrong in ({"grace": "PT1M"}, {"window_task_id": "orders"}):
+        with pytest.raises(ConfigError, match="until='live'"):
+            sensor_on("orders", "group", until="caught_up", **wrong)
+
+
+# --- deferred ----------------------------------------------------------------------------------------
+
+
+def deferred(sensor: PartitionsLiveSensor, context: dict[str, Any]) -> TaskDeferred:
+    """What the sensor hands to the triggerer."""
+    with pytest.raises(TaskDeferred) as caught:
+        sensor.execute(context)
+    return caught.value
+
+
+def revived(trigger: Any) -> PartitionsLiveTrigger:
+    """The trigger as another process makes it: from JSON, by the name of its class."""
+    path, kwargs = trigger.serialize()
+    again = import_string(path)(**json.loads(json.dumps(kwargs)))
+    assert isinstance(again, PartitionsLiveTrigger)
+    assert again.serialize() == trigger.serialize()
+    return again
+
+
+def soon(question: Question, poke_interval: float = 1.0) -> PartitionsLiveTrigger:
+    """A trigger that looks at once."""
+    return PartitionsLiveTrigger(question.to_json(), poke_interval, first_look=0)
+
+
+async def fired(trigger: PartitionsLiveTrigger) -> dict[str, Any]:
+    """What the trigger tells, as JSON; it tells one thing, and ends."""
+    events: AsyncIterator[TriggerEvent] = trigger.run()
+    told = [event async for event in events]
+    assert len(told) == 1
+    payload: dict[str, Any] = json.loads(json.dumps(told[0].payload))
+    return payload
+
+
+def test_a_window_that_is_live_is_not_deferred(
+    topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """The first look is the worker's own: a backfill of old dates needs no triggerer."""
+    name = topic()
+    write(produce, name, 60)
+    told = sensor_on(name, group, deferrable=True).execute(context_of(60))
+    assert told["live"] is True
+
+
+def test_the_sensor_defers_with_its_timeout_and_no_secret(
+    topic: MakeTopic, group: str, monkeypatch: pytest.MonkeyPatch, bootstrap: str
+) -> None:
+    """The trigger is made of JSON, knows the connection by its name, and waits before it fires first."""
+    extra = {"bootstrap.servers": bootstrap, "sasl.password": "canary"}
+    value = json.dumps({"conn_type": "kafka", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", value)
+    name = topic()
+    sensor = sensor_on(
+        name, group, deferrable=True, timeout=123, poke_interval=7, grace=timedelta(days=36_500)
+    )
+    task = deferred(sensor, context_of(60))
+    assert task.timeout == timedelta(seconds=123)
+    assert task.method_name == "execute_complete"
+    path, kwargs = task.trigger.serialize()
+    assert "canary" not in json.dumps(kwargs)
+    assert (kwargs["poke_interval"], kwargs["first_look"]) == (7, FIRST_LOOK_S)
+    assert FIRST_LOOK_S >= 10
+    assert path == "kafka_ordered_ops.airflow.trigger.PartitionsLiveTrigger"
+    assert revived(task.trigger).question == task.trigger.question
+
+
+def test_a_question_survives_its_json() -> None:
+    """Every field; and what another version made of it is refused by name."""
+    window = Window(["b", "^a.*"], at(60), exclude=["abc"], allowed_lateness=timedelta(seconds=5))
+    full = Question(
+        "conn",
+        "group",
+        window,
+        window_id="w",
+        grace=timedelta(minutes=10),
+        settings_allowed=("debug",),
+        ledger_topic="ledger",
+        until=Until.CAUGHT_UP,
+    )
+    for question in (full, question_on("orders", "group")):
+        assert Question.from_json(json.loads(json.dumps(question.to_json()))) == question
+    with pytest.raises(JsonError):
+        Question.from_json({**full.to_json(), "added": 1})
+
+
+def test_the_trigger_fires_when_the_last_partition_is_live_and_not_before(
+    topic: MakeTopic, produce: Produce, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on from what it has seen, and its task resumes with the same facts as a look in the worker."""
+    name = topic(partitions=2)
+    write(produce, name, 61, 0)
+    sensor = sensor_on(name, group, deferrable=True)
+    trigger = revived(deferred(sensor, context_of(60)).trigger)
+    trigger.first_look = 0
+    looks = watched(monkeypatch)
+
+    async def scene() -> dict[str, Any]:
+        waiting = asyncio.create_task(fired(trigger))
+        await until(lambda: looks)
+        assert not waiting.done()
+        await asyncio.to_thread(write, produce, name, 60, 1)
+        return await asyncio.wait_for(waiting, TIMEOUT_S)
+
+    event = asyncio.run(scene())
+    assert event["status"] == "done"
+    told = sensor.execute_complete(context_of(60), event)
+    assert told["counts"] == {"live": 2, "idle": 0, "waiting": 0}
+    assert small_json(event) < XCOM_BYTES
+
+
+def test_the_trigger_lets_the_scheduler_note_the_deferral_first(
+    topic: MakeTopic, produce: Produce, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the window is live already: an event within seconds can fail the task."""
+    name = topic()
+    looks, sleep = watched(monkeypatch), asyncio.sleep
+    trigger = deferred(sensor_on(name, group, deferrable=True), context_of(60)).trigger
+    write(produce, name, 60)
+    before_look = len(looks)
+    slept: list[float] = []
+
+    async def pass_time(seconds: float) -> None:
+        slept.append(seconds if len(looks) == before_look else -1)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pass_time)
+    assert isinstance(trigger, PartitionsLiveTrigger)
+    asyncio.run(fired(trigger))
+    assert len(slept) == 1
+    assert FIRST_LOOK_S - 1 < slept[0] <= FIRST_LOOK_S
+
+
+def test_the_trigger_waits_for_the_group_too(
+    windows: OrderedWindows, orders: str, group: str
+) -> None:
+    """The same trigger, another question."""
+    plan = windows.plan(before(orders, 20, Earliest()), "w")
+    sensor = sensor_on(orders, group, deferrable=True, until="caught_up")
+    trigger = revived(deferred(sensor, context_of(20)).trigger)
+    trigger.first_look = 0
+    windows.commit(plan)
+    event = asyncio.run(asyncio.wait_for(fired(trigger), TIMEOUT_S))
+    assert sensor.execute_complete(context_of(20), event)["caught_up"] is True
+
+
+def test_the_trigger_tells_what_waiting_cannot_help(group: str) -> None:
+    """The task then fails for good, with the error's name; or is skipped where that was asked for."""
+    trigger = soon(question_on(f"missing-{group}", group))
+    event = asyncio.run(asyncio.wait_for(fired(trigger), TIMEOUT_S))
+    assert event["status"] == "error"
+    with pytest.raises(AirflowFailException, match="UnknownTopicError"):
+        sensor_on("orders", group).execute_complete(context_of(60), event)
+    skipping = sensor_on("orders", group, soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        resume(skipping, "execute_complete", event=event)
+
+
+def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group: str) -> None:
+    """Airflow resumes the task with a failure of its own kind."""
+    sensor = sensor_on("orders", group, deferrable=True)
+    with pytest.raises(AirflowSensorTimeout):
+        resume(sensor, "__fail__", error=TriggerFailureReason.TRIGGER_TIMEOUT)
+
+
+def test_the_trigger_never_holds_up_the_loop(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a look waits for a broker that is away, the loop that all triggers share goes on; it can be ended."""
+    point_to(monkeypatch, NOWHERE)
+    watched(monkeypatch)
+    trigger = soon(question_on("orders", group))
+
+    async def scene() -> int:
+        waiting = asyncio.create_task(fired(trigger))
+        turns = 0
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            turns += not waiting.done()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return turns
+
+    assert asyncio.run(asyncio.wait_for(scene(), TIMEOUT_S)) == 50
+
+
+def test_the_trigger_outlives_a_restart_of_the_broker(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on looking while nobody answers, and what happened since ends the waiting."""
+    looks = watched(monkeypatch)
+    with EmbeddedKafka() as kafka:
+        bootstrap = kafka.bootstrap
+        new = NewTopic("orders", 1, 1, config={"retention.ms": "-1"})
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([new])["orders"].result(TIMEOUT_S)
+        point_to(monkeypatch, bootstrap)
+        kafka.kill()
+
+        def restart_and_write() -> None:
+            kafka.restart()
+            producer = Producer({"bootstrap.servers": bootstrap})
+            producer.produce("orders", b"x", partition=0, timestamp=BASE_MS + 60_000)
+            assert producer.flush(TIMEOUT_S) == 0
+
+        async def scene() -> dict[str, Any]:
+            waiting = asyncio.create_task(fired(soon(question_on("orders", group))))
+            await until(lambda: looks)
+            await asyncio.to_thread(restart_and_write)
+            return await asyncio.wait_for(waiting, 3 * TIMEOUT_S)
+
+        assert asyncio.run(scene())["status"] == "done"
+    assert isinstance(looks[0], BrokerUnreachableError)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Look | Exception]:
+    """What each look comes to, as it comes; when nobody answers, each ends soon."""
+    looks: list[Look | Exception] = []
+    look = Question.look
+
+    def watch(self: Question, before: Look | None = None) -> Look:
+        try:
+            found = look(self, before)
+        except Exception as error:
+            looks.append(error)
+            raise
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(Question, "look", watch)
+    monkeypatch.setattr("kafka_ordered_ops.airflow.looking.LOOK_TIMEOUT_S", 2.0)
+    return looks
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Waits until something has happened."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not happened():
+            await asyncio.sleep(0.02)
