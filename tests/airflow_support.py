@@ -62,11 +62,13 @@ class Airflow:
     Args:
         url: where its API server is.
         log: what its processes have written.
+        process: the one that has started the others.
     """
 
-    def __init__(self, url: str, log: Path) -> None:
+    def __init__(self, url: str, log: Path, process: subprocess.Popen[bytes]) -> None:
         self.url = url
         self._log = log
+        self._process = process
         self._token = ""
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -251,15 +253,15 @@ class Airflow:
         """Asks again and again until there is an answer."""
         deadline = time.monotonic() + timeout_s
         while not (found := find()):
+            self._check_alive()
             assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what()}"
             time.sleep(_LOOK_S)
         return found
 
-    def await_healthy(self, process: subprocess.Popen[bytes]) -> None:
+    def await_healthy(self) -> None:
         """Waits until all four parts of it say that they are well, and the API answers."""
 
         def healthy() -> bool:
-            assert process.poll() is None, f"Airflow has ended:\n{self.log_tail()}"
             with contextlib.suppress(OSError):  # An HTTP error is one, too.
                 health = self._send("GET", "/api/v2/monitor/health")
                 return all(part["status"] == "healthy" for part in health.values())
@@ -287,6 +289,17 @@ class Airflow:
                 text = self.log(dag_id, run_id, task.task_id, task.try_number, task.map_index)
                 lines += text.splitlines()[-_LOG_LINES:]
         return "\n".join(lines)
+
+    def _check_alive(self) -> None:
+        """Fails when one of its parts has ended: the others would go on, and nothing would come of it."""
+        assert self._process.poll() is None, f"Airflow has ended:\n{self.log_tail()}"
+        if dead := self._dead():
+            time.sleep(_LOOK_S)
+            # Whoever is still not buried is one of its four parts; it waits for none of them.
+            assert not dead & self._dead(), f"a part of Airflow has ended:\n{self.log_tail()}"
+
+    def _dead(self) -> set[int]:
+        return {one.pid for one in _processes() if one.parent == self._process.pid and one.is_dead}
 
     def _found(self, path: str) -> bool:
         try:
@@ -326,6 +339,8 @@ def standalone(home: Path, dags: Path, environment: Mapping[str, str]) -> Iterat
     settings = {
         "CORE__DAGS_FOLDER": str(dags),
         "CORE__LOAD_EXAMPLES": "False",
+        # A dozen processes write to one file; by default they give up after five seconds.
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
         "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
         "CORE__PARALLELISM": "6",
         "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
@@ -362,9 +377,9 @@ def standalone(home: Path, dags: Path, environment: Mapping[str, str]) -> Iterat
             cwd=home,
             start_new_session=True,
         )
-    airflow = Airflow(url, log)
+    airflow = Airflow(url, log, process)
     try:
-        airflow.await_healthy(process)
+        airflow.await_healthy()
         yield airflow
     finally:
         _end(process)
@@ -377,17 +392,19 @@ class Process:
     pid: int
     parent: int
     session: int
+    #: It has ended, and nobody has asked how.
+    is_dead: bool
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """A process; None when it is gone, or dead and not yet buried."""
+        """A process; None when it is gone."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return None
         # After the name, which may hold anything, in parentheses.
         state, parent, _, session = text.rpartition(")")[2].split()[:4]
-        return None if state == "Z" else cls(pid, int(parent), int(session))
+        return cls(pid, int(parent), int(session), state == "Z")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -408,10 +425,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _session(session: int) -> list[int]:
-    """The processes of a session."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    found = [Process.of(pid) for pid in pids]
-    return [one.pid for one in found if one is not None and one.session == session]
+    """The processes of a session that are not dead."""
+    return [one.pid for one in _processes() if one.session == session and not one.is_dead]
+
+
+def _processes() -> list[Process]:
+    found = [Process.of(int(path.name)) for path in Path("/proc").glob("[0-9]*")]
+    return [one for one in found if one is not None]
 
 
 def free_ports(count: int) -> Sequence[int]:

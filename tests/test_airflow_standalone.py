@@ -70,13 +70,14 @@ class House:
         with self.windows(self.name(dag_id)) as windows:
             return [record.status for record in windows.list()]
 
-    def committed(self, dag_id: str) -> dict[int, tuple[int, str | None] | None]:
+    def committed(self, dag_id: str) -> dict[int, tuple[int, str] | None]:
         """A scenario's committed offsets, with their offset maps, by partition."""
         with self.windows(self.name(dag_id)) as windows:
             every = [TopicPartition(self.name(dag_id), n) for n in range(PARTITIONS)]
             found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
             return {
-                tp.partition: one and (one.offset, str(one.metadata)) for tp, one in found.items()
+                tp.partition: None if one is None else (one.offset, str(one.metadata))
+                for tp, one in found.items()
             }
 
     def signal(self, dag_id: str, name: str) -> Path:

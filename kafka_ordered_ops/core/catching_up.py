@@ -195,10 +195,15 @@ def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
 
 
 def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange) -> OffsetSet:
-    """Offsets whose records are before the cutoff, by the index or by what the group has read, and not done."""
+    """Offsets whose records are before the cutoff, by the index or by what the group has read, and not done.
+
+    Where the index proves nothing, those that the group has not read may be.
+    """
+    time_map, every = view.time_map(facts.tp), OffsetSet.of((facts.log_start, facts.end_offset))
+    early = time_map.meeting(times)
+    if not facts.found_is_proven:
+        return every - known.done - (time_map.covered - early)
     head = head_end(
         times.before_ms, log_start=facts.log_start, end=facts.end_offset, found=facts.found
     )
-    below = OffsetSet.of((facts.log_start, head))
-    tail = OffsetSet.of((head, facts.end_offset)) & view.time_map(facts.tp).meeting(times)
-    return (below | tail) - known.done
+    return (OffsetSet.of((facts.log_start, head)) | (every & early)) - known.done

@@ -59,6 +59,8 @@ class LogFacts:
     found: int | None
     #: The greatest timestamp in the log, by the index and with markers; None where it was not asked.
     greatest_ms: int | None = None
+    #: False where the index was silent and that proves nothing: `found` is then the log start.
+    found_is_proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.kafka.time_index import first_at_or_after
+from kafka_ordered_ops.kafka.time_index import IndexAnswer, first_at_or_after
 
 _log = logging.getLogger("kafka_ordered_ops.kafka")
 
@@ -101,7 +101,7 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
     # holds back anything that was written by that time.
     high_watermarks = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
     ends = lookup.end_offsets(partitions, question.isolation)
-    quiet = [tp for tp in partitions if found[tp] is None and starts[tp] < ends[tp]]
+    quiet = [tp for tp in partitions if found[tp].offset is None and starts[tp] < ends[tp]]
     greatest = lookup.greatest_timestamps(quiet) if quiet else {}
     return [
         LogFacts(
@@ -110,8 +110,9 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
             log_start=starts[tp],
             end_offset=max(ends[tp], starts[tp]),
             high_watermark=max(high_watermarks[tp], ends[tp]),
-            found=found[tp],
+            found=found[tp].offset,
             greatest_ms=greatest.get(tp),
+            found_is_proven=found[tp].is_proven,
         )
         for tp in partitions
     ]
@@ -122,13 +123,12 @@ def _found(
     question: LivenessQuestion,
     partitions: Sequence[TopicPartition],
     starts: Mapping[TopicPartition, int],
-) -> Mapping[TopicPartition, int | None]:
+) -> Mapping[TopicPartition, IndexAnswer]:
     time_ms = lookup_time_ms(question.rule.live_from_ms)
     if time_ms is None:
-        return dict(starts)
-    answers = first_at_or_after(lookup, {tp: starts[tp] for tp in partitions}, [time_ms])
+        return {tp: IndexAnswer(start, is_proven=False) for tp, start in starts.items()}
     # Where the index proves nothing, everything from the log start on may hold such a record.
-    return {tp: answer.offset for tp, answer in answers[time_ms].items()}
+    return first_at_or_after(lookup, {tp: starts[tp] for tp in partitions}, [time_ms])[time_ms]
 
 
 def _read(

@@ -31,7 +31,7 @@ START, END = datetime(2025, 3, 1, tzinfo=UTC), datetime(2025, 3, 2, tzinfo=UTC)
 HOURLY = CronDataIntervalTimetable("@hourly", timezone="UTC")
 
 #: A held task goes on when nobody lets it go: it would outlive the test.
-HELD_S = 200.0
+HELD_S = 100.0
 
 
 def dag(dag_id: str, schedule: Any = None, end: datetime | None = END, retries: int = 0) -> DAG:
