@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg
-from airflow.sdk.exceptions import AirflowFailException
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.jobs import RESULT_BYTES_MAX, Reported, SparkWindow
+from kafka_ordered_ops.airflow.sdk import AirflowFailException
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus

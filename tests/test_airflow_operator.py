@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.facts import RANGES_MAX
+from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     JobFailedError,

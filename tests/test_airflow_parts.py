@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from kafka_ordered_ops.airflow.sdk import AirflowFailException
 from kafka_ordered_ops.core.errors import PartsMissingError
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_context import committed, rows_in, small_json

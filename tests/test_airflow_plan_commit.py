@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from kafka_ordered_ops.airflow import (
     AbandonWindowOperator,
@@ -19,6 +18,7 @@ from kafka_ordered_ops.airflow import (
     PlanWindowOperator,
     WindowPartOperator,
 )
+from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import (
     ConfigError,

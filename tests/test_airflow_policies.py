@@ -9,8 +9,8 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import CutoffInFutureError, OpenClaimError, PlanTooLargeError
 from kafka_ordered_ops.core.types import WindowStatus
