@@ -43,6 +43,7 @@ from kafka_ordered_ops.core.times import (
     duration_text,
     parse_duration_ms,
     parse_time_ms,
+    time_ms,
     time_text,
 )
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition, WindowStatus
@@ -289,6 +290,21 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
 def test_times_survive_their_text(timestamp_ms: int) -> None:
     """Also before 1970 and beyond the calendar."""
     assert parse_time_ms(time_text(timestamp_ms), what="time") == timestamp_ms
+
+
+class OtherDatetime(datetime):
+    """A kind of datetime whose differences are no timedelta, as pendulum's."""
+
+    def __sub__(self, other: object) -> Any:
+        """Something else."""
+        return "an interval"
+
+
+def test_any_kind_of_datetime_is_a_moment() -> None:
+    """What a subclass makes of a difference is its own business."""
+    moment = OtherDatetime(2026, 11, 20, 12, tzinfo=UTC)
+    assert time_text(time_ms(moment, what="time")) == "2026-11-20T12:00:00Z"
+    assert Window(["orders"], cutoff=moment).cutoff_ms == time_ms(moment, what="cutoff")
 
 
 @given(st.integers(0, 10**13))

@@ -29,7 +29,8 @@ def time_ms(moment: datetime, *, what: str) -> int:
             f"{what} {moment.isoformat()} has no time zone, so it names no moment: "
             "add one, such as +00:00 or tzinfo=timezone.utc"
         )
-    return (moment - _EPOCH) // _MS
+    # Not `moment - _EPOCH`: what that gives is a kind of datetime's own business, and pendulum's is no timedelta.
+    return datetime.__sub__(moment, _EPOCH) // _MS
 
 
 def parse_time_ms(text: str, *, what: str) -> int:
