@@ -12,6 +12,7 @@ pyspark-client, which must not be installed beside pyspark.
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -54,7 +55,13 @@ with DAG(
         task_id="job",
         # As variables, the words need no quoting, whatever is in them.
         bash_command='spark-submit --master "$MASTER" "$JOB" "$BOOTSTRAP" "$GROUP" "$WINDOW_ID" "$ATTEMPT" "$OUTPUT"',
-        env={"MASTER": os.environ.get("SPARK_MASTER", "local[2]"), "JOB": JOB, **ARGUMENTS},
+        env={
+            "MASTER": os.environ.get("SPARK_MASTER", "local[2]"),
+            # The Python that has PySpark, whichever comes first on the worker's path.
+            "PYSPARK_PYTHON": sys.executable,
+            "JOB": JOB,
+            **ARGUMENTS,
+        },
         append_env=True,
     )
     commit = CommitWindowOperator(task_id="commit", window=plan.output, output=OUTPUT)
