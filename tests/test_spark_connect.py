@@ -21,7 +21,12 @@ def test_windows_over_spark_connect(
     bootstrap: str, group: str, orders: str, tmp_path: Path
 ) -> None:
     """One and several, ordered, with their counts; and a task's error by its name."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # The server starts its Python workers by this name, and by the first python3 on the path without it.
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     if not shutil.which("java"):
         from kafka_ordered_ops.embedded import java_home_for_spark
 
