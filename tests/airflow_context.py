@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,21 +134,21 @@ class Sink:
         return {"rows": len(self.taken[-1])}
 
 
+def operator_for(topic: str, group: str, folder: Path, **more: Any) -> OrderedWindowOperator:
+    """An operator: in catch-up, from the earliest record, a copy below `folder`; as one task of one DAG."""
+    given: dict[str, Any] = {
+        "task_id": "task",
+        "topics": topic,
+        "group_id": group,
+        "mode": "catch_up",
+        "start": "earliest",
+    }
+    if "batch_callable" not in more:
+        given["output"] = str(folder / "out")
+    return OrderedWindowOperator(**{**given, **more})
+
+
 @pytest.fixture
 def make(orders: str, group: str, tmp_path: Path) -> Make:
-    """An operator for `orders`: in catch-up, from the earliest record, a copy; as one task of one DAG."""
-
-    def make(**more: Any) -> OrderedWindowOperator:
-        given: dict[str, Any] = {
-            "task_id": "task",
-            "topics": orders,
-            "group_id": group,
-            "mode": "catch_up",
-            "start": "earliest",
-            "output": str(tmp_path / "out"),
-        }
-        if "batch_callable" in more:
-            del given["output"]
-        return OrderedWindowOperator(**{**given, **more})
-
-    return make
+    """Operators for `orders`."""
+    return partial(operator_for, orders, group, tmp_path)

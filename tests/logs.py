@@ -59,17 +59,17 @@ class LogWriter:
                 producer.abort_transaction(_TIMEOUT_S)
             if kind != "abort":
                 left -= size
-        self._await_markers(partitions)
+        await_markers(self._lookup, [core.TopicPartition(*one) for one in partitions])
 
-    def _await_markers(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Until no transaction is open: its markers are written after its end was acknowledged."""
-        every = [core.TopicPartition(*one) for one in partitions]
-        deadline = time.monotonic() + _TIMEOUT_S
-        while self._lookup.end_offsets(every, Isolation.READ_COMMITTED) != self._lookup.end_offsets(
-            every, Isolation.READ_UNCOMMITTED
-        ):
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.02)
+
+def await_markers(lookup: Lookup, partitions: Sequence[core.TopicPartition]) -> None:
+    """Until no transaction is open: its markers are written after its end was acknowledged."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while (found := lookup.end_offsets(partitions, Isolation.READ_COMMITTED)) != lookup.end_offsets(
+        partitions, Isolation.READ_UNCOMMITTED
+    ):
+        assert time.monotonic() < deadline, f"transactions hold the ends at {found}"
+        time.sleep(0.02)
 
 
 def await_stored(windows: OrderedWindows) -> None:
@@ -78,16 +78,14 @@ def await_stored(windows: OrderedWindows) -> None:
     A single broker that dies before that counts the transaction as complete when it comes back, and never
     writes them.
     """
-    everything = [LEDGER_TOPIC, "__consumer_offsets"]
-    deadline = time.monotonic() + _TIMEOUT_S
     with Lookup(windows.settings) as lookup:
-        facts = lookup.topics(everything)
-        every = [core.TopicPartition(name, n) for name in facts for n in facts[name].partitions]
-        while lookup.end_offsets(every, Isolation.READ_COMMITTED) != lookup.end_offsets(
-            every, Isolation.READ_UNCOMMITTED
-        ):
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.02)
+        await_markers(lookup, partitions_of(lookup, [LEDGER_TOPIC, "__consumer_offsets"]))
+
+
+def partitions_of(lookup: Lookup, topics: Sequence[str]) -> list[core.TopicPartition]:
+    """All partitions of some topics."""
+    facts = lookup.topics(topics)
+    return [core.TopicPartition(name, n) for name in facts for n in facts[name].partitions]
 
 
 def write_afresh(bootstrap: str, topic: str, partition: int, times_ms: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,15 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.airflow_context import committed, context_of, offsets_in, outputs_of, small_json
+from tests.airflow_context import (
+    Make,
+    committed,
+    context_of,
+    offsets_in,
+    operator_for,
+    outputs_of,
+    small_json,
+)
 from tests.airflow_context import kafka_connection as kafka_connection
 from tests.submit_support import COPY, LINGER, application, end_all, fake, ready, runs, small
 from tests.windows_support import BASE_MS
@@ -32,26 +41,13 @@ pytestmark = pytest.mark.timeout(600)
 #: A small Spark in this process.
 SMALL = {"spark.master": "local[1]", "spark.driver.memory": "512m"}
 
-Make = Callable[..., OrderedWindowOperator]
-
 
 @pytest.fixture
 def make(orders: str, group: str, tmp_path: Path) -> Make:
     """An operator for one window over `orders`, with its outputs below `out`."""
-
-    def make(**more: Any) -> OrderedWindowOperator:
-        given: dict[str, Any] = {
-            "task_id": "task",
-            "topics": orders,
-            "group_id": group,
-            "mode": "catch_up",
-            "start": "earliest",
-            "window_id": "w",
-            "output": str(tmp_path / "out"),
-        }
-        return OrderedWindowOperator(**{**given, **more})
-
-    return make
+    return partial(
+        operator_for, orders, group, tmp_path, window_id="w", output=str(tmp_path / "out")
+    )
 
 
 def check_nothing_was_committed(windows: OrderedWindows, topic: str) -> None:

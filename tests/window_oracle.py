@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -18,7 +17,7 @@ from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.logs import Records, visible_records
+from tests.logs import Records, await_markers, partitions_of, visible_records
 from tests.windows_support import BASE_MS, TIMEOUT_S
 
 
@@ -88,25 +87,16 @@ class WindowOracle:
 
     def await_markers(self) -> None:
         """Until no transaction is open: its markers are written after its end was acknowledged."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while (found := self._ends(Isolation.READ_COMMITTED)) != self._ends(
-            Isolation.READ_UNCOMMITTED
-        ):
-            assert time.monotonic() < deadline, f"transactions hold the ends at {found}"
-            time.sleep(0.02)
+        with Lookup(self.windows.settings) as lookup:
+            await_markers(lookup, partitions_of(lookup, self.topics))
 
     def check_complete(self) -> None:
         """Everything a plain consumer sees has been delivered, and progress is at the end offsets."""
-        ends = self._ends(Isolation.READ_COMMITTED)
-        every = list(ends)
+        with Lookup(self.windows.settings) as lookup:
+            every = partitions_of(lookup, self.topics)
+            ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
         assert self.delivered == visible_records(self.bootstrap, ends)
         assert self.committed(every) == ends
-
-    def _ends(self, isolation: Isolation) -> dict[TopicPartition, int]:
-        with Lookup(self.windows.settings) as lookup:
-            facts = lookup.topics(self.topics)
-            every = [TopicPartition(name, n) for name in facts for n in facts[name].partitions]
-            return lookup.end_offsets(every, isolation)
 
 
 def read_times(settings: ClientSettings, plan: WindowPlan) -> Records:

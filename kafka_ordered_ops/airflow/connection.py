@@ -14,7 +14,7 @@ from kafka_ordered_ops.airflow.sdk import BaseHook, mask
 from kafka_ordered_ops.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.windows import ClientSettings
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,31 @@ def settings_of(conn_id: str, *, settings_allowed: Collection[str] = ()) -> Clie
         ConfigError: it has no brokers, gets its tokens from a function, or has settings that are refused.
     """
     return settings_from(conn_id, extra_of(conn_id), settings_allowed=settings_allowed)
+
+
+def ledger_option(ledger_topic: str | None) -> dict[str, Any]:
+    """The service's argument for a ledger's topic; nothing for its own default."""
+    return {} if not ledger_topic else {"ledger_topic": ledger_topic}
+
+
+def open_windows(
+    conn_id: str,
+    group: str,
+    *,
+    settings_allowed: Collection[str] = (),
+    ledger_topic: str | None = None,
+    **options: Any,
+) -> OrderedWindows:
+    """The service for a group by a connection; use it as a context manager.
+
+    Raises:
+        AirflowNotFoundException: there is no such connection.
+        ConfigError: see `settings_of`.
+    """
+    from kafka_ordered_ops.windows import OrderedWindows
+
+    settings = settings_of(conn_id, settings_allowed=settings_allowed)
+    return OrderedWindows(settings, group, **ledger_option(ledger_topic), **options)
 
 
 def extra_of(conn_id: str) -> Mapping[str, Any]:

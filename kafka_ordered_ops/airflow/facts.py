@@ -83,16 +83,10 @@ def result_facts(result: Any) -> dict[str, Any]:
 
 def output_path(result: Any) -> str | None:
     """Where the window's files are."""
-    from kafka_ordered_ops.spark import StagedOutput
+    from kafka_ordered_ops.spark.output import output_of
 
-    if not isinstance(result, Mapping) or "root" not in result:
-        return None
-    return StagedOutput(
-        str(result["root"]),
-        str(result["window_id"]),
-        str(result["claim_id"]),
-        int(result["attempt"]),
-    ).final_path
+    output = output_of(result)
+    return None if output is None else output.final_path
 
 
 def lines_of(plan: WindowPlan) -> list[str]:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from kafka_ordered_ops.airflow.times import CutoffSource, WindowTimes
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_time_ms, time_ms, time_text
+from kafka_ordered_ops.core.times import parse_time_ms, time_at, time_ms, time_text
 
 _log = logging.getLogger(__name__)
 
 _KEY: Final = "kafka_ordered_ops.times"
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def frozen_times(
@@ -67,5 +65,4 @@ def _to_json(times: WindowTimes) -> dict[str, Any]:
 
 
 def _moment(text: Any) -> datetime:
-    what = "the first try's time"
-    return _EPOCH + timedelta(milliseconds=parse_time_ms(str(text), what=what))
+    return time_at(parse_time_ms(str(text), what="the first try's time"))

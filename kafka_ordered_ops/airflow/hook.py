@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, extra_of, settings_from
+from kafka_ordered_ops.airflow.connection import (
+    DEFAULT_CONN_ID,
+    extra_of,
+    ledger_option,
+    settings_from,
+)
 from kafka_ordered_ops.airflow.sdk import AirflowNotFoundException, BaseHook
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 
@@ -72,7 +77,7 @@ class KafkaWindowsHook(BaseHook):
             raise ConfigError(
                 f"no consumer group: give group_id=, or set group.id in connection {self.kafka_conn_id}"
             )
-        return OrderedWindows(settings, group, **self._options())
+        return OrderedWindows(settings, group, **ledger_option(self.ledger_topic))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the cluster answers, and lets this principal plan and commit windows; and why not.
@@ -83,7 +88,9 @@ class KafkaWindowsHook(BaseHook):
 
         try:
             settings, group = self._settings()
-            missing = missing_rights(settings, group, timeout_s=self.timeout_s, **self._options())
+            missing = missing_rights(
+                settings, group, timeout_s=self.timeout_s, **ledger_option(self.ledger_topic)
+            )
         except (KafkaOrderedOpsError, AirflowNotFoundException) as error:
             return False, f"{type(error).__name__}: {error}"
         if missing:
@@ -100,6 +107,3 @@ class KafkaWindowsHook(BaseHook):
         settings = settings_from(self.kafka_conn_id, extra, settings_allowed=self.settings_allowed)
         group = self.group_id or extra.get("group.id")
         return settings, None if not group else str(group)
-
-    def _options(self) -> dict[str, Any]:
-        return {} if self.ledger_topic is None else {"ledger_topic": self.ledger_topic}

@@ -86,10 +86,8 @@ class Reported:
         if returned is None:
             return cls(result)
         try:
-            text = strict_json.dumps(returned).encode()
-            # As it will be read back: a number beyond 64 bits could be written, and never read again.
-            kept = strict_json.loads(text, limit_bytes=RESULT_BYTES_MAX)
-        except (TypeError, ValueError, RecursionError) as error:
+            kept = strict_json.as_read_back(returned, limit_bytes=RESULT_BYTES_MAX)
+        except strict_json.JsonError as error:
             _log.warning(
                 "What the job returned (%s) is not kept with the window: %s. Return a little JSON, as counts.",
                 type(returned).__name__,

@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.airflow.connection import settings_of
+from kafka_ordered_ops.airflow.connection import ledger_option, open_windows, settings_of
 from kafka_ordered_ops.airflow.facts import table_of
 from kafka_ordered_ops.core.errors import UnknownWindowError
 from kafka_ordered_ops.core.strict_json import Fields
@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.window import Window
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness import Liveness
-    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+    from kafka_ordered_ops.windows import OrderedWindows
 
 _log = logging.getLogger(__name__)
 
@@ -100,31 +100,30 @@ class Question:
             AirflowNotFoundException: there is no such connection.
             KafkaOrderedOpsError: as `OrderedWindows.live` does.
         """
-        settings = settings_of(self.conn_id, settings_allowed=self.settings_allowed)
-        options: dict[str, Any] = {}
-        if self.ledger_topic is not None:
-            options["ledger_topic"] = self.ledger_topic
         if self.until is Until.CAUGHT_UP:
-            return self._progress(settings, options)
-        return self._liveness(settings, options, None if before is None else before.liveness)
+            return self._progress()
+        return self._liveness(None if before is None else before.liveness)
 
-    def _progress(self, settings: ClientSettings, options: dict[str, Any]) -> Look:
+    def _progress(self) -> Look:
         from kafka_ordered_ops.windows.progress import catch_up
 
-        found = catch_up(settings, self.group, self.window, timeout_s=LOOK_TIMEOUT_S, **options)
+        found = catch_up(
+            settings_of(self.conn_id, settings_allowed=self.settings_allowed),
+            self.group,
+            self.window,
+            timeout_s=LOOK_TIMEOUT_S,
+            **ledger_option(self.ledger_topic),
+        )
         return Look(found.is_caught_up, f"{found}", found.to_json())
 
-    def _liveness(
-        self, settings: ClientSettings, options: dict[str, Any], before: Liveness | None
-    ) -> Look:
-        from kafka_ordered_ops.windows import OrderedWindows
-
-        with OrderedWindows(
-            settings,
+    def _liveness(self, before: Liveness | None) -> Look:
+        with open_windows(
+            self.conn_id,
             self.group,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
             timeout_s=LOOK_TIMEOUT_S,
             lookup_timeout_s=LOOK_TIMEOUT_S,
-            **options,
         ) as windows:
             # Of a window that is done, retention may have taken the records, and more.
             if (done := self._done_window(windows)) is not None:

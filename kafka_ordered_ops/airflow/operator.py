@@ -11,7 +11,7 @@ from kafka_ordered_ops.airflow.jobs import Reported
 from kafka_ordered_ops.airflow.lineage import lineage_of
 from kafka_ordered_ops.airflow.links import WindowLink
 from kafka_ordered_ops.airflow.outlets import tell_outlets
-from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
+from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask, no_records
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context, errors_for_airflow
 from kafka_ordered_ops.core.types import WindowStatus
 
@@ -31,8 +31,6 @@ class OrderedWindowOperator(JobTask, PlanTask):
     Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
 
     Args:
-        on_empty: what to do when the window has no records; with ``skip`` no job runs for it, if that is
-            known beforehand.
         window_url: a page about the window, for the task's link; see `links.WindowLink`.
 
     Raises:
@@ -50,12 +48,10 @@ class OrderedWindowOperator(JobTask, PlanTask):
     def __init__(
         self,
         *,
-        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
         window_url: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.on_empty = OnEmpty(on_empty)
         self.window_url = window_url
         #: What the link is made of, once the window is planned.
         self.link_facts: dict[str, Any] | None = None
@@ -83,7 +79,8 @@ class OrderedWindowOperator(JobTask, PlanTask):
                 plan = self.plan(windows, context, times)
                 self.link_facts = self._known = plan_facts(plan)
                 self._brokers = windows.settings.bootstrap_servers
-                self._skip_if_empty(windows, plan)
+                if not plan.offsets and self.on_empty is OnEmpty.SKIP:
+                    self.skip_empty(windows, plan)
                 facts = self._delivered(windows, plan, times)
         self._known = facts
         tell_outlets(context, self.outlets, facts)
@@ -107,18 +104,12 @@ class OrderedWindowOperator(JobTask, PlanTask):
             self.on_empty is OnEmpty.SKIP
             and result_facts(delivery.record.result).get("records") == 0
         ):
-            raise AirflowSkipException(_empty(plan))
+            # Offsets it had: of markers, or of what a compaction has taken.
+            raise AirflowSkipException(no_records(plan))
         return facts
 
     def _scanned(self, done: int, total: int) -> None:
         self._stop.check(self.window_id or self.task_id)
-
-    def _skip_if_empty(self, windows: OrderedWindows, plan: WindowPlan) -> None:
-        if plan.offsets or self.on_empty is not OnEmpty.SKIP:
-            return
-        if not plan.status.is_done:
-            windows.commit(plan)
-        raise AirflowSkipException(_empty(plan))
 
     def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
         """Finds what an earlier try has written. Of a window that is published, nothing: it is to be replayed."""
@@ -131,7 +122,3 @@ class OrderedWindowOperator(JobTask, PlanTask):
             return Reported.found(result) or StagedOutput.found(result)
 
         return reopen
-
-
-def _empty(plan: WindowPlan) -> str:
-    return f"window {plan.window_id} of group {plan.group} has no records"

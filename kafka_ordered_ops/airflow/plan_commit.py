@@ -19,19 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, settings_of
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.facts import delivery_facts, part_facts, plan_facts
 from kafka_ordered_ops.airflow.job_task import JobTask
 from kafka_ordered_ops.airflow.jobs import Reported
 from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
-from kafka_ordered_ops.airflow.sdk import (
-    AirflowSkipException,
-    BaseOperator,
-    Context,
-    errors_for_airflow,
-)
-from kafka_ordered_ops.core.checks import superseded
+from kafka_ordered_ops.airflow.sdk import BaseOperator, Context, errors_for_airflow
+from kafka_ordered_ops.core.checks import check_owned
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.parts import PARTS_MAX, shares
 from kafka_ordered_ops.core.types import PlanContent
@@ -60,7 +55,6 @@ class PlanWindowOperator(PlanTask):
     Takes the arguments of `WindowTask` and `PlanTask`, and:
 
     Args:
-        on_empty: ``skip`` skips this task, and with it those that wait for it, when there is nothing to read.
         parts: split the window into so many parts, for tasks that run side by side: see
             `WindowPartOperator`. None: it is not split.
 
@@ -77,12 +71,10 @@ class PlanWindowOperator(PlanTask):
     def __init__(
         self,
         *,
-        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
         parts: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.on_empty = OnEmpty(on_empty)
         self.parts = parts
         if parts is not None and not 1 <= parts <= PARTS_MAX:
             raise ConfigError(f"parts={parts}: a window is split into 1 to {PARTS_MAX:,} parts")
@@ -95,19 +87,10 @@ class PlanWindowOperator(PlanTask):
                 plan = self.plan(windows, context, times)
                 if plan.status.is_done:
                     windows.check_readable(plan)
-                self._skip_if_nothing(windows, plan)
+                is_empty = not plan.offsets and self.on_empty is OnEmpty.SKIP
+                if is_empty or plan.content is PlanContent.COVERED:
+                    self.skip_empty(windows, plan)
                 return self._handed_on(windows, plan, times)
-
-    def _skip_if_nothing(self, windows: OrderedWindows, plan: WindowPlan) -> None:
-        covered = plan.content is PlanContent.COVERED
-        if not covered and (plan.offsets or self.on_empty is not OnEmpty.SKIP):
-            return
-        if plan.status.is_open:
-            windows.commit(plan)
-        raise AirflowSkipException(
-            f"window {plan.window_id} of group {plan.group} has no records"
-            f"{' of its own: other windows have taken them' if covered else ''}"
-        )
 
     def _handed_on(
         self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
@@ -139,16 +122,14 @@ class WindowFollower(BaseOperator):
 
     def open_windows(self, context: Context) -> OrderedWindows:
         """The service for the window's group; raises `ConfigError` when `window` is none."""
-        from kafka_ordered_ops.windows import OrderedWindows
-
         told = self.told()
-        settings = settings_of(
-            told.get("conn_id") or DEFAULT_CONN_ID, settings_allowed=self.settings_allowed
+        return open_windows(
+            told.get("conn_id") or DEFAULT_CONN_ID,
+            str(told["group"]),
+            settings_allowed=self.settings_allowed,
+            ledger_topic=told.get("ledger_topic"),
+            run_id=context.get("run_id"),
         )
-        options: dict[str, Any] = {"run_id": context.get("run_id")}
-        if told.get("ledger_topic"):
-            options["ledger_topic"] = told["ledger_topic"]
-        return OrderedWindows(settings, str(told["group"]), **options)
 
     def told(self) -> Mapping[str, Any]:
         """What the planning task returned; of a list of parts, the first. Raises `ConfigError`."""
@@ -208,12 +189,7 @@ class CommitWindowOperator(WindowFollower):
             record = windows.show(str(told["window_id"]))
             plan = _as_told(record.plan, told)
             # First: of another try's window nothing is staged here, and that is not what is wrong.
-            if (
-                plan.part is None
-                and not record.status.is_done
-                and record.plan.attempt != plan.attempt
-            ):
-                raise superseded(record, plan)
+            check_owned(record, plan)
             done = windows.commit(plan, self._staged(plan, record, told.get("parts")))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
             facts = delivery_facts(windows.show(plan.window_id), ran=True)
@@ -247,7 +223,7 @@ class CommitWindowOperator(WindowFollower):
 
     def _joined(self, plan: WindowPlan, record: WindowRecord, count: int) -> Staged | None:
         """What the parts have written, as one output; None where they have sinks of their own."""
-        from kafka_ordered_ops.spark import StagedOutput
+        from kafka_ordered_ops.spark.output import StagedOutput, output_of
 
         if record.parts is not None and record.parts.missing:
             return None  # The commit says which.
@@ -259,7 +235,7 @@ class CommitWindowOperator(WindowFollower):
         found = _found(record)
         if found is not None:
             return found
-        if _has_files(record.result):
+        if output_of(record.result) is not None:
             raise SinkError(
                 f"window {plan.window_id}: what its parts have written is not there any more, or cannot be "
                 "seen from here. Abandon the window and plan it again to run them again",
@@ -336,7 +312,8 @@ class AbandonWindowOperator(WindowFollower):
     def execute(self, context: Context) -> None:
         """Abandons the window if it is open, and still this run's."""
         with errors_for_airflow(), self.open_windows(context) as windows:
-            plan, told = windows.show(str(self.told()["window_id"])).plan, self.told()
+            told = self.told()
+            plan = windows.show(str(told["window_id"])).plan
             if not plan.status.is_open:
                 self.log.info(
                     "Window %s is %s: nothing to abandon.", plan.window_id, plan.status.value
@@ -382,14 +359,6 @@ def _own_sinks(result: Any) -> Reported | None:
     return Reported(
         {"facts": sum_of_facts(facts), "returned": [one.get("returned") for one in known]}
     )
-
-
-def _has_files(result: Any) -> bool:
-    """Whether what the ledger keeps is an output of this package, or made of such."""
-    if not isinstance(result, Mapping):
-        return False
-    parts = result.get("parts")
-    return any("root" in one for one in (parts if isinstance(parts, list) else [result]))
 
 
 def _parsed(text: str) -> Any:

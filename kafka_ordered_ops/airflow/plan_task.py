@@ -54,6 +54,7 @@ class PlanTask(WindowTask):
         on_open_claim: what to do about other open windows that may hold some of the records.
         claim_age: ``take_over`` abandons planned windows that no try has touched for longer.
         claim_wait: ``wait`` gives up after so long.
+        on_empty: ``skip`` skips the task when its window has no records.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
         redefine: make this task's mode, isolation and topics the group's.
         max_offsets: refuse a window of more offsets, before anything is read and for good; None: no limit.
@@ -70,6 +71,7 @@ class PlanTask(WindowTask):
         on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
         claim_age: timedelta | str | None = None,
         claim_wait: timedelta | str | None = None,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
         on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
         redefine: bool = False,
         max_offsets: int | str | None = None,
@@ -81,6 +83,7 @@ class PlanTask(WindowTask):
         self.on_open_claim = OnOpenClaim(on_open_claim)
         self.claim_age = span_of(claim_age, "claim_age")
         self.claim_wait = span_of(claim_wait, "claim_wait")
+        self.on_empty = OnEmpty(on_empty)
         self.on_foreign_commit = OnForeignCommit(on_foreign_commit)
         self.redefine = redefine
         self.max_offsets = max_offsets
@@ -116,6 +119,12 @@ class PlanTask(WindowTask):
         for line in lines_of(plan):
             self.log.info("%s", line)
         return _again(windows, plan, context) if finished else plan
+
+    def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
+        """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
+        if plan.status.is_open:
+            windows.commit(plan)
+        raise AirflowSkipException(no_records(plan))
 
     def _planned(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
         window, window_id = self.window_of(times), self.window_id_of(context)
@@ -193,6 +202,15 @@ class PlanTask(WindowTask):
         self.log.info(
             "%s.%s", what, "" if covered else " Its records are read again; nothing moves."
         )
+
+
+def no_records(plan: WindowPlan) -> str:
+    """Why a task is skipped."""
+    covered = plan.content is PlanContent.COVERED
+    return (
+        f"window {plan.window_id} of group {plan.group} has no records"
+        f"{' of its own: other windows have taken them' if covered else ''}"
+    )
 
 
 def _again(windows: OrderedWindows, plan: WindowPlan, context: Context) -> WindowPlan:

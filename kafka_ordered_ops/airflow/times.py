@@ -9,12 +9,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_time_ms, time_ms, time_text
+from kafka_ordered_ops.core.times import parse_time_ms, time_at, time_ms, time_text
 from kafka_ordered_ops.core.types import Mode
 from kafka_ordered_ops.core.window import WINDOW_ID_LENGTH_MAX
 
@@ -23,8 +23,6 @@ _READABLE: Final = 400
 
 #: What a template that found nothing is rendered to.
 _NOTHING: Final = ("", "None")
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WindowMode(StrEnum):
@@ -233,7 +231,7 @@ def _moment(value: Any, what: str) -> datetime | None:
     if value is None:
         return None
     if isinstance(value, datetime):
-        ms = time_ms(_plain(value), what=what)
+        ms = time_ms(value, what=what)
     elif isinstance(value, str):
         # As Airflow prints times: with a blank, too.
         ms = parse_time_ms(value, what=what)
@@ -242,15 +240,10 @@ def _moment(value: Any, what: str) -> datetime | None:
             f"{what} is a {type(value).__name__}: give a time with a zone, or its text"
         )
     try:
-        return _EPOCH + timedelta(milliseconds=ms)
+        return time_at(ms)
     except OverflowError as error:
         raise ConfigError(f"{what} {value} is beyond the calendar, which ends in 9999") from error
 
 
 def _text(moment: datetime) -> str:
-    return time_text(time_ms(_plain(moment), what="time"))
-
-
-def _plain(moment: datetime) -> datetime:
-    """The same moment without Airflow's own kind of datetime, whose differences are no plain timedeltas."""
-    return datetime.combine(moment.date(), moment.time(), moment.tzinfo).replace(fold=moment.fold)
+    return time_text(time_ms(moment, what="time"))

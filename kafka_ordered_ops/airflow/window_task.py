@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, settings_of
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.frozen import frozen_times
 from kafka_ordered_ops.airflow.sdk import BaseOperator, Context
 from kafka_ordered_ops.airflow.times import (
@@ -23,7 +22,7 @@ from kafka_ordered_ops.core.types import Isolation, OnDataLoss
 from kafka_ordered_ops.core.window import Window
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.windows import ClientSettings
+    from kafka_ordered_ops.windows import OrderedWindows
 
 
 class WindowTask(BaseOperator):
@@ -146,25 +145,19 @@ class WindowTask(BaseOperator):
         """The window's id: the task's own, or one that is the same for every try of this run's task."""
         return self.window_id or default_window_id(context, self.group_id)
 
-    def settings(self) -> ClientSettings:
-        """The connection's settings; raises `ConfigError`."""
-        return settings_of(self.kafka_conn_id, settings_allowed=self.settings_allowed)
-
     def windows_options(self, context: Context) -> dict[str, Any]:
-        """Arguments of `OrderedWindows` that every task gives."""
-        options: dict[str, Any] = {"run_id": context.get("run_id")}
-        if self.ledger_topic is not None:
-            options["ledger_topic"] = self.ledger_topic
-        return options
+        """Arguments of `OrderedWindows`."""
+        return {"run_id": context.get("run_id")}
 
-    @contextmanager
-    def open_windows(self, context: Context, **more: Any) -> Iterator[Any]:
+    def open_windows(self, context: Context) -> OrderedWindows:
         """The service for this task's group."""
-        from kafka_ordered_ops.windows import OrderedWindows
-
-        options = {**self.windows_options(context), **more}
-        with OrderedWindows(self.settings(), self.group_id, **options) as windows:
-            yield windows
+        return open_windows(
+            self.kafka_conn_id,
+            self.group_id,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
+            **self.windows_options(context),
+        )
 
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:

@@ -24,7 +24,6 @@ from kafka_ordered_ops.cli.crash import CrashPoint, crash
 from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.output import StagedOutput
@@ -150,23 +149,6 @@ class Sink:
                     # It counts while it writes, and needs no second look at the files.
                     return [write_window(records, self.output, plans[0], ordered=self.ordered)]
                 return write_windows(records, self.output, plans, ordered=self.ordered)
-
-
-def output_of(result: Any) -> StagedOutput | None:
-    """The output that a window's result tells of; None for a result of another sink, or none.
-
-    Of a window whose parts have reported it is the place of the whole, which has no counts until they are
-    joined.
-    """
-    if not isinstance(result, Mapping):
-        return None
-    try:
-        parts = result.get("parts")
-        if isinstance(parts, list) and parts:
-            return StagedOutput.from_json(Fields(parts[0], "result")).whole
-        return StagedOutput.from_json(Fields(dict(result), "result"))
-    except JsonError:
-        return None
 
 
 @contextlib.contextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kafka_ordered_ops.cli.delivery import output_of
 from kafka_ordered_ops.core.group_state import GroupState, PartReports, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
+from kafka_ordered_ops.spark.output import output_of
 
 
 def head_count(part: PartitionPlan) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_ordered_ops.cli.delivery import Sink, output_of
+from kafka_ordered_ops.cli.delivery import Sink
 from kafka_ordered_ops.cli.facts import delivery_json
 from kafka_ordered_ops.cli.options import Connection
 from kafka_ordered_ops.cli.screen import Screen
@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.group_state import GroupState
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window import Window, default_window_id
-from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.output import StagedOutput, output_of
 from kafka_ordered_ops.windows import Delivery, Policy
 
 

@@ -10,7 +10,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from kafka_ordered_ops.cli.delivery import output_of
 from kafka_ordered_ops.cli.facts import (
     base_of,
     head_count,
@@ -27,6 +26,7 @@ from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.spark.output import output_of
 
 #: Ranges shown of one partition; the JSON has all of them.
 _RANGES_SHOWN: Final = 3

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli import keeping_commands
-from kafka_ordered_ops.cli.delivery import Sink, output_of
+from kafka_ordered_ops.cli.delivery import Sink
 from kafka_ordered_ops.cli.facts import delivery_json, plan_json, record_facts, record_json
 from kafka_ordered_ops.cli.options import (
     Claiming,
@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.group_state import WindowRecord
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import default_window_id
-from kafka_ordered_ops.spark.output import StagedOutput
+from kafka_ordered_ops.spark.output import StagedOutput, output_of
 
 _LIST_EXAMPLES: Final = """\b
 Examples:

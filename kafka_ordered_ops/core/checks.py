@@ -174,6 +174,12 @@ def with_losses(plan: WindowPlan, log_starts: Mapping[TopicPartition, int]) -> W
 def owned(view: GroupView, plan: WindowPlan) -> WindowRecord:
     """The record of a plan that may still write; raises `WindowSupersededError`, `UnknownWindowError`."""
     record = known_window(view, plan.window_id)
+    check_owned(record, plan)
+    return record
+
+
+def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
+    """Raises `WindowSupersededError` for a plan that may no longer write."""
     if record.plan.claim_id != plan.claim_id:
         raise superseded(record, plan)
     # A committed window is the same for every attempt; an open one belongs to the newest.
@@ -181,7 +187,6 @@ def owned(view: GroupView, plan: WindowPlan) -> WindowRecord:
         record.plan.attempt != plan.attempt or not record.status.is_open
     ):
         raise superseded(record, plan)
-    return record
 
 
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:

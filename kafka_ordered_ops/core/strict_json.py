@@ -29,6 +29,17 @@ def dumps(value: Any) -> str:
     )
 
 
+def as_read_back(value: Any, *, limit_bytes: int) -> Any:
+    """What `loads` gives for the text of `dumps`; raises `JsonError` for a value that does not survive that.
+
+    A number beyond 64 bits, say, can be written, and never be read again.
+    """
+    try:
+        return loads(dumps(value).encode(), limit_bytes=limit_bytes)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise JsonError(str(error)) from error
+
+
 def loads(text: str | bytes, *, limit_bytes: int) -> Any:
     """Parses JSON of at most `limit_bytes`; raises `JsonError`."""
     size = len(text)

@@ -50,10 +50,15 @@ def parse_time_ms(text: str, *, what: str) -> int:
     return time_ms(moment, what=what)
 
 
+def time_at(timestamp_ms: int) -> datetime:
+    """The moment so many milliseconds after the epoch, in UTC; raises `OverflowError` beyond the calendar."""
+    return _EPOCH + timestamp_ms * _MS
+
+
 def time_text(timestamp_ms: int) -> str:
     """ISO 8601 in UTC, with milliseconds only where there are some; beyond year 9999 ``@<ms>``."""
     try:
-        moment = _EPOCH + timestamp_ms * _MS
+        moment = time_at(timestamp_ms)
     except OverflowError:
         return f"@{timestamp_ms}"
     precision = "milliseconds" if timestamp_ms % 1000 else "seconds"

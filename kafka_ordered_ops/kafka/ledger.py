@@ -60,6 +60,9 @@ from kafka_ordered_ops.kafka.turns import Pace as Pace
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
+#: What this package's transactional ids begin with: one prefixed right is enough for every group.
+TRANSACTIONAL_PREFIX: Final = "koo."
+
 #: A process that dies inside a transaction holds back the readers of its ledger partition for this long.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 
@@ -484,8 +487,8 @@ class _Transaction:
 
     def _transactional_id(self) -> str:
         name = f"{self._ledger._lookup.cluster_id()}/{self._group}"
-        # Never the user's text: one prefixed right on "koo." is enough for every group.
-        return f"koo.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        # Never the user's text.
+        return f"{TRANSACTIONAL_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def _call_timeout_s(self) -> float:
         return max(min(_CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)

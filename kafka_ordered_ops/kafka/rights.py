@@ -17,20 +17,10 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.ledger import TRANSACTIONAL_PREFIX
 from kafka_ordered_ops.kafka.lookup import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: What this package's transactional ids begin with: one prefixed right is enough for every group.
-TRANSACTIONAL_PREFIX: Final = "koo."
-
-_REFUSED: Final = frozenset(
-    {
-        ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
-        ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
 _NOT_THERE: Final = frozenset(
     {
         ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -105,9 +95,8 @@ class RightsCheck:
         try:
             producer.init_transactions(self._timeout_s)
         except ck.KafkaException as error:
-            if error.args[0].code() in _REFUSED:
-                return [f"WRITE on transactional ids that begin with {TRANSACTIONAL_PREFIX}"]
-            raise translate(error, doing=doing, where=name, reasons=self._reasons) from error
+            self._raise_unless_refused(error, doing, name)
+            return [f"WRITE on transactional ids that begin with {TRANSACTIONAL_PREFIX}"]
         return []
 
     def _missing_to_create(self, topic: str) -> list[str]:
@@ -123,9 +112,8 @@ class RightsCheck:
         )
         if error is None or error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
             return []
-        if error.args[0].code() in _REFUSED:
-            return [f"CREATE on topic {topic}, which does not exist yet"]
-        raise translate(error, doing=doing, where=topic, reasons=self._reasons) from error
+        self._raise_unless_refused(error, doing, topic)
+        return [f"CREATE on topic {topic}, which does not exist yet"]
 
     def _ask(
         self, doing: str, where: str, ask: Callable[[float], Future[Any]]
@@ -160,10 +148,14 @@ class RightsCheck:
         """What this principal may do; nothing, where it may not even ask."""
         if error is None:
             return frozenset(answer.authorized_operations or ())
+        self._raise_unless_refused(error, doing, where)
+        return frozenset()
+
+    def _raise_unless_refused(self, error: ck.KafkaException, doing: str, where: str) -> None:
+        """Raises what is wrong, unless that is a right that is missing."""
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
-        if isinstance(translated, AuthorizationError):
-            return frozenset()
-        raise translated from error
+        if not isinstance(translated, AuthorizationError):
+            raise translated from error
 
 
 def _missing(

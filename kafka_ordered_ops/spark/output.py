@@ -423,3 +423,20 @@ def _facts(value: Any) -> dict[str, int | None]:
     ):
         raise JsonError("facts are whole numbers or null, by name")
     return value
+
+
+def output_of(result: Any) -> StagedOutput | None:
+    """The output that a window's result tells of; None for a result of another sink, or none.
+
+    Of a window whose parts have reported it is the place of the whole, which has no counts until they are
+    joined.
+    """
+    if not isinstance(result, Mapping):
+        return None
+    try:
+        parts = result.get("parts")
+        if isinstance(parts, list) and parts:
+            return StagedOutput.from_json(Fields(parts[0], "result")).whole
+        return StagedOutput.from_json(Fields(dict(result), "result"))
+    except JsonError:
+        return None

@@ -89,7 +89,7 @@ def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -
         observed = rows.observe(observation, *_counts(df, plan))
         observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
     facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
-    return {**facts, "stragglers": 0} if _tells_places(df) and not _behind(plan) else facts
+    return {**facts, "stragglers": 0} if _tells_places(df) and not behind_cutoff(plan) else facts
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    if _tells_places(df) and 0 < len(behind := _behind(plan)) <= _HEADS_MAX:
+    if _tells_places(df) and 0 < len(behind := behind_cutoff(plan)) <= _HEADS_MAX:
         counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
     return counts
 
@@ -178,7 +178,7 @@ def _tells_places(df: DataFrame) -> bool:
     return set(ORDER) <= set(df.columns)
 
 
-def _behind(plan: WindowPlan) -> list[PartitionPlan]:
+def behind_cutoff(plan: WindowPlan) -> list[PartitionPlan]:
     """The partitions of which anything is taken behind the first record stamped at or after the cutoff."""
     return [part for part in plan if part.taken and part.taken.end > part.head_end]
 

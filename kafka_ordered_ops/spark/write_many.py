@@ -21,7 +21,13 @@ from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
 from kafka_ordered_ops.spark.pieces import check_together
 from kafka_ordered_ops.spark.stage import check_has_output
 from kafka_ordered_ops.spark.stage_files import FILES_MAX
-from kafka_ordered_ops.spark.write import is_kept, job_errors, kept, timestamp_type
+from kafka_ordered_ops.spark.write import (
+    behind_cutoff,
+    is_kept,
+    job_errors,
+    kept,
+    timestamp_type,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -236,8 +242,8 @@ def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
     rows = [
         (numbers[plan.window_id], part.tp.topic, part.tp.partition, part.head_end)
         for plan in plans
-        for part in plan
-        if plan.window_id in numbers and part.taken and part.taken.end > part.head_end
+        if plan.window_id in numbers
+        for part in behind_cutoff(plan)
     ]
     columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(_HEADS_TYPES)
     schema = pa.schema(_HEADS_TYPES)

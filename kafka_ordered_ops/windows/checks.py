@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.ledger_rules import is_own_commit
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
 from kafka_ordered_ops.core.window import Window
@@ -33,9 +34,8 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
         SinkError: JSON cannot hold it, or nobody could read it again: it would lock the group.
     """
     try:
-        text = strict_json.dumps(dict(result)).encode()
-        kept: dict[str, Any] = strict_json.loads(text, limit_bytes=RESULT_BYTES_MAX)
-    except (TypeError, ValueError, RecursionError) as error:
+        kept: dict[str, Any] = strict_json.as_read_back(dict(result), limit_bytes=RESULT_BYTES_MAX)
+    except JsonError as error:
         raise SinkError(
             f"what the sink says of window {plan.window_id} of group {plan.group} cannot be kept: {error}. Give a "
             f"mapping of text, whole numbers of 64 bits, finite numbers, lists and mappings, of "
