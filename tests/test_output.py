@@ -108,6 +108,16 @@ def test_an_older_attempt_never_replaces_a_newer_output(tmp_path: Path) -> None:
     assert visible(newer) == "c1-2"
 
 
+def test_an_older_attempt_whose_stage_is_gone_is_told_why(tmp_path: Path) -> None:
+    """Whoever published removed it: nothing was lost, and nothing is to be done."""
+    older, newer = staged(tmp_path, 1), staged(tmp_path, 2)
+    newer.publish()
+    assert not older.exists()
+    with pytest.raises(WindowSupersededError, match="Nothing is to be done"):
+        older.publish()
+    assert visible(newer) == "c1-2"
+
+
 def test_publishing_leaves_the_stage_of_a_newer_attempt_alone(tmp_path: Path) -> None:
     """An attempt that is still writing is not pulled from under its job."""
     older, newer = staged(tmp_path, 1), staged(tmp_path, 2)

@@ -180,6 +180,22 @@ def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, ord
         windows.abandon("other")
 
 
+def test_a_plan_is_abandoned_only_by_the_try_that_owns_it(
+    windows: OrderedWindows, orders: str
+) -> None:
+    """By its id a window is anybody's; an older try, or a plan of before, leaves it alone."""
+    old = windows.plan(before(orders, 12, Earliest()), "w")
+    new = windows.plan(before(orders, 12), "w")
+    with pytest.raises(WindowSupersededError, match=r"attempt 1 .* attempt 2"):
+        windows.abandon(old)
+    assert windows.show("w").status is WindowStatus.PLANNED
+    assert windows.abandon(new).status is WindowStatus.ABANDONED
+    again = windows.plan(before(orders, 12, Earliest()), "w")
+    with pytest.raises(WindowSupersededError, match="claim"):
+        windows.abandon(new)
+    windows.commit(again)
+
+
 def test_windows_commit_in_any_order(windows: OrderedWindows, orders: str) -> None:
     """A later window first: the committed offset waits, the offset map and the ledger know the rest."""
     early = windows.plan(before(orders, 12, Earliest()), "early")

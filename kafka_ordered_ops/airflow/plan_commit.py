@@ -27,7 +27,7 @@ from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.sdk import BaseOperator, Context, errors_for_airflow
 from kafka_ordered_ops.core.checks import check_owned
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.parts import PARTS_MAX, shares
 from kafka_ordered_ops.core.types import PlanContent
 
@@ -192,6 +192,7 @@ class CommitWindowOperator(WindowFollower):
             check_owned(record, plan)
             done = windows.commit(plan, self._staged(plan, record, told.get("parts")))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
+            # The job is another task's, which has run when this one does.
             facts = delivery_facts(windows.show(plan.window_id), ran=True)
         tell_outlets(context, self.outlets, facts)
         return facts
@@ -312,18 +313,15 @@ class AbandonWindowOperator(WindowFollower):
     def execute(self, context: Context) -> None:
         """Abandons the window if it is open, and still this run's."""
         with errors_for_airflow(), self.open_windows(context) as windows:
-            told = self.told()
-            plan = windows.show(str(told["window_id"])).plan
-            if not plan.status.is_open:
-                self.log.info(
-                    "Window %s is %s: nothing to abandon.", plan.window_id, plan.status.value
-                )
-            elif (plan.claim_id, plan.attempt) != (told["claim_id"], told["attempt"]):
-                self.log.info("Window %s was taken up by another try since.", plan.window_id)
-            else:
-                windows.abandon(plan.window_id)
-                self.log.info("Window %s is abandoned.", plan.window_id)
-                self._discard(plan)
+            plan = self.planned(windows)
+            try:
+                windows.abandon(plan)
+            except WindowSupersededError as error:
+                # Committed, or taken up by another try since: that is no fault of a run that ends.
+                self.log.info("Nothing to abandon: %s", error)
+                return
+            self.log.info("Window %s is abandoned.", plan.window_id)
+            self._discard(plan)
 
     def _discard(self, plan: WindowPlan) -> None:
         from kafka_ordered_ops.spark import StagedOutput

@@ -161,7 +161,7 @@ class PlanTask(WindowTask):
         # A higher attempt took up what an earlier try has planned, and perhaps written.
         is_new = plan.status is WindowStatus.PLANNED and plan.attempt == 1
         if is_new:
-            windows.abandon(plan.window_id)
+            windows.abandon(plan)
         by_topic = dict.fromkeys(plan.topics, 0)
         for part in plan:
             by_topic[part.tp.topic] += part.taken.count

@@ -29,6 +29,7 @@ from typing import Any
 
 from kafka_ordered_ops.core.checks import (
     check_foreign,
+    check_owned,
     known_state,
     known_window,
     owned,
@@ -182,11 +183,18 @@ def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
     return record
 
 
-def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> Outcome:
+def abandon(
+    view: GroupView,
+    window_id: str,
+    *,
+    owner: WindowPlan | None = None,
+    keep_origins: bool = False,
+) -> Outcome:
     """Gives the window's offsets free; the next window, or this id planned anew, takes them.
 
     An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
-    `keep_origins` the group still begins where it began, though nothing was ever committed.
+    `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
+    abandoned only while that try may commit it.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -200,6 +208,8 @@ def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> O
             "group's progress and cannot be given free. Replay it to read the same records again",
             window_id=window_id,
         )
+    if owner is not None:
+        check_owned(record, owner)
     state = known_state(view)
     others = {
         part.tp.topic

@@ -340,7 +340,11 @@ class StagedOutput:
                 f"{self.final_path} holds window {published.window_id!r}, not {self.window_id!r}: it was "
                 "copied or renamed by hand. Move it away, then publish again"
             )
-        elif published.claim_id == self.claim_id and published.attempt > self.attempt:
+        else:
+            self._check_newest(published)
+
+    def _check_newest(self, published: StagedOutput) -> None:
+        if published.claim_id == self.claim_id and published.attempt > self.attempt:
             raise WindowSupersededError(
                 f"attempt {self.attempt} of window {self.window_id} comes too late: {self.final_path} holds "
                 f"attempt {published.attempt} of the same claim {self.claim_id}. Nothing is to be done",
@@ -363,6 +367,9 @@ class StagedOutput:
         published = read_marker(files, self.root, self.final_path)
         if self._is_mine(published):
             return
+        if published is not None:
+            # Whoever publishes removes what older attempts have staged.
+            self._check_newest(published)
         found = (
             f"holds attempt {published.attempt} of claim {published.claim_id}"
             if published

@@ -345,16 +345,18 @@ class OrderedWindows:
         records = self._update(plans, lambda view, _: in_turn(view, steps))
         return [record.plan for record in records]
 
-    def abandon(self, window_id: str) -> WindowRecord:
+    def abandon(self, window: str | WindowPlan) -> WindowRecord:
         """Gives an open window's offsets free for others; its tries can no longer commit.
 
         Raises:
             UnknownWindowError: there is no such window.
-            WindowSupersededError: it is committed already.
+            WindowSupersededError: it is committed already. Of a plan also: another try has taken it up.
         """
+        owner = None if isinstance(window, str) else window
+        window_id = window if isinstance(window, str) else window.window_id
         after = self._ledger.update(
             self.group,
-            lambda view, _: decisions.abandon(view, window_id),
+            lambda view, _: decisions.abandon(view, window_id, owner=owner),
             wanted=[window_id],
             pace=COMMITTING,
         )
