@@ -53,7 +53,8 @@ class Runs:
     def offsets(self, dag_id: str) -> list[int]:
         """What a reader of the output sees, file after file."""
         files = sorted((self.output / dag_id).glob("window_id=*/part-*.parquet"))
-        return [offset for file in files for offset in pq.read_table(file)["offset"].to_pylist()]
+        tables = [pq.read_table(file, columns=["offset"]) for file in files]
+        return [offset for table in tables for offset in table["offset"].to_numpy().tolist()]
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import pytest
 from airflow.sdk import DAG, XComArg
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator
-from kafka_ordered_ops.airflow.jobs import RESULT_BYTES_MAX, Reported, SparkWindow
+from kafka_ordered_ops.airflow.jobs import SparkWindow
 from kafka_ordered_ops.airflow.sdk import AirflowFailException
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.process import processes_of
+from kafka_ordered_ops.spark.reported import RESULT_BYTES_MAX, Reported
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_context import (
     Make,

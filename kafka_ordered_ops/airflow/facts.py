@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.spark.reported import result_facts, returned_by
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.times import WindowTimes
@@ -68,17 +69,8 @@ def delivery_facts(
         "timestamp_min": _time(facts.get("timestamp_ms_min")),
         "timestamp_max": _time(facts.get("timestamp_ms_max")),
         "output": output_path(record.result),
-        "result": _reported(record.result),
+        "result": returned_by(record.result),
     }
-
-
-def result_facts(result: Any) -> dict[str, Any]:
-    """Counts that a sink of this package has written down; else nothing."""
-    if not isinstance(result, Mapping):
-        return {}
-    reported = result.get("reported")
-    facts = (reported if isinstance(reported, Mapping) else result).get("facts")
-    return dict(facts) if isinstance(facts, Mapping) else {}
 
 
 def output_path(result: Any) -> str | None:
@@ -123,11 +115,6 @@ def _ranges(plan: WindowPlan) -> dict[str, list[list[int]]] | None:
     if sum(len(taken) for taken in plan.taken.values()) > RANGES_MAX:
         return None
     return {str(tp): taken.bounds.tolist() for tp, taken in plan.taken.items()}
-
-
-def _reported(result: Any) -> Any:
-    reported = result.get("reported") if isinstance(result, Mapping) else None
-    return reported.get("returned", None) if isinstance(reported, Mapping) else None
 
 
 def _time(timestamp_ms: Any) -> str | None:

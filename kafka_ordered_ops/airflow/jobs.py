@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.spark.reported import Reported
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +28,6 @@ _log = logging.getLogger(__name__)
 
 #: Between two lines about how far a job is.
 _SAY_EVERY_S: Final = 10.0
-
-#: What a function returns goes into the ledger and into an XCom: facts, not records.
-RESULT_BYTES_MAX: Final = 64 * 1024
 
 
 class Stop:
@@ -51,50 +48,6 @@ class Stop:
         """Raises `JobFailedError` when the task is to end."""
         if self:
             raise _ended(window_id)
-
-
-@dataclass(frozen=True)
-class Reported:
-    """The result of a job that has a sink of its own: there is nothing to publish."""
-
-    result: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> Mapping[str, Any]:
-        """What the ledger keeps."""
-        return {"reported": dict(self.result)}
-
-    def publish(self) -> None:
-        """The job has done so."""
-
-    def discard(self) -> None:
-        """Whatever the job wrote is its own business: it runs again for the same window."""
-
-    @classmethod
-    def found(cls, result: Mapping[str, Any]) -> Reported | None:
-        """What an earlier try has reported."""
-        reported = result.get("reported")
-        return cls(reported) if isinstance(reported, Mapping) else None
-
-    @classmethod
-    def of(cls, returned: Any, facts: Mapping[str, Any] | None = None) -> Reported:
-        """What a function has returned, with the facts that are known of its window.
-
-        What JSON cannot hold, or what is too large, is left out with a line in the log: the sink has taken
-        the records, and what the function says of them is for people.
-        """
-        result: dict[str, Any] = {} if facts is None else {"facts": dict(facts)}
-        if returned is None:
-            return cls(result)
-        try:
-            kept = strict_json.as_read_back(returned, limit_bytes=RESULT_BYTES_MAX)
-        except strict_json.JsonError as error:
-            _log.warning(
-                "What the job returned (%s) is not kept with the window: %s. Return a little JSON, as counts.",
-                type(returned).__name__,
-                error,
-            )
-            return cls(result)
-        return cls({**result, "returned": kept})
 
 
 @dataclass(frozen=True, kw_only=True)

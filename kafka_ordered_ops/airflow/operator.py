@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.facts import delivery_facts, plan_facts, result_facts
+from kafka_ordered_ops.airflow.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.job_task import JobTask
-from kafka_ordered_ops.airflow.jobs import Reported
 from kafka_ordered_ops.airflow.lineage import lineage_of
 from kafka_ordered_ops.airflow.links import WindowLink
 from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask, no_records
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context, errors_for_airflow
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.spark.reported import Reported, result_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.times import WindowTimes

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.facts import delivery_facts, part_facts, plan_facts
 from kafka_ordered_ops.airflow.job_task import JobTask
-from kafka_ordered_ops.airflow.jobs import Reported
 from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.sdk import BaseOperator, Context, errors_for_airflow
@@ -30,6 +29,7 @@ from kafka_ordered_ops.core.checks import check_owned
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.parts import PARTS_MAX, shares
 from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.spark.reported import Reported
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.times import WindowTimes

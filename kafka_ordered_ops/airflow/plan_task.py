@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kafka_ordered_ops.airflow.facts import lines_of
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context
@@ -15,6 +13,7 @@ from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
+from kafka_ordered_ops.core.replays import as_replay
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnForeignCommit,
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from kafka_ordered_ops.windows import OrderedWindows
-
-
-#: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
-_RUNS_APART: Final = 1_000_003
-_TRIES_APART: Final = 1_000
 
 
 class OnEmpty(StrEnum):
@@ -118,7 +112,15 @@ class PlanTask(WindowTask):
             self._judge_nothing_left(windows, plan)
         for line in lines_of(plan):
             self.log.info("%s", line)
-        return _again(windows, plan, context) if finished else plan
+        return self._again(windows, plan, context) if finished else plan
+
+    def _again(self, windows: OrderedWindows, plan: WindowPlan, context: Context) -> WindowPlan:
+        return as_replay(
+            plan,
+            windows.show(plan.window_id).result,
+            run_id=str(context.get("run_id")),
+            try_number=int(getattr(context.get("ti"), "try_number", 1)),
+        )
 
     def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
         """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
@@ -211,18 +213,3 @@ def no_records(plan: WindowPlan) -> str:
         f"window {plan.window_id} of group {plan.group} has no records"
         f"{' of its own: other windows have taken them' if covered else ''}"
     )
-
-
-def _again(windows: OrderedWindows, plan: WindowPlan, context: Context) -> WindowPlan:
-    """The plan of a finished window for one more delivery, as an attempt that nobody has made.
-
-    Its output gets a place of its own beside the one that readers see, and beside that of another try, or of
-    another run over the same interval, that replays at the same time; the ledger takes any attempt of a
-    window that is done.
-    """
-    result = windows.show(plan.window_id).result
-    published = result.get("attempt") if isinstance(result, Mapping) else None
-    newest = max(plan.attempt, published if isinstance(published, int) else 0)
-    try_number = getattr(context.get("ti"), "try_number", 1)
-    run = zlib.crc32(str(context.get("run_id")).encode()) % _RUNS_APART
-    return replace(plan, attempt=newest + (1 + run) * _TRIES_APART + int(try_number) % _TRIES_APART)

@@ -53,13 +53,13 @@ def output(name: str) -> str:
 
 
 @task
-def written(told: dict[str, Any]) -> str:
+def written(told: Any) -> str:
     """A job of the user's, anywhere: it is told the window, and writes what it holds."""
     from kafka_ordered_ops.spark import planned_window, stage_window
 
-    settings = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
+    cluster = {"bootstrap.servers": os.environ["KAFKA_BOOTSTRAP"]}
     plan, settings = planned_window(
-        settings, told["group"], told["window_id"], attempt=told["attempt"]
+        cluster, told["group"], told["window_id"], attempt=told["attempt"]
     )
     return stage_window(plan, settings, output("separate")).stage_path
 
@@ -82,7 +82,7 @@ with dag_of("empty", until=-1) as empty:
 
 
 @task
-def broken(_told: dict[str, Any]) -> None:
+def broken(_told: Any) -> None:
     """A job that fails."""
     raise ValueError("no")
 
@@ -108,7 +108,7 @@ def added_up(batches: Any, plan: Any, factor: int) -> int:
         first.parent.mkdir(parents=True, exist_ok=True)
         first.touch()
         raise OSError("the first try fails")
-    return factor * sum(offsets)
+    return factor * int(sum(offsets))
 
 
 with dag_of("waits", until=25) as waits:
