@@ -1,0 +1,65 @@
+"""Windows of Kafka records in Dagster: assets whose partitions are intervals of record time.
+
+::
+
+    @ordered_window_asset(
+        topics=["orders"],
+        group_id="lake-orders",
+        key="orders",
+        start="earliest",
+        output="/lake/orders",
+        partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
+    )
+    def orders(context: dg.AssetExecutionContext, windows: AssetWindows, spark: PySparkResource):
+        windows.write(windows.read(spark.spark_session))
+
+
+    defs = dg.Definitions(
+        assets=[orders],
+        resources={"kafka": KafkaResource(config={"bootstrap.servers": "localhost:9092"})},
+    )
+
+Names are loaded when they are first used: a code location is loaded by every ``dg`` command, and loads neither
+the Kafka client nor PySpark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.dagster.assets import (
+        build_ordered_window_asset as build_ordered_window_asset,
+    )
+    from kafka_ordered_ops.dagster.assets import ordered_window_asset as ordered_window_asset
+    from kafka_ordered_ops.dagster.job import AssetWindows as AssetWindows
+    from kafka_ordered_ops.dagster.resource import KafkaResource as KafkaResource
+    from kafka_ordered_ops.dagster.settings import OnNotLive as OnNotLive
+    from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
+    from kafka_ordered_ops.dagster.translator import (
+        KafkaWindowTranslator as KafkaWindowTranslator,
+    )
+
+#: Where each public name lives.
+_HOMES = {
+    "AssetWindows": "job",
+    "KafkaResource": "resource",
+    "KafkaWindowTranslator": "translator",
+    "OnNotLive": "settings",
+    "WindowSettings": "settings",
+    "build_ordered_window_asset": "assets",
+    "ordered_window_asset": "assets",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,120 @@
+"""What a job of an asset is given: the windows to deliver, and the two ends of their data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.spark.reported import Reported
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import StagedOutput
+    from kafka_ordered_ops.windows import ClientSettings, Staged
+
+#: Delivers windows into hidden places; what it returns is kept with them when it has a sink of its own.
+Job = Callable[["AssetWindows"], Any]
+
+
+class AssetWindows:
+    """The windows that a job is to deliver in one pass: those of the step that are not delivered yet.
+
+    What is written is hidden until the step has committed.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[WindowPlan],
+        partition_keys: Mapping[str, str | None],
+        client: ClientSettings,
+        settings: WindowSettings,
+    ) -> None:
+        #: The windows' exact offsets, by time; one at least.
+        self.plans = tuple(plans)
+        #: The partition of each window, by its id; None where the asset has none.
+        self.partition_keys = partition_keys
+        #: How to reach the cluster.
+        self.client = client
+        self.settings = settings
+        self._staged: list[Staged] | None = None
+
+    def read(self, spark: Any, *, ordered: bool | None = None) -> Any:
+        """Exactly the windows' records, one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
+
+        Its column ``window_id`` says which window a record belongs to.
+        """
+        from kafka_ordered_ops.spark import read_windows
+
+        return read_windows(
+            spark,
+            self.plans,
+            self.client,
+            ordered=self.settings.ordered if ordered is None else ordered,
+            engine=self.settings.engine,
+        )
+
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+        """Writes each window's rows into a place of its own, by default below the asset's `output`.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` does.
+        """
+        from kafka_ordered_ops.spark import write_window, write_windows
+
+        folder, ordered = self._folder(path), self.settings.ordered
+        if len(self.plans) == 1:
+            # It counts while it writes, and needs no second look at the files.
+            staged = [write_window(df, folder, self.plans[0], ordered=ordered)]
+        else:
+            staged = write_windows(df, folder, self.plans, ordered=ordered)
+        self.report(staged)
+        return staged
+
+    def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+        """Copies the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `stage_windows` does.
+        """
+        from kafka_ordered_ops.spark import stage_windows
+
+        staged = stage_windows(
+            self.plans, self.client, self._folder(path), ordered=self.settings.ordered
+        )
+        self.report(staged)
+        return staged
+
+    def report(self, staged: Sequence[Staged]) -> None:
+        """Tells the step what a sink of your own has staged for each window, to be published after the commit.
+
+        Raises:
+            ConfigError: there is an output already, or not one for each window.
+        """
+        self._check_no_output()
+        if len(staged) != len(self.plans):
+            raise ConfigError(f"{len(self.plans)} windows and {len(staged)} outputs")
+        self._staged = list(staged)
+
+    def outputs(self, returned: Any) -> list[Staged]:
+        """What was written or reported, or what the job has returned, for each window."""
+        if self._staged is not None:
+            return self._staged
+        return [Reported.of(returned) for _ in self.plans]
+
+    def _folder(self, path: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+        self._check_no_output()
+        folder = self.settings.output if path is None else path
+        if folder is None:
+            raise ConfigError(
+                "no folder for the windows' files: give the asset output=, or name one"
+            )
+        return folder
+
+    def _check_no_output(self) -> None:
+        if self._staged is not None:
+            raise ConfigError("a window has one output: it was written or reported already")

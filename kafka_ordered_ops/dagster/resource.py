@@ -1,0 +1,62 @@
+"""A Kafka cluster as a resource."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dagster import ConfigurableResource
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+
+
+class KafkaResource(ConfigurableResource[Any]):
+    """How to reach a Kafka cluster, and where the groups' plans and progress are.
+
+    ::
+
+        KafkaResource(
+            config={
+                "bootstrap.servers": "localhost:9092",
+                "sasl.password": dg.EnvVar("KAFKA_PASSWORD"),
+            }
+        )
+
+    Settings that a guarantee rests on, as auto-commit, are not taken from it. It holds no connection, and shows
+    its settings nowhere.
+    """
+
+    config: dict[str, str] = Field(
+        description="The client's settings, by librdkafka's keys; bootstrap.servers at least.",
+        repr=False,
+    )
+    settings_allowed: list[str] = Field(
+        default_factory=list,
+        description="More of librdkafka's settings to take from `config`.",
+    )
+    ledger_topic: str | None = Field(
+        default=None, description="The topic that holds plans and progress; None: the usual one."
+    )
+
+    def client_settings(self) -> ClientSettings:
+        """The settings; raises `ConfigError` for what is refused."""
+        from kafka_ordered_ops.windows import ClientSettings
+
+        return ClientSettings.from_mapping(self.config, extra_allowed=self.settings_allowed)
+
+    def open_windows(self, group_id: str, **options: Any) -> OrderedWindows:
+        """The service for a consumer group, for functions of your own; use it as a context manager.
+
+        Args:
+            group_id: the group.
+            options: more arguments of `OrderedWindows`.
+
+        Raises:
+            ConfigError: settings that are refused.
+        """
+        from kafka_ordered_ops.windows import OrderedWindows
+
+        if self.ledger_topic is not None:
+            options = {"ledger_topic": self.ledger_topic, **options}
+        return OrderedWindows(self.client_settings(), group_id, **options)

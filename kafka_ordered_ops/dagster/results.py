@@ -1,0 +1,107 @@
+"""What Dagster shows of windows that were delivered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dagster import DataVersion, MetadataValue, TableColumn, TableRecord, TableSchema
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.spark.output import output_of
+from kafka_ordered_ops.spark.reported import result_facts, returned_by
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group_state import WindowRecord
+    from kafka_ordered_ops.core.plan import WindowPlan
+
+#: Rows in a table of ranges: a topic may have thousands of partitions.
+ROWS_MAX: Final = 200
+
+_PREFIX: Final = "kafka_ordered_ops"
+_RANGES: Final = TableSchema(
+    columns=[
+        TableColumn("topic"),
+        TableColumn("partition", "int"),
+        TableColumn("from", "int"),
+        TableColumn("up_to", "int"),
+        TableColumn("offsets", "int"),
+        TableColumn("lost", "int"),
+    ]
+)
+
+
+def window_metadata(record: WindowRecord, *, ran: bool, is_partition: bool) -> dict[str, Any]:
+    """What is to be known of one window: counts as its sink has them, times, and its ranges."""
+    plan, facts, output = record.plan, result_facts(record.result), output_of(record.result)
+    since_ms, returned = plan.window.since_ms, returned_by(record.result)
+    rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
+    found: dict[str, Any] = {
+        rows: facts.get("records"),
+        f"{_PREFIX}/window_id": plan.window_id,
+        f"{_PREFIX}/status": record.status.value,
+        f"{_PREFIX}/content": plan.content.value,
+        f"{_PREFIX}/since": None if since_ms is None else time_text(since_ms),
+        f"{_PREFIX}/cutoff": time_text(plan.cutoff_ms),
+        f"{_PREFIX}/offsets": plan.offsets,
+        f"{_PREFIX}/late": facts.get("late"),
+        f"{_PREFIX}/stragglers": facts.get("stragglers"),
+        f"{_PREFIX}/first_record": _time(facts.get("timestamp_ms_min")),
+        f"{_PREFIX}/last_record": _time(facts.get("timestamp_ms_max")),
+        f"{_PREFIX}/ran": ran,
+        "dagster/uri": None if output is None else output.final_path,
+        f"{_PREFIX}/ranges": _ranges(plan),
+        f"{_PREFIX}/returned": None if returned is None else MetadataValue.json(returned),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def common_metadata(records: Sequence[WindowRecord], seconds: float) -> dict[str, Any]:
+    """What is to be known of a whole step."""
+    counts = [result_facts(record.result).get("records") for record in records]
+    known = [count for count in counts if count is not None]
+    found: dict[str, Any] = {
+        f"{_PREFIX}/windows": len(records),
+        f"{_PREFIX}/group": records[0].plan.group,
+        f"{_PREFIX}/seconds": round(seconds, 3),
+    }
+    if len(known) == len(records):
+        found[f"{_PREFIX}/records_in_all"] = sum(known)
+        found[f"{_PREFIX}/records_per_s"] = round(sum(known) / max(seconds, 0.001), 1)
+    return found
+
+
+def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
+    """The same for the same offsets, whenever they are delivered."""
+    every = {
+        record.plan.window_id: {
+            f"{part.topic_id}/{part.tp.partition}": part.taken.bounds.tolist()
+            for part in record.plan
+        }
+        for record in records
+    }
+    return DataVersion(hashlib.sha256(strict_json.dumps(every).encode()).hexdigest()[:32])
+
+
+def _ranges(plan: WindowPlan) -> Any:
+    parts = [part for part in plan if part.taken or part.lost]
+    rows = [
+        TableRecord(
+            {
+                "topic": part.tp.topic,
+                "partition": part.tp.partition,
+                "from": part.taken.first if part.taken else 0,
+                "up_to": part.taken.end if part.taken else 0,
+                "offsets": part.taken.count,
+                "lost": part.lost.count,
+            }
+        )
+        for part in parts[:ROWS_MAX]
+    ]
+    return MetadataValue.table(rows, schema=_RANGES)
+
+
+def _time(timestamp_ms: Any) -> Any:
+    return None if timestamp_ms is None else time_text(int(timestamp_ms))

@@ -1,0 +1,28 @@
+"""What an asset of windows looks like in Dagster; for changing that, derive from the translator."""
+
+from __future__ import annotations
+
+from dagster import AssetKey, AssetSpec
+
+from kafka_ordered_ops.dagster.settings import WindowSettings
+
+
+class KafkaWindowTranslator:
+    """Makes specs of assets, and keys of topics."""
+
+    def topic_key(self, topic: str) -> AssetKey:
+        """The asset that stands for a topic."""
+        return AssetKey(["kafka", topic])
+
+    def asset_spec(self, key: AssetKey, settings: WindowSettings) -> AssetSpec:
+        """The asset of a group's windows. Topics by name are what it depends on; patterns are not known yet."""
+        named = [topic for topic in settings.topics if not topic.startswith("^")]
+        return AssetSpec(
+            key,
+            deps=[self.topic_key(topic) for topic in named],
+            kinds={"kafka"},
+            metadata={
+                "kafka_ordered_ops/group": settings.group_id,
+                "kafka_ordered_ops/topics": ", ".join(settings.topics),
+            },
+        )
