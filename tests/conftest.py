@@ -30,7 +30,7 @@ from kafka_ordered_ops.windows import OrderedWindows
 from tests.windows_support import BASE_MS
 
 #: Only the environment of the newest Spark has the hosts as well.
-collect_ignore_glob = [] if find_spec("airflow") else ["test_airflow*"]
+collect_ignore_glob = [f"test_{host}*" for host in ("airflow", "dagster") if not find_spec(host)]
 
 # Airflow writes its configuration into this folder as soon as it is imported.
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="kafka-ordered-ops-airflow-")
@@ -69,10 +69,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets pass what the older of the two Sparks does: warnings are errors here."""
+    """Lets pass what older Sparks and Airflows do: warnings are errors here."""
     if version("pyspark").startswith(("4.0.", "4.1.")):
         # It leaves the socket of a `collect` for the garbage collector to close.
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    # What Airflow 3.1 itself does with the newest of its operators and of SQLAlchemy.
+    for told in (
+        r"The `airflow\.operators\.branch\.BaseBranchOperator`:FutureWarning",
+        "The ``noload`` loader strategy:DeprecationWarning",
+    ):
+        config.addinivalue_line("filterwarnings", f"ignore:{told}")
 
 
 #: ``(topic, partition, key, value, timestamp in ms, headers)``. Partition None: the client chooses;
