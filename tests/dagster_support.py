@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops.dagster import KafkaResource
+from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
+from tests.conftest import MakeTopic, Produce
 
-#: Partitions of ten seconds are none of Dagster's; the tests' hours begin here.
-FIRST_HOUR = "2026-01-05-00:00"
+HOUR = timedelta(hours=1)
+FIRST = datetime(2026, 1, 5, tzinfo=UTC)
+HOURLY = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_offset=0)
+KEYS = [f"2026-01-05-{hour:02}:00" for hour in range(6)]
 
 
 @dataclass
@@ -89,3 +93,31 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
     if event.step_failure_data.user_failure_data is not None:
         text += str(event.step_failure_data.user_failure_data.description)
     return text
+
+
+@pytest.fixture
+def hours(topic: MakeTopic, produce: Produce) -> str:
+    """Four records in each of six hours, newest hour first in the log: offset 4 x (5 - hour) + n; and one after."""
+    name = topic()
+    times = [FIRST + HOUR * hour + HOUR * n / 4 for hour in reversed(range(6)) for n in range(4)]
+    times.append(FIRST + HOUR * 6)
+    produce((name, 0, None, b"x", round(time.timestamp() * 1000), ()) for time in times)
+    return name
+
+
+def expected(hour: int) -> list[int]:
+    """The offsets of an hour's records."""
+    return [4 * (5 - hour) + n for n in range(4)]
+
+
+def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
+    """An asset that copies a topic's hours."""
+    given: dict[str, Any] = {
+        "key": "orders",
+        "topics": [topic],
+        "group_id": group,
+        "start": "earliest",
+        "partitions_def": HOURLY,
+        "output": str(house.output),
+    }
+    return build_ordered_window_asset(**{**given, **more})

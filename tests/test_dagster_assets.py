@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -19,44 +18,12 @@ from kafka_ordered_ops.dagster import (
 )
 from kafka_ordered_ops.dagster.times import first_of
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.conftest import MakeTopic, Produce
-from tests.dagster_support import House, failure_of
+from tests.conftest import Produce
+from tests.dagster_support import FIRST, HOUR, HOURLY, KEYS, House, copied, expected, failure_of
+from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
 
 pytestmark = pytest.mark.timeout(300)
-
-HOUR = timedelta(hours=1)
-FIRST = datetime(2026, 1, 5, tzinfo=UTC)
-HOURLY = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_offset=0)
-KEYS = [f"2026-01-05-{hour:02}:00" for hour in range(6)]
-
-
-@pytest.fixture
-def hours(topic: MakeTopic, produce: Produce) -> str:
-    """Four records in each of six hours, newest hour first in the log: offset 4 x (5 - hour) + n; and one after."""
-    name = topic()
-    times = [FIRST + HOUR * hour + HOUR * n / 4 for hour in reversed(range(6)) for n in range(4)]
-    times.append(FIRST + HOUR * 6)
-    produce((name, 0, None, b"x", round(time.timestamp() * 1000), ()) for time in times)
-    return name
-
-
-def expected(hour: int) -> list[int]:
-    """The offsets of an hour's records."""
-    return [4 * (5 - hour) + n for n in range(4)]
-
-
-def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
-    """An asset that copies a topic's hours."""
-    given: dict[str, Any] = {
-        "key": "orders",
-        "topics": [topic],
-        "group_id": group,
-        "start": "earliest",
-        "partitions_def": HOURLY,
-        "output": str(house.output),
-    }
-    return build_ordered_window_asset(**{**given, **more})
 
 
 def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:

@@ -59,11 +59,12 @@ class Step:
         """
         started = time.monotonic()
         asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
+        job_told: dict[str, Any] = {}
         with errors_for_dagster(), self._open() as windows:
             check = live_result(look_at(windows, self.settings, asked), self.settings)
-            records, ran = self._delivered(windows, asked, job)
+            records, ran = self._delivered(windows, asked, job, job_told)
         seconds = time.monotonic() - started
-        common = common_metadata(records, seconds)
+        common = common_metadata(records, seconds) | job_told
         for one, record in zip(asked, records, strict=True):
             key = one.partition_key
             told = window_metadata(record, ran=one.window_id in ran, is_partition=key is not None)
@@ -87,9 +88,9 @@ class Step:
         )
 
     def _delivered(
-        self, windows: OrderedWindows, asked: Sequence[Asked], job: Job
+        self, windows: OrderedWindows, asked: Sequence[Asked], job: Job, told: dict[str, Any]
     ) -> tuple[list[WindowRecord], set[str]]:
-        """The windows' records in the ledger, and those of which the job ran."""
+        """The windows' records in the ledger, and those of which the job ran; `told` gets what it says."""
         names = [one.window_id for one in asked]
         plans = windows.plan_many([one.window for one in asked], names, self._policy())
         for note in dict.fromkeys(note for plan in plans for note in plan.notes):
@@ -101,8 +102,16 @@ class Step:
         def write(missing: Sequence[WindowPlan]) -> list[Staged]:
             # All in one pass: what is read again, too.
             every = sorted([*missing, *again], key=lambda plan: plan.cutoff_ms)
-            given = AssetWindows(every, keys, windows.settings, self.settings)
+            given = AssetWindows(
+                every,
+                keys,
+                windows.settings,
+                self.settings,
+                ledger_topic=self.kafka.ledger_topic,
+                say=self.context.log.info,
+            )
             written = given.outputs(job(given))
+            told.update(given.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
             return [outputs[plan.window_id] for plan in missing]
 

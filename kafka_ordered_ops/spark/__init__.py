@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
     from kafka_ordered_ops.spark.output import StagedOutput as StagedOutput
     from kafka_ordered_ops.spark.planned import planned_window as planned_window
+    from kafka_ordered_ops.spark.planned import planned_windows as planned_windows
     from kafka_ordered_ops.spark.published import read_output as read_output
     from kafka_ordered_ops.spark.read import read_window as read_window
     from kafka_ordered_ops.spark.read import read_windows as read_windows
@@ -43,6 +44,7 @@ _HOMES = {
     "current_window": "kafka_ordered_ops.spark.job",
     "map_by_key": "kafka_ordered_ops.spark.keyed",
     "planned_window": "kafka_ordered_ops.spark.planned",
+    "planned_windows": "kafka_ordered_ops.spark.planned",
     "read_output": "kafka_ordered_ops.spark.published",
     "read_window": "kafka_ordered_ops.spark.read",
     "read_windows": "kafka_ordered_ops.spark.read",
@@ -67,6 +69,7 @@ __all__ = [
     "current_window",
     "map_by_key",
     "planned_window",
+    "planned_windows",
     "read_output",
     "read_window",
     "read_windows",

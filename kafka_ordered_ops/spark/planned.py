@@ -39,15 +39,36 @@ def planned_window(
         WindowPrunedError: its plan is gone.
         LedgerError, BrokerError: the cluster, or the way to it.
     """
+    plans, client = planned_windows(
+        settings, group, {window_id: attempt}, ledger_topic=ledger_topic
+    )
+    return plans[0], client
+
+
+def planned_windows(
+    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    group: str,
+    attempts: Mapping[str, int | None],
+    *,
+    ledger_topic: str = LEDGER_TOPIC,
+) -> tuple[list[WindowPlan], ClientSettings]:
+    """`planned_window` for several windows of a group, in one look: by window id, the try or None.
+
+    Raises:
+        as `planned_window`, for the first window that is wrong.
+    """
     with OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows:
-        record = windows.show(window_id)
-        if record.pruned is not None:
-            raise WindowPrunedError(
-                f"window {window_id} of group {group} is {record.status} and was pruned from the ledger: its "
-                "offsets are no longer known, and it cannot be read again",
-                window_id=window_id,
-            )
-        return _for_attempt(record.plan, attempt), windows.settings
+        records = windows.show_many(list(attempts))
+        for record in records:
+            if record.pruned is not None:
+                name = record.plan.window_id
+                raise WindowPrunedError(
+                    f"window {name} of group {group} is {record.status} and was pruned from the ledger: its "
+                    "offsets are no longer known, and it cannot be read again",
+                    window_id=name,
+                )
+        plans = [_for_attempt(record.plan, attempts[record.plan.window_id]) for record in records]
+        return plans, windows.settings
 
 
 def _for_attempt(plan: WindowPlan, attempt: int | None) -> WindowPlan:
