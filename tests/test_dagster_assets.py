@@ -285,6 +285,7 @@ def test_the_same_offsets_are_the_same_version(house: House, hours: str, group: 
         ({"group_id": ""}, "group_id"),
         ({"on_covered": "again"}, "one of skip, replay, fail"),
         ({"start": "yesterday"}, "start"),
+        ({"application_args": ["a"]}, "give application="),
     ],
 )
 def test_what_cannot_be_is_named_before_anything_runs(wrong: dict[str, Any], told: str) -> None:

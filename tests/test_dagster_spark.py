@@ -9,7 +9,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.dagster import AssetWindows, ordered_window_asset
+from kafka_ordered_ops.dagster import (
+    AssetWindows,
+    build_ordered_window_asset,
+    ordered_window_asset,
+)
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.dagster_support import HOURLY, KEYS, House, expected, failure_of
 from tests.dagster_support import hours as hours
@@ -59,11 +63,8 @@ def test_a_session_in_the_step(house: House, hours: str, group: str, spark: Any,
 def test_spark_submit(house: House, hours: str, group: str, tmp_path: Path) -> None:
     """The application asks for its windows; its log lines are the step's."""
     job = application(tmp_path, COPY)
-
-    @ordered_window_asset(**windows_of(house, hours, group))
-    def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
-        windows.submit(job, how=small())
-
+    given = windows_of(house, hours, group)
+    orders = build_ordered_window_asset(**given, application=job, submit=small())
     house.materialize(orders, (KEYS[0], KEYS[2]))
     check_delivered(house, 0, 2)
 

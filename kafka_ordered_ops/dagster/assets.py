@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
     AssetExecutionContext,
@@ -20,11 +21,15 @@ from dagster import (
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster.delivery import Step
 from kafka_ordered_ops.dagster.job import AssetWindows
+from kafka_ordered_ops.dagster.known import WindowAsset, remember
 from kafka_ordered_ops.dagster.liveness import check_specs
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.times import check_partitions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit
 
 #: The resource that assets ask for.
 KAFKA: Final = "kafka"
@@ -82,30 +87,59 @@ def ordered_window_asset(
             step = Step(context, asset_key, made, partitions_def, kafka)
             return step.results(lambda windows: function(context, windows, **given))
 
-        return multi_asset(
+        policy = backfill_policy or BackfillPolicy.single_run()
+        asset = multi_asset(
             name=_op_name(asset_key),
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
             check_specs=check_specs(asset_key, made),
-            backfill_policy=backfill_policy or BackfillPolicy.single_run(),
+            backfill_policy=policy,
             pool=pool,
             **(options or {}),
         )(_step_of(function, kafka_resource, results))
+        run_max = policy.max_partitions_per_run
+        about = WindowAsset(asset_key, made, partitions_def, kafka_resource, run_max)
+        return remember(asset, about)
 
     return decorate
 
 
 def build_ordered_window_asset(
-    *, key: AssetKey | str | Sequence[str], output: str, **arguments: Any
+    *,
+    key: AssetKey | str | Sequence[str],
+    output: str,
+    application: str | os.PathLike[str] | None = None,
+    application_args: Sequence[str] = (),
+    submit: SparkSubmit | None = None,
+    **arguments: Any,
 ) -> AssetsDefinition:
-    """An asset that copies its windows' records to `output` as Parquet, without Spark.
+    """An asset without a function: a Spark application writes its windows, or they are copied without Spark.
 
-    Takes the arguments of `ordered_window_asset`.
+    Takes the arguments of `ordered_window_asset`, and:
+
+    Args:
+        key: the asset's.
+        output: the folder for the windows' files, which every process of the job sees.
+        application: a Spark application that asks for its windows by `kafka_ordered_ops.spark.current_window`; it
+            is run by spark-submit. None: the records are copied as they are, as Parquet.
+        application_args: its arguments.
+        submit: how spark-submit is run.
+
+    Raises:
+        ConfigError: arguments for an application that there is not.
     """
+    if application is None and (application_args or submit is not None):
+        raise ConfigError("application_args= and submit= are an application's: give application=")
 
     def copied(_context: AssetExecutionContext, windows: AssetWindows) -> None:
+        """Copies the windows' records, as Parquet."""
         windows.copy()
 
-    return ordered_window_asset(key=key, output=output, **arguments)(copied)
+    def submitted(_context: AssetExecutionContext, windows: AssetWindows) -> None:
+        """Runs a Spark application for the windows."""
+        windows.submit(str(application), application_args, submit)
+
+    job = copied if application is None else submitted
+    return ordered_window_asset(key=key, output=output, **arguments)(job)
 
 
 def _step_of(function: Function, kafka_resource: str, results: Function) -> Function:
