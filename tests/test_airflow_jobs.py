@@ -60,6 +60,11 @@ def check_nothing_was_committed(windows: OrderedWindows, topic: str) -> None:
 # --- which job ---------------------------------------------------------------------------------------
 
 
+def yielding(batches: Any, plan: WindowPlan) -> Iterator[Any]:
+    """Calling it does nothing: the window would be committed without any work."""
+    yield from batches
+
+
 @pytest.mark.parametrize(
     ("jobs", "told"),
     [
@@ -67,6 +72,7 @@ def check_nothing_was_committed(windows: OrderedWindows, topic: str) -> None:
         ({"batch_callable": print, "python_callable": print}, "runs one job"),
         ({"output": None}, "output= is missing"),
         ({"application": "a.py", "output": None}, "output= is missing"),
+        ({"batch_callable": yielding}, "yielding is a generator"),
     ],
 )
 def test_a_task_runs_one_job_and_has_a_place_for_its_output(

@@ -295,6 +295,26 @@ def test_what_cannot_be_is_named_before_anything_runs(wrong: dict[str, Any], tol
         build_ordered_window_asset(**{**given, **wrong})
 
 
+def test_functions_that_cannot_be_jobs_are_named() -> None:
+    """One that yields would do nothing, and its windows would be committed."""
+    decorate = ordered_window_asset(key="a", topics=["t"], group_id="g")
+
+    def yields(context: Any, windows: Any) -> Any:
+        yield windows
+
+    async def waits(context: Any, windows: Any) -> None: ...
+
+    def asks_for_nothing(context: Any) -> None: ...
+
+    for function, told in (
+        (yields, "generator"),
+        (waits, "async"),
+        (asks_for_nothing, "a context and windows"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            decorate(function)
+
+
 def test_definitions_load_while_the_broker_is_away(house: House) -> None:
     """Nothing is asked of Kafka then; a step names what is wrong."""
     asset = build_ordered_window_asset(

@@ -16,6 +16,7 @@ from kafka_ordered_ops.airflow.jobs import (
 )
 from kafka_ordered_ops.airflow.sdk import BaseOperator
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import check_does_work
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.plan import WindowPlan
@@ -45,7 +46,7 @@ class JobTask(BaseOperator):
         engine: who reads Kafka: ``python``, ``jvm`` or ``stage``.
 
     Raises:
-        ConfigError: two jobs, or none and no `output`.
+        ConfigError: two jobs, or none and no `output`; a function that does nothing when it is called.
     """
 
     template_fields: Sequence[str] = (
@@ -78,6 +79,9 @@ class JobTask(BaseOperator):
             "batch_callable": batch_callable,
         }
         given = [name for name, job in jobs.items() if job is not None]
+        for function in (python_callable, batch_callable):
+            if function is not None:
+                check_does_work(function)
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: a task runs one job, give one of them")
         if output is None and given in ([], ["application"]):

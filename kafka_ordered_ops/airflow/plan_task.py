@@ -137,8 +137,8 @@ class PlanTask(WindowTask):
             if self.on_covered is not OnCovered.REPLAY:
                 raise
         self.log.info(
-            "Other windows have taken all records before %s, and none of them has this cutoff: this window is "
-            "empty.",
+            "Other windows have taken all records before %s, and none that is finished has this cutoff: this "
+            "window is empty.",
             times.cutoff.isoformat(),
         )
         return windows.plan(window, window_id, self._policy(OnCovered.SKIP))

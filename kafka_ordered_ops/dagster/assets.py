@@ -19,6 +19,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.dagster.delivery import Step
 from kafka_ordered_ops.dagster.job import AssetWindows
 from kafka_ordered_ops.dagster.known import WindowAsset, remember
@@ -146,8 +147,9 @@ def _step_of(function: Function, kafka_resource: str, results: Function) -> Func
     """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
 
     Raises:
-        ConfigError: it does not take a context and windows.
+        ConfigError: it does not take a context and windows, or does nothing when it is called.
     """
+    check_does_work(function)
     # As values: Dagster would look for names in this module.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     if len(parameters) < 2:
