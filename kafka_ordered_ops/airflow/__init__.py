@@ -1,4 +1,4 @@
-"""Windows of Kafka records in Apache Airflow: operators, a sensor, and what belongs to them.
+"""Windows of Kafka records in Apache Airflow: operators, a sensor, a trigger of events, and what belongs to them.
 
 ::
 
@@ -21,6 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.airflow.event_trigger import CutoffReachedTrigger as CutoffReachedTrigger
     from kafka_ordered_ops.airflow.hook import KafkaWindowsHook as KafkaWindowsHook
     from kafka_ordered_ops.airflow.jobs import SparkWindow as SparkWindow
     from kafka_ordered_ops.airflow.operator import OrderedWindowOperator as OrderedWindowOperator
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.plan_commit import WindowPartOperator as WindowPartOperator
     from kafka_ordered_ops.airflow.retry import window_retry_policy as window_retry_policy
     from kafka_ordered_ops.airflow.sensor import PartitionsLiveSensor as PartitionsLiveSensor
+    from kafka_ordered_ops.airflow.taskflow import kafka_window_task as kafka_window_task
     from kafka_ordered_ops.airflow.trigger import PartitionsLiveTrigger as PartitionsLiveTrigger
 
 #: Where each public name lives.
 _HOMES = {
     "AbandonWindowOperator": "plan_commit",
     "CommitWindowOperator": "plan_commit",
+    "CutoffReachedTrigger": "event_trigger",
     "KafkaWindowsHook": "hook",
     "OrderedWindowOperator": "operator",
     "PartitionsLiveSensor": "sensor",
@@ -43,6 +46,7 @@ _HOMES = {
     "PlanWindowOperator": "plan_commit",
     "SparkWindow": "jobs",
     "WindowPartOperator": "plan_commit",
+    "kafka_window_task": "taskflow",
     "window_retry_policy": "retry",
 }
 

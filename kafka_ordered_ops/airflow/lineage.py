@@ -29,7 +29,7 @@ def lineage_of(facts: Mapping[str, Any], brokers: str) -> Any:
 
 
 def _inputs(facts: Mapping[str, Any], brokers: str) -> list[Any]:
-    from openlineage.client.event_v2 import InputDataset  # type: ignore[import-not-found]
+    from openlineage.client.event_v2 import InputDataset
 
     namespace = namespace_of(brokers)
     return [InputDataset(namespace=namespace, name=topic) for topic in facts.get("topics") or ()]
@@ -37,14 +37,12 @@ def _inputs(facts: Mapping[str, Any], brokers: str) -> list[Any]:
 
 def _outputs(facts: Mapping[str, Any]) -> list[Any]:
     from openlineage.client.event_v2 import OutputDataset
-    from openlineage.client.facet_v2 import (  # type: ignore[import-not-found]
-        output_statistics_output_dataset,
-    )
+    from openlineage.client.facet_v2 import output_statistics_output_dataset
 
     path = facts.get("output")
     if path is None:
         return []
-    counted = {}
+    counted: dict[str, Any] = {}
     if facts.get("records") is not None:
         counted["outputStatistics"] = (
             output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(

@@ -73,7 +73,10 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "Kafka ordered windows",
-                "python-modules": ["kafka_ordered_ops.airflow.trigger"],
+                "python-modules": [
+                    "kafka_ordered_ops.airflow.event_trigger",
+                    "kafka_ordered_ops.airflow.trigger",
+                ],
             }
         ],
         "hooks": [
@@ -93,6 +96,12 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {"extra": "More settings of the client"},
                 },
                 "conn-fields": _FIELDS,
+            }
+        ],
+        "task-decorators": [
+            {
+                "name": "kafka_window",
+                "class-name": "kafka_ordered_ops.airflow.taskflow.kafka_window_task",
             }
         ],
         "extra-links": ["kafka_ordered_ops.airflow.links.WindowLink"],

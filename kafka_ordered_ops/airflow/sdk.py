@@ -59,3 +59,8 @@ def mask(secret: str) -> None:
     from airflow.sdk.log import mask_secret
 
     mask_secret(secret)
+
+
+def asset_store(trigger: Any) -> Any | None:
+    """What Airflow keeps for the assets that a trigger watches; None before Airflow 3.3, and in a task's trigger."""
+    return getattr(trigger, "asset_state_store", None)

@@ -79,8 +79,8 @@ def resolve(
 
     In this order: the task's own `cutoff`; ``dag_run.conf["cutoff"]`` (and ``["since"]``); the partition's
     date, to which `partition_span` adds the length of a partition; the end of the data interval; the
-    greatest ``extra["cutoff"]`` of the asset events that started the run; ``dag_run.run_after``. Never the
-    time of day: a second try would ask for another window.
+    greatest ``extra["cutoff"]``, or ``extra["payload"]["cutoff"]``, of the asset events that started the run;
+    ``dag_run.run_after``. Never the time of day: a second try would ask for another window.
 
     Args:
         context: the task's context. Keys that a run does not have are absent from it.
@@ -91,7 +91,8 @@ def resolve(
 
     Raises:
         ConfigError: a time that is none or has no zone; a `since` without `cutoff`, or in catch-up mode;
-            interval mode for a run without an interval; a run that says nothing about its time.
+            interval mode for a run without an interval; a run that says nothing about its time; or whose
+            partition has a date that Airflow does not tell.
     """
     mode = WindowMode(mode)
     found = _found(context, _moment(cutoff, "cutoff"), _moment(since, "since"), partition_span)
@@ -122,8 +123,8 @@ def run_token(context: Mapping[str, Any]) -> str:
         ConfigError: the context is of no run.
     """
     if not _moment_text(_conf(context).get("cutoff")):
-        if key := context.get("partition_key"):
-            return str(key)
+        if (key := _partition_key(context)) is not None:
+            return key
         start, end = context.get("data_interval_start"), context.get("data_interval_end")
         if start is not None and end is not None:
             return _text(end) if start == end else f"{_text(start)}--{_text(end)}"
@@ -174,6 +175,12 @@ def _found(
         if partition_span is None:
             return WindowTimes(date, None, CutoffSource.PARTITION)
         return WindowTimes(date + partition_span, date, CutoffSource.PARTITION)
+    if "partition_date" not in context and (key := _partition_key(context)) is not None:
+        raise ConfigError(
+            f"the run is of partition {key!r}, and Airflow before 3.3 does not tell its tasks the date of a "
+            "partition: give cutoff=, and since= for an interval. Of a key that is a time in UTC: "
+            'cutoff="{{ dag_run.partition_key }}Z"'
+        )
     if (end := _moment(context.get("data_interval_end"), "data_interval_end")) is not None:
         start = _moment(context.get("data_interval_start"), "data_interval_start")
         has_length = start is not None and start < end
@@ -181,7 +188,7 @@ def _found(
     cutoffs = [
         moment
         for event in _events(context.get("triggering_asset_events"))
-        if (moment := _moment(_extra(event).get("cutoff"), "the asset event's cutoff")) is not None
+        if (moment := _moment(_told_by(event), "the asset event's cutoff")) is not None
     ]
     if cutoffs:
         return WindowTimes(max(cutoffs), None, CutoffSource.EVENT)
@@ -208,6 +215,12 @@ def _conf(context: Mapping[str, Any]) -> Mapping[str, Any]:
     return getattr(context.get("dag_run"), "conf", None) or {}
 
 
+def _partition_key(context: Mapping[str, Any]) -> str | None:
+    """The partition that the run is of. Airflow 3.2 has it with the run alone."""
+    key = context.get("partition_key") or getattr(context.get("dag_run"), "partition_key", None)
+    return str(key) if key else None
+
+
 def _events(triggering: Any) -> Iterable[Any]:
     """The events of all assets."""
     if not triggering:
@@ -215,8 +228,13 @@ def _events(triggering: Any) -> Iterable[Any]:
     return [event for events in triggering.values() for event in events]
 
 
-def _extra(event: Any) -> Mapping[str, Any]:
-    return getattr(event, "extra", None) or {}
+def _told_by(event: Any) -> Any:
+    """The cutoff in an event: of a task in its extra; of a watcher's trigger in the payload that is there."""
+    extra = getattr(event, "extra", None) or {}
+    payload = extra.get("payload")
+    if "cutoff" not in extra and isinstance(payload, Mapping):
+        return payload.get("cutoff")
+    return extra.get("cutoff")
 
 
 def _moment_text(value: Any) -> Any:
