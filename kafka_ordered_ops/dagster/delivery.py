@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.types import (
     OnForeignCommit,
     OnOpenClaim,
     PlanContent,
+    TopicPartition,
     WindowStatus,
 )
 from kafka_ordered_ops.dagster.job import AssetWindows, Job
@@ -63,8 +64,9 @@ class Step:
         with errors_for_dagster(), self._open() as windows:
             check = live_result(look_at(windows, self.settings, asked), self.settings)
             records, ran = self._delivered(windows, asked, job, job_told)
+            lag = self._lag(windows, records)
         seconds = time.monotonic() - started
-        common = common_metadata(records, seconds) | job_told
+        common = common_metadata(records, seconds, lag) | job_told
         for one, record in zip(asked, records, strict=True):
             key = one.partition_key
             told = window_metadata(record, ran=one.window_id in ran, is_partition=key is not None)
@@ -122,6 +124,26 @@ class Step:
                 write(())
             windows.publish_many(again, [outputs[plan.window_id] for plan in again])
         return windows.show_many(names), set(outputs)
+
+    def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
+        """How many offsets of the topics lie behind the committed ones now; None where there is no answer."""
+        from kafka_ordered_ops.windows.topic_ends import topic_ends
+
+        topics = sorted({topic for record in records for topic in record.plan.topics})
+        try:
+            state = windows.state()
+            found = topic_ends(windows.settings, topics, isolation=records[0].plan.isolation)
+        except KafkaOrderedOpsError as error:
+            # All is committed: a number for people is no reason to fail.
+            self.context.log.warning("The lag is not known: %s: %s", type(error).__name__, error)
+            return None
+        bases = {tp: partition.base for tp, partition in state or ()}
+        ends = {
+            TopicPartition(name, one.partition): one.end_offset
+            for name, topic in found.items()
+            for one in topic.partitions
+        }
+        return sum(max(end - bases[tp], 0) for tp, end in ends.items() if tp in bases)
 
     def _policy(self) -> Policy:
         covered = OnCovered(self.settings.on_covered)

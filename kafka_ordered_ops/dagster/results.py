@@ -58,7 +58,9 @@ def window_metadata(record: WindowRecord, *, ran: bool, is_partition: bool) -> d
     return {name: value for name, value in found.items() if value is not None}
 
 
-def common_metadata(records: Sequence[WindowRecord], seconds: float) -> dict[str, Any]:
+def common_metadata(
+    records: Sequence[WindowRecord], seconds: float, lag: int | None
+) -> dict[str, Any]:
     """What is to be known of a whole step."""
     counts = [result_facts(record.result).get("records") for record in records]
     known = [count for count in counts if count is not None]
@@ -67,6 +69,8 @@ def common_metadata(records: Sequence[WindowRecord], seconds: float) -> dict[str
         f"{_PREFIX}/group": records[0].plan.group,
         f"{_PREFIX}/seconds": round(seconds, 3),
     }
+    if lag is not None:
+        found[f"{_PREFIX}/lag_offsets"] = lag
     if len(known) == len(records):
         found[f"{_PREFIX}/records_in_all"] = sum(known)
         found[f"{_PREFIX}/records_per_s"] = round(sum(known) / max(seconds, 0.001), 1)
