@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.spark import output
+from kafka_ordered_ops.spark import drafts, output
 from kafka_ordered_ops.spark.engines import Engine
 from kafka_ordered_ops.spark.files import LocalFiles
 
@@ -377,7 +377,8 @@ def crash_at(at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterat
     """The block dies at its n-th change to the file system, if it has so many; gives the crash once it came."""
     crashed: list[Crash] = []
     with monkeypatch.context() as patch:
-        patch.setattr(output, "files_for", lambda _: CrashingFiles(at, after=after))
+        for module in (drafts, output):
+            patch.setattr(module, "files_for", lambda _: CrashingFiles(at, after=after))
         try:
             yield crashed
         except Crash as crash:

@@ -16,6 +16,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.spark import files as files_module
+from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.files import MARKER_NAME, LocalFiles, normal_root
 from kafka_ordered_ops.spark.output import STAGE_FOLDER, StagedOutput
 from tests.spark_support import crash_at, crashes
@@ -26,9 +27,10 @@ WINDOW = "2026-11-20T11:00:00+00:00/é"
 def staged(root: Path, attempt: int, *, claim: str = "c1", rows: int | None = None) -> StagedOutput:
     """A complete stage whose one file says which attempt wrote it."""
     output = StagedOutput(str(root), WINDOW, claim, attempt)
-    output.prepare()
-    (Path(output.stage_path) / "part-00000.txt").write_text(f"{claim}-{attempt}")
-    return output.seal({"records": attempt if rows is None else rows, "timestamp_ms_min": None})
+    with drafts_of([output]) as (draft,):
+        (Path(draft.path) / "part-00000.txt").write_text(f"{claim}-{attempt}")
+        facts = {"records": attempt if rows is None else rows, "timestamp_ms_min": None}
+        return draft.seal(facts)
 
 
 def visible(output: StagedOutput) -> str | None:
@@ -50,10 +52,71 @@ def test_a_stage_exists_only_once_its_marker_is_written(tmp_path: Path) -> None:
     """Files without a marker are an attempt that did not end."""
     output = StagedOutput(str(tmp_path), WINDOW, "c1", 1)
     assert not output.exists()
-    output.prepare()
-    (Path(output.stage_path) / "part-00000.txt").write_text("half")
+    draft = Draft(output)
+    draft.make()
+    (Path(draft.path) / "part-00000.txt").write_text("half")
     assert not output.exists()
-    assert output.seal({"records": 1}).exists()
+    draft.seal({"records": 1})
+    assert not output.exists()
+    draft.land()
+    assert output.exists()
+
+
+def test_two_jobs_of_one_attempt_do_not_mix(tmp_path: Path) -> None:
+    """Each has its own files; the stage is one job's, whole, and the later one's; who fails takes nothing along."""
+    output = StagedOutput(str(tmp_path), WINDOW, "c1", 1)
+    first, second, third = Draft(output), Draft(output), Draft(output)
+    for draft, names in ((first, "ab"), (second, "bc"), (third, "d")):
+        draft.make()
+        for name in names:
+            (Path(draft.path) / f"part-{name}.txt").write_text(draft.token)
+    first.seal({"records": 1})
+    first.land()
+    third.drop()
+    assert output.as_found().facts == {"records": 1}
+    sealed = second.seal({"records": 2})
+    second.land()
+    second.drop()
+    sealed.publish()
+    found = {path.name: path.read_text() for path in Path(output.final_path).glob("part-*")}
+    assert found == {"part-b.txt": second.token, "part-c.txt": second.token}
+    assert leftovers(tmp_path) == []
+
+
+def test_a_job_that_ends_after_the_publish_shows_nothing_more(tmp_path: Path) -> None:
+    """What a job has begun is removed by whoever publishes; a part of its records is never complete."""
+    output = staged(tmp_path, 1)
+    late = Draft(output)
+    late.make()
+    output.publish()
+    assert leftovers(tmp_path) == []
+    # As a task of Spark's does, that knows nothing of it.
+    Path(late.path).mkdir(parents=True)
+    (Path(late.path) / "part-00001.txt").write_text("late")
+    with pytest.raises(SinkError, match="was removed while"):
+        late.seal({"records": 1})
+    late.drop()
+    assert visible(output) == "c1-1"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_draft_that_lands_and_crashes_leaves_a_stage_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two steps: whole, if it is there; the next job's takes its place."""
+    for root, crashing in crashes(tmp_path, monkeypatch, after=False, least=3):
+        output = staged(root, 1, rows=1)
+        draft = Draft(output)
+        draft.make()
+        (Path(draft.path) / "part-00000.txt").write_text("again")
+        draft.seal({"records": 2})
+        with crashing:
+            draft.land()
+        if output.exists():
+            assert output.as_found().facts["records"] in (1, 2)
+        staged(root, 1, rows=3).publish()
+        assert visible(output) == "c1-1"
+        assert leftovers(root) == []
 
 
 def test_publish_makes_the_files_visible_and_leaves_no_stage(tmp_path: Path) -> None:
@@ -256,9 +319,9 @@ def test_the_stage_is_hidden_from_dataset_discovery(tmp_path: Path) -> None:
     """A reader of the root sees published windows only, and no marker as data."""
     for attempt, claim in ((1, "published"), (1, "staged")):
         output = StagedOutput(str(tmp_path), claim, claim, attempt)
-        output.prepare()
-        pq.write_table(pa.table({"claim": [claim]}), f"{output.stage_path}/part-00000.parquet")
-        output = output.seal({})
+        with drafts_of([output]) as (draft,):
+            pq.write_table(pa.table({"claim": [claim]}), f"{draft.path}/part-00000.parquet")
+            output = draft.seal({})
         if claim == "published":
             output.publish()
     table = ds.dataset(tmp_path, format="parquet", partitioning="hive").to_table()
@@ -282,7 +345,7 @@ def test_a_failing_file_system_is_a_sink_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     output = StagedOutput(str(tmp_path / "file"), WINDOW, "c1", 1)
     with pytest.raises(SinkError, match="cannot be made") as raised:
-        output.prepare()
+        Draft(output).make()
     assert isinstance(raised.value.__cause__, OSError)
 
 
@@ -305,7 +368,7 @@ def test_a_root_without_atomic_rename_is_refused_before_anything_is_written() ->
     """Object stores cannot publish by rename; the error shows the way with a sink of one's own."""
     output = StagedOutput("s3a://lake/orders", WINDOW, "c1", 1)
     with pytest.raises(ConfigError, match="sink of your own"):
-        output.prepare()
+        Draft(output).make()
 
 
 @pytest.mark.parametrize(("claim", "attempt"), [("", 1), ("../up", 1), (".hidden", 1), ("c1", -1)])

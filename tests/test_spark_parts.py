@@ -18,6 +18,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import PlanPart
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.spark.drafts import Draft
 from kafka_ordered_ops.spark.output import STAGE_FOLDER, StagedOutput
 from kafka_ordered_ops.spark.parts import sum_of_facts
 from kafka_ordered_ops.spark.stage import stage_window
@@ -33,17 +34,24 @@ def part_of_output(
     root: Path, index: int, *, content: str = "", files: int = 2, attempt: int = 1
 ) -> StagedOutput:
     """A complete stage of one part, whose files say whose they are."""
-    output = StagedOutput(str(root), WINDOW, "c1", attempt, PlanPart(index, COUNT))
-    output.prepare()
+    draft, sealed = written_part(root, index, content=content, files=files, attempt=attempt)
+    draft.land()
+    return sealed
+
+
+def written_part(
+    root: Path, index: int, *, content: str = "", files: int = 2, attempt: int = 1
+) -> tuple[Draft, StagedOutput]:
+    """A part that is complete, and not in its place yet."""
+    draft = Draft(StagedOutput(str(root), WINDOW, "c1", attempt, PlanPart(index, COUNT)))
+    draft.make()
     for number in range(files):
         # As Spark leaves a folder: with checksums and a flag beside the data.
-        (Path(output.stage_path) / f"part-{number:05d}.txt").write_text(
-            f"{index}.{number}{content}"
-        )
-        (Path(output.stage_path) / f".part-{number:05d}.txt.crc").write_text("checksum")
-    (Path(output.stage_path) / "_SUCCESS").write_text("")
+        (Path(draft.path) / f"part-{number:05d}.txt").write_text(f"{index}.{number}{content}")
+        (Path(draft.path) / f".part-{number:05d}.txt.crc").write_text("checksum")
+    (Path(draft.path) / "_SUCCESS").write_text("")
     facts = {"records": 10 + index, "files": files, "timestamp_ms_min": index or None}
-    return output.seal({**facts, "timestamp_ms_max": index, "elapsed_ms": 5})
+    return draft, draft.seal({**facts, "timestamp_ms_max": index, "elapsed_ms": 5})
 
 
 def all_parts(root: Path) -> list[StagedOutput]:
@@ -160,8 +168,9 @@ def test_a_part_that_dies_while_it_takes_its_files_back_is_not_complete(
     """The retry of a part, after its files had been moved, dies in turn: they are all there, or it is named."""
     for root, crashing in crashes(tmp_path, monkeypatch, after=after, least=4):
         parts = half_joined(root)
+        draft, _ = written_part(root, 1)
         with crashing:
-            parts[1].prepare()
+            draft.land()
         if not joined_or_refused(parts):
             part_of_output(root, 1)
             assert joined_or_refused(parts)

@@ -27,6 +27,7 @@ from kafka_ordered_ops.spark import (
     write_windows,
 )
 from kafka_ordered_ops.spark.columns import SPARK_SCHEMA
+from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.files import LocalFiles, data_names
 from kafka_ordered_ops.spark.files_source import (
@@ -135,10 +136,11 @@ def _halves(case: Case) -> list[Case]:
 def _publish(root: Path, tables: Sequence[pa.Table], window_id: str = "w") -> None:
     """A window of these files."""
     output = StagedOutput.of(plan_of([], window_id=window_id), root)
-    output.prepare()
-    for n, table in enumerate(tables):
-        pq.write_table(table, f"{output.stage_path}/part-{n:05d}.parquet")
-    output.seal({"files": len(tables)}).publish()
+    with drafts_of([output]) as (draft,):
+        for n, table in enumerate(tables):
+            pq.write_table(table, f"{draft.path}/part-{n:05d}.parquet")
+        sealed = draft.seal({"files": len(tables)})
+    sealed.publish()
 
 
 def _numbers(sizes: Sequence[int]) -> list[pa.Table]:
@@ -245,7 +247,7 @@ def test_windows_that_are_not_there_are_named(spark: SparkSession, tmp_path: Pat
     with pytest.raises(ConfigError, match="no window is published below"):
         read_output(spark, tmp_path)
     _publish(tmp_path, _numbers([2]), "a")
-    StagedOutput.of(plan_of([], window_id="b"), tmp_path).prepare()
+    Draft(StagedOutput.of(plan_of([], window_id="b"), tmp_path)).make()
     stranger = tmp_path / "window_id=c"
     stranger.mkdir()
     pq.write_table(_numbers([1])[0], stranger / "part-00000.parquet")

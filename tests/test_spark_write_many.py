@@ -26,6 +26,7 @@ from kafka_ordered_ops.spark import (
     write_window,
     write_windows,
 )
+from kafka_ordered_ops.spark.drafts import Draft
 from kafka_ordered_ops.spark.output import StagedOutput
 from kafka_ordered_ops.spark.read import Engine
 from tests.spark_many_support import (
@@ -222,16 +223,16 @@ def test_a_failure_while_sealing_leaves_no_stage(
     """The disk is full at the third window: the two complete stages go as well."""
     plans = [plan_of([], window_id=f"w{n}") for n in range(4)]
     frame = spark.range(8).selectExpr("id", "concat('w', id % 4) AS window_id")
-    seal, sealed = StagedOutput.seal, list[StagedOutput]()
+    seal, sealed = Draft.seal, list[StagedOutput]()
 
-    def full(self: StagedOutput, facts: dict[str, int | None]) -> StagedOutput:
+    def full(self: Draft, facts: dict[str, int | None]) -> StagedOutput:
         if len(sealed) == 2:
             raise SinkError("no space left")
         sealed.append(seal(self, facts))
         return sealed[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(StagedOutput, "seal", full)
+        patch.setattr(Draft, "seal", full)
         with pytest.raises(SinkError, match="no space"):
             write_windows(frame, tmp_path, plans)
     assert len(sealed) == 2
@@ -242,7 +243,8 @@ def test_a_failure_while_sealing_leaves_no_stage(
 def test_what_a_killed_try_left_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """The folder of a try that was killed, half full, does not show in the next one, whatever overwriting means."""
     plans = [plan_of([], window_id=f"w{n}") for n in range(2)]
-    shared = Path(StagedOutput.of(plans[0], tmp_path).shared_path) / "_koo_window=0"
+    killed = Draft(StagedOutput.of(plans[0], tmp_path))
+    shared = Path(killed.shared_path) / "_koo_window=0"
     shared.mkdir(parents=True)
     (shared / "part-00000.parquet").write_text("half")
     frame = spark.range(4).selectExpr("id", "'w1' AS window_id")
@@ -252,7 +254,10 @@ def test_what_a_killed_try_left_is_replaced(spark: SparkSession, tmp_path: Path)
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert [output.facts["records"] for output in outputs] == [0, 4]
-    assert left(tmp_path) == {"claim1-1"}
+    assert left(tmp_path) == {"claim1-1", Path(killed.shared_path).name}
+    for output in outputs:
+        output.publish()
+    assert left(tmp_path) == set()
 
 
 def test_files_that_are_not_here_are_an_error(

@@ -5,7 +5,7 @@
     <root>/window_id=<safe id>/                        what readers see
     <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
     <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
-    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: parts of a split window, say
+    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
 
 The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
 last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -45,7 +44,7 @@ from kafka_ordered_ops.spark.files import (
     remove_stage,
     spark_path,
 )
-from kafka_ordered_ops.spark.parts import in_part_order, join_parts, take_part_back
+from kafka_ordered_ops.spark.parts import in_part_order, join_parts
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
@@ -122,11 +121,6 @@ class StagedOutput:
         return f"{self._window_folder}/{self._stage_name}"
 
     @property
-    def shared_path(self) -> str:
-        """A hidden folder for files of several windows, before they are told apart; gone with this stage."""
-        return f"{self.stage_path}~shared"
-
-    @property
     def merging_path(self) -> str:
         """A hidden folder in which the parts of the whole window come together."""
         return f"{self.whole.stage_path}{_MERGING}"
@@ -138,7 +132,14 @@ class StagedOutput:
 
     def exists(self) -> bool:
         """Whether the stage is there and complete."""
-        return self.own_marker(files_for(self.root), self.stage_path) is not None
+        files = files_for(self.root)
+        if self.own_marker(files, self.stage_path) is not None:
+            return True
+        if not files.exists(self._window_folder):
+            return False
+        # Another job of this attempt may be putting its own in its place at this very moment.
+        with files.locked(f"{self.root}/{STAGE_FOLDER}"):
+            return self.own_marker(files, self.stage_path) is not None
 
     def is_published(self) -> bool:
         """Whether readers see the output of this very attempt."""
@@ -147,28 +148,6 @@ class StagedOutput:
     def as_found(self) -> StagedOutput:
         """This output with the facts of its stage's marker, if there is one."""
         return self.own_marker(files_for(self.root), self.stage_path) or self
-
-    def prepare(self) -> None:
-        """Makes the stage, empty; what the same attempt, or the same part of it, wrote before is dropped."""
-        files = files_for(self.root)
-        with as_sink_error(f"the stage {self.stage_path} cannot be made"):
-            if self.part is None:
-                remove_stage(files, self.stage_path)
-            else:
-                with files.locked(f"{self.root}/{STAGE_FOLDER}"):
-                    take_part_back(files, self)
-            files.make_folder(self.stage_path)
-
-    def seal(self, facts: Facts) -> StagedOutput:
-        """Declares the stage complete: makes its files durable, then writes the marker.
-
-        Returns this output with its facts, as the ledger keeps it.
-        """
-        files, sealed = files_for(self.root), replace(self, facts=dict(facts))
-        with as_sink_error(f"the stage {self.stage_path} cannot be completed"):
-            files.settle(self.stage_path)
-            files.write(marker_path(self.stage_path), sealed.marker())
-        return sealed
 
     def publish(self) -> None:
         """Puts the stage in the place of the window's older output. Again: a no-op.
@@ -404,20 +383,6 @@ def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
         return StagedOutput.from_json(Fields({**value, "root": root}, MARKER_NAME))
     except (JsonError, TypeError):
         return None
-
-
-@contextmanager
-def staged_or_gone(outputs: Sequence[StagedOutput]) -> Iterator[None]:
-    """Makes the stages for the block to write and to seal; if it fails, none of them is left."""
-    try:
-        for output in outputs:
-            output.prepare()
-        yield
-    except BaseException:
-        with ExitStack() as stack:
-            for output in outputs:
-                stack.callback(output.discard)
-        raise
 
 
 def _is_merging(name: str) -> bool:

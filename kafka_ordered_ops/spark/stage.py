@@ -28,7 +28,8 @@ from kafka_ordered_ops.spark.columns import (
     partition_of,
     timestamps_ms_of,
 )
-from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
+from kafka_ordered_ops.spark.drafts import drafts_of
+from kafka_ordered_ops.spark.output import Facts, StagedOutput
 from kafka_ordered_ops.spark.pieces import Piece, check_together, pieces_of
 from kafka_ordered_ops.spark.stage_files import (
     ROWS_PER_FILE,
@@ -130,7 +131,7 @@ def stage_windows(
         stall_timeout_s=stall_timeout_s,
     )
     outputs = [StagedOutput.of(plan, root) for plan in plans]
-    with staged_or_gone(outputs):
+    with drafts_of(outputs) as drafts:
         tally = _Tally(len(plans))
         batches = _read(reader, pieces, tally, progress)
         if ordered:
@@ -138,14 +139,14 @@ def stage_windows(
         else:
             tables = as_they_come(batches, rows_per_file)
         sealed = []
-        with StageFiles([output.stage_path for output in outputs]) as files:
+        with StageFiles([draft.path for draft in drafts]) as files:
             for window, rows in tables:
                 files.write(window, rows)
-            for window, output in enumerate(outputs):
+            for window, draft in enumerate(drafts):
                 written = files.close(window)
                 elapsed_ms = round((time.monotonic() - started) * 1000)
                 facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
-                sealed.append(output.seal(facts))
+                sealed.append(draft.seal(facts))
     return sealed
 
 

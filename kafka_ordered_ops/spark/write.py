@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 from kafka_ordered_ops.core.errors import JobFailedError, SinkError
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.spark.columns import ORDER
+from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.files import spark_path
 from kafka_ordered_ops.spark.order import order_of
-from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
+from kafka_ordered_ops.spark.output import Facts, StagedOutput
 from kafka_ordered_ops.spark.stage import check_has_output
 
 if TYPE_CHECKING:
@@ -68,26 +70,28 @@ def write_window(
     check_has_output(plan)
     started = time.monotonic()
     output = StagedOutput.of(plan, path)
-    with staged_or_gone([output]):
+    with drafts_of([output]) as (draft,):
         known = order_of(df)
         in_order = known is not None and known.window_ids == (plan.window_id,)
-        facts = _run(df.drop("window_id"), output, plan, sort=ordered and not in_order)
+        facts = _run(df.drop("window_id"), draft, plan, sort=ordered and not in_order)
         elapsed_ms = round((time.monotonic() - started) * 1000)
-        return output.seal({**facts, **_files(output, facts), "elapsed_ms": elapsed_ms})
+        return draft.seal({**facts, **_files(draft, facts), "elapsed_ms": elapsed_ms})
 
 
-def _run(df: DataFrame, output: StagedOutput, plan: WindowPlan, *, sort: bool) -> Facts:
+def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
     from pyspark.sql import Observation
 
     observation = Observation()
     with (
-        job_errors([plan], output.stage_path),
+        job_errors([plan], draft.path),
         timestamp_type(df.sparkSession),
         _sorted(df, sort=sort) as rows,
     ):
         # Observed last: what lies below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
-        observed.write.mode("overwrite").option("compression", "zstd").parquet(output.stage_uri)
+        # The folder is there and empty. Overwriting would remove what says that it is still the same.
+        writer = observed.write.mode("append").option("compression", "zstd")
+        writer.parquet(spark_path(draft.path))
     facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
     return {**facts, "stragglers": 0} if _tells_places(df) and not behind_cutoff(plan) else facts
 
@@ -208,14 +212,15 @@ def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
     return f.col("offset") >= f.try_element_at(f.create_map(*heads), where)
 
 
-def _files(output: StagedOutput, facts: Facts) -> Facts:
-    files = list(Path(output.stage_path).glob("part-*.parquet"))
+def _files(draft: Draft, facts: Facts) -> Facts:
+    window_id = draft.output.window_id
+    files = list(Path(draft.path).glob("part-*.parquet"))
     if facts["records"] and not files:
         raise SinkError(
-            f"Spark has written {facts['records']:,} records of window {output.window_id}, but there is no file "
-            f"in {output.stage_path} on this machine: the executors run on others. Name a folder that the "
+            f"Spark has written {facts['records']:,} records of window {window_id}, but there is no file "
+            f"in {draft.path} on this machine: the executors run on others. Name a folder that the "
             "driver and all executors see",
-            window_id=output.window_id,
+            window_id=window_id,
         )
     return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.spark.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
+from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.files import Files, as_sink_error, data_names, files_for, spark_path
 from kafka_ordered_ops.spark.order import order_of
-from kafka_ordered_ops.spark.output import Facts, StagedOutput, staged_or_gone
+from kafka_ordered_ops.spark.output import Facts, StagedOutput
 from kafka_ordered_ops.spark.pieces import check_together
 from kafka_ordered_ops.spark.stage import check_has_output
 from kafka_ordered_ops.spark.stage_files import FILES_MAX
@@ -91,23 +92,22 @@ def write_windows(
         )
     started = time.monotonic()
     outputs = [StagedOutput.of(plan, path) for plan in plans]
-    files, folder = files_for(outputs[0].root), outputs[0].shared_path
-    with staged_or_gone(outputs):
-        # Left by a try that was killed.
-        files.remove(folder)
+    files = files_for(outputs[0].root)
+    with drafts_of(outputs) as drafts:
+        folder = drafts[0].shared_path
         written = _write(df, plans, folder, ordered=ordered)
         facts = _facts(df, plans, written)
         _check_rows(plans, written, facts)
         if not all(facts[output.window_id]["records"] for output in outputs):
             _write_empty(df, plans, written)
         sealed = []
-        for output in outputs:
-            counted = facts[output.window_id]
+        for draft in drafts:
+            counted = facts[draft.output.window_id]
             move = _move if counted["records"] else _copy_empty
-            with as_sink_error(f"the stage {output.stage_path} cannot be filled from {folder}"):
-                moved = move(files, written, output)
+            with as_sink_error(f"the stage {draft.path} cannot be filled from {folder}"):
+                moved = move(files, written, draft)
             elapsed_ms = round((time.monotonic() - started) * 1000)
-            sealed.append(output.seal({**counted, **moved, "elapsed_ms": elapsed_ms}))
+            sealed.append(draft.seal({**counted, **moved, "elapsed_ms": elapsed_ms}))
         files.remove(folder)
     return sealed
 
@@ -278,29 +278,29 @@ def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) 
         empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 
 
-def _copy_empty(files: Files, written: _Written, output: StagedOutput) -> Facts:
+def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
     (name,) = data_names(files, written.empty_folder)
     content = files.read(f"{written.empty_folder}/{name}") or b""
-    files.write(_file_path(output, 0), content)
+    files.write(_file_path(draft, 0), content)
     return {"files": 1, "bytes": len(content)}
 
 
-def _move(files: Files, written: _Written, output: StagedOutput) -> Facts:
+def _move(files: Files, written: _Written, draft: Draft) -> Facts:
     """Makes a window's files its stage's, under names that keep their order."""
-    folder = written.folder_of(output.window_id)
+    folder = written.folder_of(draft.output.window_id)
     names = data_names(files, folder)
     if len(names) > FILES_MAX:
         raise ConfigError(
-            f"window {output.window_id} has {len(names):,} files, and names keep the order of {FILES_MAX:,}: "
+            f"window {draft.output.window_id} has {len(names):,} files, and names keep the order of {FILES_MAX:,}: "
             "write with fewer tasks, or larger files"
         )
     size = 0
     for number, name in enumerate(names):
-        target = _file_path(output, number)
+        target = _file_path(draft, number)
         files.move(f"{folder}/{name}", target)
         size += os.path.getsize(target)
     return {"files": len(names), "bytes": size}
 
 
-def _file_path(output: StagedOutput, number: int) -> str:
-    return f"{output.stage_path}/part-{number:05d}.parquet"
+def _file_path(draft: Draft, number: int) -> str:
+    return f"{draft.path}/part-{number:05d}.parquet"

@@ -1,0 +1,128 @@
+"""What a job writes before it is an attempt's stage: a folder that no other job has.
+
+Two jobs may work for one attempt at once: a host lost sight of the first one, whose driver lives on, and started
+it again. Their files do not mix: each has a *draft* of its own, which becomes the stage in one step once it is
+complete. The stage is always one job's, whole; of two that end well, the later one's.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.spark.files import as_sink_error, files_for, marker_path, remove_stage
+from kafka_ordered_ops.spark.output import STAGE_FOLDER, Facts, StagedOutput
+from kafka_ordered_ops.spark.parts import take_part_back
+
+#: In a draft from its beginning to its end; no data, by the rule of Spark and Hive.
+_UNDER_WAY: Final = "_under_way"
+
+
+def _token() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What one job writes of one window, or of a part of it.
+
+    Args:
+        output: what it is to become.
+    """
+
+    output: StagedOutput
+    token: str = field(default_factory=_token)
+
+    @property
+    def path(self) -> str:
+        """The hidden folder that the job writes to."""
+        return f"{self.output.stage_path}~draft-{self.token}"
+
+    @property
+    def shared_path(self) -> str:
+        """A hidden folder for files of several windows, before they are told apart; gone with this draft."""
+        return f"{self.output.stage_path}~shared-{self.token}"
+
+    def make(self) -> None:
+        """Makes the folder, empty."""
+        files = files_for(self.output.root)
+        # Locked: another job that ends may remove the window's folder, if it is empty.
+        with as_sink_error(f"the stage {self.path} cannot be made"), files.locked(self._stages):
+            files.make_folder(self.path)
+            files.write(f"{self.path}/{_UNDER_WAY}", b"")
+
+    def seal(self, facts: Facts) -> StagedOutput:
+        """Declares the draft complete: makes its files durable, then writes the marker.
+
+        Returns the output with its facts, as the ledger keeps it; it is there once the draft has landed.
+
+        Raises:
+            SinkError: the folder is not the one that was made: the window was published meanwhile, and what
+                was in it removed; or the file system failed.
+        """
+        sealed = replace(self.output, facts=dict(facts))
+        files = files_for(self.output.root)
+        with as_sink_error(f"the stage {self.path} cannot be completed"):
+            # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
+            if not files.exists(under_way := f"{self.path}/{_UNDER_WAY}"):
+                raise SinkError(
+                    f"window {self.output.window_id}: {self.path} was removed while this job wrote to it. Another "
+                    f"job of attempt {self.output.attempt} was published meanwhile, or the window given up: leave "
+                    "it to that one",
+                    window_id=self.output.window_id,
+                )
+            files.remove(under_way)
+            files.settle(self.path)
+            files.write(marker_path(self.path), sealed.marker())
+        return sealed
+
+    def land(self) -> None:
+        """Makes the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
+        output, aside = self.output, f"{self.output.stage_path}~older-{self.token}"
+        files = files_for(output.root)
+        with (
+            as_sink_error(f"the stage {output.stage_path} cannot be completed"),
+            files.locked(self._stages),
+        ):
+            if output.part is not None:
+                take_part_back(files, output)
+            elif files.exists(output.stage_path):
+                files.rename(output.stage_path, aside)
+            files.rename(self.path, output.stage_path)
+            remove_stage(files, aside)
+
+    def drop(self) -> None:
+        """Removes what the job has written; what has landed stays. Again: a no-op."""
+        files = files_for(self.output.root)
+        with as_sink_error(f"the stage {self.path} cannot be removed"):
+            for folder in (self.path, self.shared_path):
+                remove_stage(files, folder)
+            if files.exists(self._stages):
+                with files.locked(self._stages):
+                    files.remove_if_empty(os.path.dirname(self.path))
+
+    @property
+    def _stages(self) -> str:
+        return f"{self.output.root}/{STAGE_FOLDER}"
+
+
+@contextmanager
+def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
+    """Makes drafts for the block to write and to seal, all of them; if it fails, none of them is left."""
+    drafts = [Draft(output) for output in outputs]
+    try:
+        for draft in drafts:
+            draft.make()
+        yield drafts
+        for draft in drafts:
+            draft.land()
+    except BaseException:
+        with ExitStack() as stack:
+            for draft in drafts:
+                stack.callback(draft.drop)
+        raise
