@@ -24,10 +24,13 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
 
-.PHONY: help setup check format test test-all test-spark41 nightly bench demo docs lock jars clean
+# The oldest Airflow that is supported.
+AIRFLOW31 := .venv-airflow31
+
+.PHONY: help setup check format test test-all test-spark41 test-airflow31 nightly bench demo docs lock jars clean
 
 help: ## Print this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## Make .venv with exactly the locked packages
 
@@ -54,15 +57,19 @@ format: $(STAMP) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 test: $(STAMP) ## The tests that need no more than seconds each
-	$(PYTEST) -m "not slow and not spark41 and not airflow"
+	$(PYTEST) -m "not slow and not spark41 and not airflow and not dagster_real"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
-test-all: $(STAMP) docs test-spark41 ## What `make test` leaves out: the tests that need minutes, Spark 4.1, the documentation
-	$(BIN)/python -m pytest -m "slow or airflow" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+test-all: $(STAMP) docs test-spark41 test-airflow31 ## What `make test` leaves out: those of minutes, Spark 4.1, Airflow 3.1, the documentation
+	$(BIN)/python -m pytest -m "slow or airflow or dagster_real" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
 test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
 	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and (spark or spark41)"
+
+test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
+	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
+	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not spark and not airflow" tests/test_airflow_*.py
 
 nightly: $(STAMP) ## Everything, with many more random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"
@@ -83,12 +90,15 @@ docs: $(STAMP) ## Build the documentation into build/docs; a warning is an error
 lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
-	$(COMPILE) --upgrade --extra all pyproject.toml -o requirements/all.txt
+	$(COMPILE) --upgrade --extra all --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
+		-o requirements/all.txt
 	$(COMPILE) --upgrade --extra demo --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
+	$(COMPILE) --upgrade --extra airflow --extra embedded --extra spark --constraint requirements/airflow31.in \
+		pyproject.toml -o requirements/airflow31.txt
 
 jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes
 	$(BIN)/python -m kafka_ordered_ops.embedded.relock
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) $(SPARK41) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SPARK41) $(AIRFLOW31) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find kafka_ordered_ops tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,15 @@
-"""Plan, any Spark operator, commit: here plain spark-submit, in a shell.
+"""Plan, any Spark operator, commit: here the Apache Spark provider's SparkSubmitOperator.
 
 The planning task hands the window on by its id. The job stages its result, and the last task commits the window
 and then makes the result visible. If the job fails, its retry takes the same window again; if it fails for
 good, the teardown lets go of it.
 
-Any operator that can hand five words to a job will do in the place of `job`. The Spark provider's, say, with
-``application=JOB`` and ``application_args=list(ARGUMENTS.values())``; note that this provider brings
-pyspark-client, which must not be installed beside pyspark.
+Any operator that can hand five words to a job will do in the place of `job`. This one needs a connection of type
+``spark``, whose host is the master, and the provider without what it brings along:
+
+    pip install --no-deps apache-airflow-providers-apache-spark
+
+It asks for pyspark-client, which has the same files as pyspark: whichever comes last overwrites the other.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 from kafka_ordered_ops.airflow import (
@@ -25,16 +27,17 @@ from kafka_ordered_ops.airflow import (
     PlanWindowOperator,
 )
 
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ImportError as error:
+    raise ImportError(
+        "this DAG submits its job with the Apache Spark provider. Beside pyspark it is installed with "
+        "`pip install --no-deps apache-airflow-providers-apache-spark`"
+    ) from error
+
 JOB = str(Path(__file__).parent / "jobs" / "planned_orders.py")
 GROUP = "orders-any-operator"
 OUTPUT = os.environ.get("ORDERS_OUTPUT", "/data") + "/any-operator"
-ARGUMENTS = {
-    "BOOTSTRAP": os.environ.get("KAFKA_BOOTSTRAP", "localhost:9092"),
-    "GROUP": GROUP,
-    "WINDOW_ID": "{{ ti.xcom_pull('plan')['window_id'] }}",
-    "ATTEMPT": "{{ ti.xcom_pull('plan')['attempt'] }}",
-    "OUTPUT": OUTPUT,
-}
 
 with DAG(
     "orders_any_spark_operator",
@@ -51,18 +54,21 @@ with DAG(
         mode="catch_up",
         start="earliest",
     )
-    job = BashOperator(
+    job = SparkSubmitOperator(
         task_id="job",
-        # As variables, the words need no quoting, whatever is in them.
-        bash_command='spark-submit --master "$MASTER" "$JOB" "$BOOTSTRAP" "$GROUP" "$WINDOW_ID" "$ATTEMPT" "$OUTPUT"',
-        env={
-            "MASTER": os.environ.get("SPARK_MASTER", "local[2]"),
-            # The Python that has PySpark, whichever comes first on the worker's path.
-            "PYSPARK_PYTHON": sys.executable,
-            "JOB": JOB,
-            **ARGUMENTS,
-        },
-        append_env=True,
+        conn_id="spark_default",
+        application=JOB,
+        application_args=[
+            os.environ.get("KAFKA_BOOTSTRAP", "localhost:9092"),
+            GROUP,
+            "{{ ti.xcom_pull('plan')['window_id'] }}",
+            "{{ ti.xcom_pull('plan')['attempt'] }}",
+            OUTPUT,
+        ],
+        # The Python that has PySpark, whichever comes first on the worker's path.
+        env_vars={"PYSPARK_PYTHON": sys.executable},
+        # Cleared, the job runs again. By default it would look up the driver of the plan before.
+        durable=False,
     )
     commit = CommitWindowOperator(task_id="commit", window=plan.output, output=OUTPUT)
     let_go = AbandonWindowOperator(task_id="let_go", window=plan.output, output=OUTPUT)

@@ -9,9 +9,14 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator
+
+try:
+    from airflow.sdk import CronDataIntervalTimetable
+except ImportError:  # before Airflow 3.2
+    from airflow.timetables.interval import CronDataIntervalTimetable
 
 with DAG(
     "orders_by_hour",

@@ -46,6 +46,7 @@ class DagRun:
 
     conf: Mapping[str, Any] = field(default_factory=dict)
     run_after: datetime | None = None
+    partition_key: str | None = None
 
 
 def context_of(

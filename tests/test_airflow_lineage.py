@@ -1,7 +1,7 @@
 """What OpenLineage is told of a window, by the structure of its provider's classes.
 
-The provider is not among what the tests install: its classes are stood in for by ones that keep what they
-are given.
+Its classes are stood in for by ones that keep what they are given: not every environment of the tests has the
+provider. With the provider itself: `test_airflow_standalone.py`.
 """
 
 from __future__ import annotations

@@ -15,9 +15,18 @@ from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import CutoffInFutureError, OpenClaimError, PlanTooLargeError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.airflow_context import Make, Sink, committed, context_of, offsets_in, rows_in
+from tests.airflow_context import (
+    DagRun,
+    Make,
+    Sink,
+    committed,
+    context_of,
+    offsets_in,
+    rows_in,
+)
 from tests.airflow_context import kafka_connection as kafka_connection
 from tests.airflow_context import make as make
+from tests.airflow_versions import needs_event_partitions
 from tests.conftest import MakeTopic
 from tests.windows_support import BASE_MS, at, before, delete_before
 
@@ -137,11 +146,25 @@ def test_what_a_person_has_to_mend_fails_for_good(
         make(**given).execute(context_of(12))
 
 
+def test_a_partition_whose_date_is_not_told_needs_a_cutoff(make: Make) -> None:
+    """Airflow 3.2 tells tasks the key alone: the time when somebody started the run is no substitute."""
+    of_partition = DagRun(run_after=at(100), partition_key="2026-11-20T00:00:00")
+    context = context_of(dag_run=of_partition)
+    with pytest.raises(AirflowFailException, match=r"2026-11-20T00:00:00'.*give cutoff="):
+        make().execute(context)
+    facts = make(cutoff=at(12)).execute(context)
+    assert facts["records"] == 3
+    assert facts["window_id"].startswith("dag.task@2026-11-20T00:00:00~")
+    # Airflow 3.3 says so where a partition has no date.
+    context["partition_date"] = None
+    assert make(window_id="rest").execute(context)["records"] == 3
+
+
 # --- what is told ------------------------------------------------------------------------------------
 
 
 def test_assets_are_told(make: Make, orders: str) -> None:
-    """A window's facts without its ranges, and the partition; a task that waits for it finds the cutoff there."""
+    """A window's facts without its ranges; a task that waits for it finds the cutoff there."""
     asset, alias = Asset("kafka://localhost:9092/orders"), AssetAlias("orders")
     context = context_of(12, partition_key="2026-11-20")
     task = make(outlets=[asset, alias, "something else"], cutoff=at(12))
@@ -152,7 +175,14 @@ def test_assets_are_told(make: Make, orders: str) -> None:
     assert told["topics"] == [orders]
     assert datetime.fromisoformat(told["cutoff"]) == at(12)
     assert "ranges" not in told
-    assert event.partition_keys == {"2026-11-20"}
+
+
+@needs_event_partitions
+def test_assets_are_told_the_partition(make: Make) -> None:
+    """So that tasks that wait for all of an asset's partitions see this one."""
+    asset, context = Asset("kafka://localhost:9092/orders"), context_of(12, partition_key="11-20")
+    make(outlets=[asset], cutoff=at(12)).execute(context)
+    assert context["outlet_events"][asset].partition_keys == {"11-20"}
 
 
 def test_a_skipped_window_tells_no_assets(make: Make) -> None:

@@ -7,18 +7,22 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafka_ordered_ops.airflow.looking import PARTITIONS_MAX, Until
-from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
+from kafka_ordered_ops.airflow.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from kafka_ordered_ops.airflow.times import default_window_id
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_context import context_of, kafka_connection, small_json
+from tests.airflow_versions import TaskDeferred
 from tests.conftest import MakeTopic, Produce
 from tests.sensor_support import (
     NOWHERE,

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
-import re
 import shutil
 import signal
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
-from kafka_ordered_ops.windows import OrderedWindows
-from tests.airflow_support import Airflow, Process, free_ports, standalone
+from kafka_ordered_ops.core.types import WindowStatus
+from tests.airflow_house import (
+    HOUR,
+    LINEAGE,
+    PARTITIONS,
+    T0,
+    House,
+    Records,
+    delivered,
+    ms_of,
+    scatter,
+    times,
+    up_to,
+    within,
+)
+from tests.airflow_house import fill as fill
+from tests.airflow_house import house as house
+from tests.airflow_support import Process
 from tests.conftest import MakeTopic, Produce
-from tests.spark_support import _java_home as java_home
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
-
-HERE: Final = Path(__file__).parent
-T0: Final = datetime(2025, 3, 1, tzinfo=UTC)
-HOUR: Final = timedelta(hours=1)
-PARTITIONS: Final = 3
 
 #: Each example DAG: its group, and the task that tells what became of the window.
 EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
@@ -42,146 +45,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "orders_in_parts": ("orders-in-parts", "commit"),
     "orders_when_live": ("orders-live", "orders"),
 }
-
-#: partition and offset -> time
-Records = dict[tuple[int, int], datetime]
-
-
-@dataclass(frozen=True)
-class House:
-    """An Airflow with the DAGs of the tests and the examples, beside a broker."""
-
-    airflow: Airflow
-    bootstrap: str
-    run: str
-    output: Path
-    dags: Path
-
-    def name(self, dag_id: str) -> str:
-        """A scenario's topic and group."""
-        return f"{dag_id}-{self.run}"
-
-    def windows(self, group: str) -> OrderedWindows:
-        """The service for a group."""
-        return OrderedWindows({"bootstrap.servers": self.bootstrap}, group, timeout_s=60)
-
-    def statuses(self, dag_id: str) -> list[WindowStatus]:
-        """What has become of a scenario's windows, by cutoff."""
-        with self.windows(self.name(dag_id)) as windows:
-            return [record.status for record in windows.list()]
-
-    def committed(self, dag_id: str) -> dict[int, tuple[int, str] | None]:
-        """A scenario's committed offsets, with their offset maps, by partition."""
-        with self.windows(self.name(dag_id)) as windows:
-            every = [TopicPartition(self.name(dag_id), n) for n in range(PARTITIONS)]
-            found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
-            return {
-                tp.partition: None if one is None else (one.offset, str(one.metadata))
-                for tp, one in found.items()
-            }
-
-    def signal(self, dag_id: str, name: str) -> Path:
-        """A file by which a held task and its test talk."""
-        return self.output / f"{dag_id}.signals" / name
-
-    def told(self, dag_id: str, name: str) -> str:
-        """Waits for what a held task says."""
-        path = self.signal(dag_id, name)
-        self.airflow.until(path.exists, lambda: f"{name}:\n{self.airflow.stories(dag_id)}")
-        return path.read_text()
-
-    def let_go(self, dag_id: str, attempt: int) -> None:
-        """Has a held task go on."""
-        self.signal(dag_id, f"{attempt}.go").touch()
-
-
-@pytest.fixture(scope="module")
-def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """One Airflow for all tests here; its start takes longer than most of them."""
-    root, run = tmp_path_factory.mktemp("airflow"), uuid.uuid4().hex[:8]
-    home, dags, output = root / "home", root / "dags", root / "output"
-    home.mkdir()
-    output.mkdir()
-    shutil.copytree(HERE / "airflow_scenarios", dags / "scenarios")
-    shutil.copytree(HERE.parent / "example_dags", dags / "examples")
-    for file in (dags / "examples").glob("*.py"):
-        # By the clock there would be one more run for tests that begin just after the hour.
-        file.write_text(re.sub(r'schedule="@\w+"', "schedule=None", file.read_text()))
-    java = java_home()
-    environment = {
-        "SCENARIO_RUN": run,
-        "SCENARIO_OUTPUT": str(output),
-        "ORDERS_TOPIC": f"orders-{run}",
-        "ORDERS_OUTPUT": str(output),
-        "ORDERS_POKE_S": "2",
-        "KAFKA_BOOTSTRAP": bootstrap,
-        "SPARK_MASTER": "local[1]",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        **({} if java is None else {"JAVA_HOME": str(java)}),
-    }
-    [nobody] = free_ports(1)
-    with standalone(home, dags, environment) as airflow:
-        airflow.connect("kafka_default", _extra(bootstrap))
-        airflow.connect("kafka_away", _extra(f"127.0.0.1:{nobody}"))
-        yield House(airflow, bootstrap, run, output, dags)
-
-
-def _extra(bootstrap: str) -> dict[str, Any]:
-    """As people have it for the Kafka provider: with a group and automatic commits, too."""
-    return {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": True}
-
-
-@pytest.fixture
-def fill(house: House, topic: MakeTopic, produce: Produce) -> Callable[..., Records]:
-    """Makes a scenario's topic, with records of these times in no order."""
-
-    def write(dag_id: str, times: Iterable[datetime]) -> Records:
-        name = topic(house.name(dag_id), partitions=PARTITIONS)
-        return _write(produce, name, times)
-
-    return write
-
-
-def _write(produce: Produce, topic: str, times: Iterable[datetime]) -> Records:
-    rng = random.Random(topic)
-    placed = [(rng.randrange(PARTITIONS), time) for time in times]
-    rng.shuffle(placed)
-    offsets = produce((topic, n, None, b"x", _ms(time), ()) for n, time in placed)
-    return {(n, offset): time for (n, time), offset in zip(placed, offsets, strict=True)}
-
-
-def _ms(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
-
-
-def times(first: datetime, last: datetime, count: int = 120) -> list[datetime]:
-    """Times from the first up to the last, evenly."""
-    return [first + (last - first) * n / count for n in range(count)]
-
-
-def within(
-    records: Records, before: datetime, since: datetime | None = None
-) -> list[tuple[int, int]]:
-    """Where the records of a time are."""
-    return sorted(
-        place
-        for place, time in records.items()
-        if time < before and (since is None or time >= since)
-    )
-
-
-def delivered(folder: str | Path) -> list[tuple[int, int]]:
-    """Where the records came from that a reader of an output sees; twice, if they are there twice."""
-    found = ds.dataset(str(folder), format="parquet") if Path(folder).exists() else None
-    if found is None or not found.files:
-        return []
-    table = found.to_table(columns=["partition", "offset"])
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def up_to(cutoff: datetime) -> dict[str, Any]:
-    """What a run is told of its time, beside its schedule."""
-    return {"conf": {"cutoff": cutoff.isoformat()}}
 
 
 # --- by time ---------------------------------------------------------------------------------------
@@ -326,6 +189,51 @@ def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: s
     assert house.statuses(dag_id) == [WindowStatus.PUBLISHED]
 
 
+def test_a_worker_killed_while_its_task_lives_on(
+    house: House, fill: Callable[..., Records]
+) -> None:
+    """Its heartbeats stop, so the next try runs beside it: the task that nobody watches cannot commit."""
+    records = fill("orphaned", times(T0, T0 + 2 * HOUR))
+    house.airflow.trigger("orphaned", "once", **up_to(T0 + HOUR))
+    pid = int(house.told("orphaned", "1.ready"))
+    os.kill(_worker(pid), signal.SIGKILL)
+    house.told("orphaned", "2.ready")
+    orphan = Process.of(pid)
+    assert orphan is not None
+    assert not orphan.is_dead
+    house.let_go("orphaned", 1)
+    assert "WindowSupersededError" in house.told("orphaned", "1.ended")
+    assert delivered(house.output / "orphaned") == []
+    assert house.statuses("orphaned") == [WindowStatus.PLANNED]
+    house.let_go("orphaned", 2)
+    house.airflow.await_task("orphaned", "once", "orders", "success", tries=2)
+    assert house.airflow.xcom("orphaned", "once", "orders")["attempt"] == 2
+    assert delivered(house.output / "orphaned") == within(records, T0 + HOUR)
+    assert house.statuses("orphaned") == [WindowStatus.PUBLISHED]
+
+
+def test_a_spark_job_that_outlives_its_task(house: House, fill: Callable[..., Records]) -> None:
+    """The task that submitted it dies by kill -9, and is retried: what the first job writes is not seen."""
+    records = fill("submitted", times(T0, T0 + 2 * HOUR))
+    house.airflow.trigger("submitted", "once", **up_to(T0 + HOUR))
+    driver = int(house.told("submitted", "1.ready"))
+    # The task has started a JVM, and this one the job.
+    task = _worker(_worker(driver))
+    os.kill(task, signal.SIGKILL)
+    house.told("submitted", "2.ready")
+    orphan = Process.of(driver)
+    assert orphan is not None
+    assert not orphan.is_dead
+    house.let_go("submitted", 2)
+    house.airflow.await_run("submitted", "once")
+    before = house.committed("submitted")
+    house.let_go("submitted", 1)
+    house.told("submitted", "1.ended")
+    assert house.committed("submitted") == before
+    assert delivered(house.output / "submitted") == within(records, T0 + HOUR)
+    assert house.statuses("submitted") == [WindowStatus.PUBLISHED]
+
+
 @pytest.mark.parametrize("dag_id", ["overtaken", "outlived"])
 def test_two_tries_at_once(house: House, fill: Callable[..., Records], dag_id: str) -> None:
     """Cut off from Airflow, the first goes on after it was marked failed and cleared: it cannot commit.
@@ -376,7 +284,7 @@ def test_a_deferred_sensor_fires_later(
     cutoff = T0 + HOUR
     records = fill("live", times(T0, T0 + HOUR))
     name = house.name("live")
-    late = [(name, n, None, b"x", _ms(cutoff), ()) for n in range(PARTITIONS)]
+    late = [(name, n, None, b"x", ms_of(cutoff), ()) for n in range(PARTITIONS)]
     produce(late[1:])
     house.airflow.trigger("live", "once", **up_to(cutoff))
     house.airflow.await_task("live", "once", "live", "deferred")
@@ -387,6 +295,45 @@ def test_a_deferred_sensor_fires_later(
     assert {one["state"] for one in found["partitions"]} == {"live"}
     assert f"{name}[0]  waiting" in house.airflow.log("live", "once", "live", 1)
     assert delivered(house.output / "live") == within(records, cutoff)
+
+
+def test_a_watcher_starts_runs(house: House, topic: MakeTopic, produce: Produce) -> None:
+    """As each hour of the records is in: with the event's cutoff, each hour told once, every record delivered once.
+
+    The DAG's job is a decorated function, and another task says where it writes.
+    """
+    dag_id = "by_events"
+    name, records = topic(house.name(dag_id), partitions=PARTITIONS), Records()
+    house.airflow.unpause(dag_id)
+
+    def runs() -> dict[datetime, str]:
+        """Those that are over, by their cutoffs."""
+        found: dict[datetime, str] = {}
+        for run in house.airflow.runs(dag_id):
+            if run["state"] == "success":
+                facts = house.airflow.xcom(dag_id, run["dag_run_id"], "load")
+                cutoff = datetime.fromisoformat(facts["cutoff"])
+                assert cutoff not in found, house.airflow.stories(dag_id)
+                found[cutoff] = run["dag_run_id"]
+        return found
+
+    def run_up_to(end: datetime) -> str:
+        return house.airflow.until(
+            lambda: runs().get(end), lambda: f"a run up to {end}:\n{house.airflow.stories(dag_id)}"
+        )
+
+    for end in (T0 + HOUR, T0 + 2 * HOUR):
+        records |= scatter(produce, name, times(end - HOUR, end))
+        marks = produce((name, n, None, b"x", ms_of(end), ()) for n in range(PARTITIONS))
+        records |= dict.fromkeys(enumerate(marks), end)
+        run_id = run_up_to(end)
+        facts = house.airflow.xcom(dag_id, run_id, "load")
+        assert facts["cutoff_source"] == "an asset event"
+        assert run_id.startswith("asset_triggered__")
+        assert delivered(house.output / dag_id) == within(records, end)
+        last = delivered(house.output / dag_id / f"{ms_of(end)}.parquet")
+        assert last == within(records, end, end - HOUR)
+        assert facts["result"] == {"rows": len(last)}
 
 
 def test_a_broker_that_is_away(house: House) -> None:
@@ -421,6 +368,40 @@ def test_an_edited_dag_and_an_old_run(
     assert delivered(house.output / "edited") == within(records, T0 + HOUR)
 
 
+# --- told to others --------------------------------------------------------------------------------
+
+
+def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None:
+    """By its own provider: the topic, the files with their number of records, and which window it was."""
+    records = within(fill("lineage", times(T0, T0 + 2 * HOUR)), T0 + HOUR)
+    house.airflow.trigger("lineage", "once", **up_to(T0 + HOUR))
+    house.airflow.await_run("lineage", "once")
+    facts = house.airflow.xcom("lineage", "once", "orders")
+    [event] = house.airflow.until(
+        lambda: [one for one in _lineage_of(house, "lineage.orders") if one["inputs"]],
+        lambda: f"the task's end: {_lineage_of(house, 'lineage.orders')}",
+    )
+    assert event["eventType"] == "COMPLETE"
+    [topic] = event["inputs"]
+    assert topic["namespace"] == f"kafka://{house.bootstrap}"
+    assert topic["name"] == house.name("lineage")
+    [files] = event["outputs"]
+    assert (files["namespace"], files["name"]) == ("file", facts["output"])
+    assert files["outputFacets"]["outputStatistics"]["rowCount"] == len(records)
+    window = event["run"]["facets"]["kafka_ordered_ops_window"]
+    told = {"window_id", "group", "cutoff", "status", "offsets", "ranges", "records"}
+    assert {name: window[name] for name in told} == {name: facts[name] for name in told}
+
+
+def _lineage_of(house: House, job: str) -> list[dict[str, Any]]:
+    """The events of a job, in order."""
+    file = house.output / LINEAGE
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    # The last one may be on its way.
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in events if event["job"]["name"] == job]
+
+
 # --- the examples ----------------------------------------------------------------------------------
 
 
@@ -440,7 +421,7 @@ def orders(house: House, hour: datetime) -> Records:
     producer = Producer({"bootstrap.servers": house.bootstrap, "enable.idempotence": True})
     for place, time in enumerate(times(hour - 2 * HOUR, hour + HOUR)):
         offset, partition = divmod(place, PARTITIONS)
-        producer.produce(name, b"x", partition=partition, timestamp=_ms(time))
+        producer.produce(name, b"x", partition=partition, timestamp=ms_of(time))
         records[partition, offset] = time
     assert producer.flush(30) == 0
     return records
@@ -458,6 +439,10 @@ def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) 
     }
     house.airflow.trigger(dag_id, "example", **(interval if by_interval else up_to(hour)))
     house.airflow.await_run(dag_id, "example")
+    if dag_id == "orders_any_spark_operator":
+        assert "Spark-Submit cmd: spark-submit --master local[1]" in house.airflow.log(
+            dag_id, "example", "job", 1
+        )
     facts = house.airflow.xcom(dag_id, "example", task_id)
     expected = within(orders, hour, hour - HOUR if by_interval else None)
     if facts["output"] is None:

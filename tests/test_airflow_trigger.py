@@ -6,19 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.bases.operator import TriggerFailureReason
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.airflow import PartitionsLiveSensor, PartitionsLiveTrigger
 from kafka_ordered_ops.airflow.looking import Question, Until
-from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
+from kafka_ordered_ops.airflow.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from kafka_ordered_ops.airflow.trigger import FIRST_LOOK_S
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
@@ -27,6 +30,7 @@ from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_context import context_of, kafka_connection, small_json
+from tests.airflow_versions import TaskDeferred
 from tests.conftest import MakeTopic, Produce
 from tests.sensor_support import (
     NOWHERE,
@@ -60,7 +64,7 @@ def deferred(sensor: PartitionsLiveSensor, context: dict[str, Any]) -> TaskDefer
 def revived(trigger: Any) -> PartitionsLiveTrigger:
     """The trigger as another process makes it: from JSON, by the name of its class."""
     path, kwargs = trigger.serialize()
-    again = import_string(path)(**json.loads(json.dumps(kwargs)))
+    again = resolve_name(path)(**json.loads(json.dumps(kwargs)))
     assert isinstance(again, PartitionsLiveTrigger)
     assert again.serialize() == trigger.serialize()
     return again

@@ -31,7 +31,7 @@ START, END = datetime(2025, 3, 1, tzinfo=UTC), datetime(2025, 3, 2, tzinfo=UTC)
 HOURLY = CronDataIntervalTimetable("@hourly", timezone="UTC")
 
 #: A held task goes on when nobody lets it go: it would outlive the test.
-HELD_S = 100.0
+HELD_S = 200.0
 
 
 def dag(dag_id: str, schedule: Any = None, end: datetime | None = END, retries: int = 0) -> DAG:
@@ -151,7 +151,7 @@ with dag("replayed"):
 with dag("skipped"):
     OrderedWindowOperator(task_id="orders", on_covered="skip", **own("skipped"))
 
-for name in ("killed_task", "killed_worker"):
+for name in ("killed_task", "killed_worker", "orphaned"):
     with dag(name, retries=2):
         HeldOperator(task_id="orders", **own(name))
 
@@ -180,3 +180,8 @@ with DAG(
     default_args={"retries": 1, "retry_delay": timedelta(hours=1)},
 ):
     OrderedWindowOperator(task_id="orders", kafka_conn_id="kafka_away", **own("away"))
+
+# --- told to others --------------------------------------------------------------------------------
+
+with dag("lineage"):
+    OrderedWindowOperator(task_id="orders", **own("lineage"))
