@@ -91,7 +91,7 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	echo 'uv' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --upgrade --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links - -o requirements/uv.txt
 	$(COMPILE) --upgrade --extra all --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
-		-o requirements/all.txt
+		requirements/dagster.in -o requirements/all.txt
 	$(COMPILE) --upgrade --extra demo --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt

@@ -194,7 +194,9 @@ def test_two_tries_at_once(
         window_id="w",
         output=str(tmp_path / "out"),
     )
-    with pytest.raises(AirflowFailException, match=r"SupersededError: .*attempt 1 of .* attempt 2 of"):
+    with pytest.raises(
+        AirflowFailException, match=r"SupersededError: .*attempt 1 of .* attempt 2 of"
+    ):
         older.execute(context_of(12))
     assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
     if not newer_is_done:

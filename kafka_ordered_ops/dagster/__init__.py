@@ -33,10 +33,21 @@ if TYPE_CHECKING:
         build_ordered_window_asset as build_ordered_window_asset,
     )
     from kafka_ordered_ops.dagster.assets import ordered_window_asset as ordered_window_asset
+    from kafka_ordered_ops.dagster.automation import catch_up_condition as catch_up_condition
+    from kafka_ordered_ops.dagster.check import partitions_live_check as partitions_live_check
+    from kafka_ordered_ops.dagster.component import (
+        OrderedWindowComponent as OrderedWindowComponent,
+    )
     from kafka_ordered_ops.dagster.job import AssetWindows as AssetWindows
     from kafka_ordered_ops.dagster.resource import KafkaResource as KafkaResource
+    from kafka_ordered_ops.dagster.sensor import (
+        build_partitions_live_sensor as build_partitions_live_sensor,
+    )
     from kafka_ordered_ops.dagster.settings import OnNotLive as OnNotLive
     from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
+    from kafka_ordered_ops.dagster.topics import (
+        build_kafka_topic_assets as build_kafka_topic_assets,
+    )
     from kafka_ordered_ops.dagster.translator import (
         KafkaWindowTranslator as KafkaWindowTranslator,
     )
@@ -47,9 +58,14 @@ _HOMES = {
     "KafkaResource": "resource",
     "KafkaWindowTranslator": "translator",
     "OnNotLive": "settings",
+    "OrderedWindowComponent": "component",
     "WindowSettings": "settings",
+    "build_kafka_topic_assets": "topics",
     "build_ordered_window_asset": "assets",
+    "build_partitions_live_sensor": "sensor",
+    "catch_up_condition": "automation",
     "ordered_window_asset": "assets",
+    "partitions_live_check": "check",
 }
 
 __all__ = sorted(_HOMES)

@@ -12,6 +12,7 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,
+    AutomationCondition,
     BackfillPolicy,
     MaterializeResult,
     PartitionsDefinition,
@@ -45,6 +46,7 @@ def ordered_window_asset(
     group_id: str,
     partitions_def: PartitionsDefinition[str] | None = None,
     backfill_policy: BackfillPolicy | None = None,
+    automation_condition: AutomationCondition[Any] | None = None,
     translator: KafkaWindowTranslator | None = None,
     kafka_resource: str = KAFKA,
     pool: str | None = None,
@@ -67,6 +69,7 @@ def ordered_window_asset(
         group_id: the consumer group whose progress the windows are: no other asset's.
         partitions_def: intervals of time, or None.
         backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass.
+        automation_condition: when Dagster asks for a run by itself: `catch_up_condition`, say.
         translator: makes the asset's spec.
         kafka_resource: the name of the `KafkaResource`.
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
@@ -80,6 +83,8 @@ def ordered_window_asset(
     asset_key = AssetKey.from_coercible(key)
     check_partitions(partitions_def)
     spec = (translator or KafkaWindowTranslator()).asset_spec(asset_key, made)
+    if automation_condition is not None:
+        spec = spec.replace_attributes(automation_condition=automation_condition)
 
     def decorate(function: Function) -> AssetsDefinition:
         def results(

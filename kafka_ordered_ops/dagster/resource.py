@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dagster import ConfigurableResource
+from dagster_shared.libraries import DagsterLibraryRegistry
 from pydantic import Field
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+
+# The web page names it among the libraries of a code location; its version is not Dagster's.
+DagsterLibraryRegistry.register("kafka-ordered-ops", "0.1.0", is_dagster_package=False)
 
 
 class KafkaResource(ConfigurableResource[Any]):
@@ -30,6 +34,8 @@ class KafkaResource(ConfigurableResource[Any]):
     config: dict[str, str] = Field(
         description="The client's settings, by librdkafka's keys; bootstrap.servers at least.",
         repr=False,
+        # The web page of resources shows the values of fields that are not.
+        json_schema_extra={"dagster__is_secret": True},
     )
     settings_allowed: list[str] = Field(
         default_factory=list,

@@ -78,7 +78,7 @@ def common_metadata(
 
 
 def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
-    """The same for the same offsets, whenever they are delivered."""
+    """The same for the same offsets of the same windows, whenever they are delivered: a step has one for all."""
     every = {
         record.plan.window_id: {
             f"{part.topic_id}/{part.tp.partition}": part.taken.bounds.tolist()

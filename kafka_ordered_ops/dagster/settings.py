@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from dagster import AssetKey
 
@@ -19,6 +20,9 @@ from kafka_ordered_ops.core.types import (
     OnOpenClaim,
 )
 from kafka_ordered_ops.core.window import Window
+
+#: Who reads Kafka. By name: Spark's room has the engines, and the Kafka client with them.
+ENGINES: Final = ("python", "jvm", "stage")
 
 
 class OnNotLive(StrEnum):
@@ -99,6 +103,8 @@ class WindowSettings:
             except ValueError as error:
                 known = ", ".join(one.value for one in choice)
                 raise ConfigError(f"{name} is {given!r}, not one of {known}") from error
+        if self.engine not in ENGINES:
+            raise ConfigError(f"engine is {self.engine!r}, not one of {', '.join(ENGINES)}")
         if isinstance(self.start, str):
             object.__setattr__(self, "start", parse_bound(self.start))
         object.__setattr__(self, "topics", tuple(self.topics))

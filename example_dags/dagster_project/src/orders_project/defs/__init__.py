@@ -1,0 +1,1 @@
+"""Assets, resources and sensors, one file each."""

@@ -1,0 +1,121 @@
+"""A check of its own: have the topics' partitions come to the end of an asset's window?"""
+
+# Without postponed annotations: Dagster wants to see the type of a step's context.
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSeverity,
+    AssetsDefinition,
+    TimeWindowPartitionsDefinition,
+    asset_check,
+)
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import time_ms, time_text
+from kafka_ordered_ops.dagster.delivery import errors_for_dagster
+from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
+from kafka_ordered_ops.dagster.liveness import partitions_table
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.liveness import Liveness
+    from kafka_ordered_ops.dagster.resource import KafkaResource
+
+#: The check inside an asset's step is about the window that is delivered, and has a name of its own.
+CHECK_NAME: Final = "topics_live"
+
+
+def partitions_live_check(
+    asset: AssetsDefinition,
+    *,
+    name: str = CHECK_NAME,
+    lag: timedelta | None = None,
+    blocking: bool = False,
+) -> AssetChecksDefinition:
+    """A check that the partitions of an asset's topics have come to a cutoff, to be run whenever you like.
+
+    In a run of partitions the cutoff is the end of the last of them. In a run without, as of a schedule, it is the
+    end of the newest partition that has ended; of an asset without partitions, the time of day. `lag` sets the time
+    of day back.
+
+    It looks at the logs as they are now: of an old partition retention may have taken what proved it live.
+
+    Args:
+        asset: what `ordered_window_asset` or `build_ordered_window_asset` returned.
+        name: the check's; that inside the asset's step is called ``partitions_live``.
+        lag: how far behind the clock the records may be; needed for assets without partitions.
+        blocking: in a run with the asset, a failure is an error and holds up what is downstream; else it warns.
+
+    Raises:
+        ConfigError: no asset of windows, a negative lag, or none for an asset without partitions.
+    """
+    about = window_asset(asset)
+    if about.partitions_def is None and lag is None:
+        raise ConfigError(
+            f"{about.key.to_user_string()} has no partitions: give lag=, since no record is stamped at or after "
+            "the time of day"
+        )
+    if lag is not None and lag < timedelta(0):
+        raise ConfigError(f"lag {lag} is negative")
+
+    @asset_check(
+        asset=about.key,
+        name=name,
+        description="Every partition of the topics has a record from after the window, or is idle.",
+        blocking=blocking,
+        required_resource_keys={about.kafka_resource},
+    )
+    def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
+        kafka: KafkaResource = getattr(context.resources, about.kafka_resource)
+        now = datetime.now(UTC) - (lag or timedelta(0))
+        key, cutoff = _cutoff(about, context.run.tags, now)
+        if cutoff is None:
+            return AssetCheckResult(passed=True, description="no partition has ended yet")
+        with errors_for_dagster():
+            found = _look(about, kafka, cutoff)
+        return AssetCheckResult(
+            passed=found.is_live,
+            severity=AssetCheckSeverity.ERROR if blocking else AssetCheckSeverity.WARN,
+            description=f"{key or 'the window'}: {found}",
+            metadata={
+                "cutoff": time_text(time_ms(cutoff, what="cutoff")),
+                "partitions": partitions_table(found),
+            },
+        )
+
+    made: AssetChecksDefinition = check
+    return made
+
+
+def _look(about: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Liveness":
+    from kafka_ordered_ops.windows.watching import GroupWatch
+
+    settings = about.settings
+    with GroupWatch(
+        kafka.client_settings(), settings.group_id, ledger_topic=kafka.ledger_topic
+    ) as watch:
+        return watch.live(settings.window(cutoff, None), grace=settings.grace)
+
+
+def _cutoff(
+    about: WindowAsset, tags: Mapping[str, str], now: datetime
+) -> tuple[str | None, datetime | None]:
+    """The partition that is asked about, and its end; no end where no partition has ended."""
+    definition = about.partitions_def
+    if not isinstance(definition, TimeWindowPartitionsDefinition):
+        # Whole milliseconds, as records have.
+        return None, now.replace(microsecond=now.microsecond // 1000 * 1000)
+    # A check has no partitions of its own in all versions of Dagster, but its run may have.
+    key = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
+    if key is None:
+        newest_first = reversed(definition.get_partition_keys(now))
+        windows = ((one, definition.time_window_for_partition_key(one)) for one in newest_first)
+        key = next((one for one, times in windows if times.end <= now), None)
+        if key is None:
+            return None, None
+    return key, definition.time_window_for_partition_key(key).end

@@ -1,0 +1,202 @@
+"""A sensor that asks for runs as soon as partitions of an asset are live, and not before."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from dagster import (
+    AssetsDefinition,
+    AssetSelection,
+    DefaultSensorStatus,
+    RunRequest,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+)
+
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.dagster.cursor import AssetCursor, Cursor
+from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
+from kafka_ordered_ops.dagster.looking import AssetLook, Candidate, Limits
+
+#: Partitions of one run, unless the asset's backfill policy says fewer.
+PARTITIONS_MAX: Final = 1_000
+#: Runs that one tick asks for of one asset: the next tick asks for more.
+RUNS_MAX: Final = 20
+#: A tick is ended by Dagster after 60 s: no look begins later than this.
+TICK_S: Final = 35.0
+
+
+def build_partitions_live_sensor(
+    assets: AssetsDefinition | Sequence[AssetsDefinition],
+    *,
+    name: str | None = None,
+    lookback: timedelta | None = None,
+    every: timedelta | None = None,
+    partitions_max: int = PARTITIONS_MAX,
+    minimum_interval_seconds: int = 60,
+    default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
+    tags: Mapping[str, str] | None = None,
+) -> SensorDefinition:
+    """A sensor that asks for the partitions that are live, and neither delivered nor asked for.
+
+    Live: every Kafka partition has a record stamped at or after the end of the partition's interval (and the
+    allowed lateness), or is idle, as the asset's `grace` says. Neighbours are one run. Of an asset without
+    partitions it asks for a run whenever everything before the next cutoff is there: cutoffs are `every` apart.
+
+    A tick looks at logs and at the ledger. It joins no group and changes nothing. A broker that is away is the
+    tick's error. What was asked for is not asked for again: a run that fails is for Dagster's run retries.
+
+    Args:
+        assets: what `ordered_window_asset` or `build_ordered_window_asset` returned; one or several.
+        name: the sensor's; by default made of the assets' keys.
+        lookback: partitions that ended longer ago are left alone; None: all that the asset has.
+        every: for assets without partitions: the distance of their cutoffs, counted from 1970-01-01T00:00Z.
+        partitions_max: partitions of one run; a backfill policy of fewer counts.
+        minimum_interval_seconds: between two ticks.
+        default_status: whether it runs as soon as it is deployed.
+        tags: more tags of the runs.
+
+    Raises:
+        ConfigError: no asset, one that is no asset of windows, no `every` for one without partitions, or a
+            number that cannot be.
+    """
+    given = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
+    known = [window_asset(asset) for asset in given]
+    _check(known, lookback, every, partitions_max)
+    limits = Limits(
+        partitions_max=partitions_max, runs_max=RUNS_MAX, lookback=lookback, every=every
+    )
+    ticker = _Ticker([AssetLook(about, limits) for about in known], dict(tags or {}))
+    keys = [about.key for about in known]
+    told = ", ".join(key.to_user_string() for key in keys)
+
+    return SensorDefinition(
+        name=name or _name(keys),
+        evaluation_fn=ticker.tick,
+        asset_selection=AssetSelection.assets(*keys),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={about.kafka_resource for about in known},
+        description=f"Asks for the partitions of {told} as soon as they are live.",
+    )
+
+
+def _check(
+    known: Sequence[WindowAsset],
+    lookback: timedelta | None,
+    every: timedelta | None,
+    partitions_max: int,
+) -> None:
+    if not known:
+        raise ConfigError("a sensor needs an asset to look at")
+    if len({about.key for about in known}) != len(known):
+        raise ConfigError("an asset stands twice among those of the sensor")
+    without = [about.key.to_user_string() for about in known if about.partitions_def is None]
+    if without and every is None:
+        raise ConfigError(
+            f"{', '.join(without)} has no partitions: give every=, the distance of its cutoffs, as "
+            "timedelta(hours=1)"
+        )
+    if every is not None and not without:
+        raise ConfigError("every is for assets without partitions: partitions have their own times")
+    if every is not None and every < timedelta(seconds=1):
+        raise ConfigError(f"every is {every}: a second at least")
+    if lookback is not None and lookback <= timedelta(0):
+        raise ConfigError(f"lookback is {lookback}: nothing would ever be asked for")
+    if partitions_max < 1:
+        raise ConfigError(f"partitions_max is {partitions_max}: a run has one partition at least")
+
+
+class _Ticker:
+    """The ticks of one sensor."""
+
+    def __init__(self, looks: Sequence[AssetLook], tags: Mapping[str, str]) -> None:
+        self._looks = looks
+        self._tags = tags
+
+    def tick(self, context: SensorEvaluationContext, **_resources: Any) -> SensorResult:
+        """Looks at each asset once. Who calls the sensor as a function gives it its resources by name, too.
+
+        Raises:
+            KafkaOrderedOpsError: an asset could not be looked at, and of no other one there is anything to ask.
+        """
+        deadline = time.monotonic() + TICK_S
+        cursor, now = self._cursor(context), datetime.now(UTC)
+        found: dict[str, AssetCursor] = {}
+        requests: list[RunRequest] = []
+        errors: list[KafkaOrderedOpsError] = []
+        for look in self._looks:
+            about, key = look.about, look.about.key.to_user_string()
+            before = cursor.of(key)
+            if time.monotonic() >= deadline:
+                found[key] = AssetCursor(before.asked, ("not looked at: the tick's time is over",))
+                continue
+            kafka = getattr(context.resources, about.kafka_resource)
+            try:
+                one = look.look(kafka, before, now=now, deadline=deadline)
+            except KafkaOrderedOpsError as error:
+                errors.append(error)
+                told = f"{type(error).__name__}: {error}"
+                found[key] = AssetCursor(before.asked, (told,))
+                continue
+            found[key] = one.cursor
+            requests += [self._request(about, piece) for piece in one.pieces]
+        if errors and not requests:
+            raise _all_of(errors)
+        return self._result(context, Cursor(found), requests)
+
+    def _cursor(self, context: SensorEvaluationContext) -> Cursor:
+        try:
+            return Cursor.from_text(context.cursor)
+        except JsonError as error:
+            # To ask again does no harm: Dagster knows the runs by their keys, and a group its windows.
+            context.log.warning("The cursor is not readable, and begins anew: %s", error)
+            return Cursor()
+
+    def _request(self, about: WindowAsset, piece: Sequence[Candidate]) -> RunRequest:
+        key, first, last = about.key.to_user_string(), piece[0], piece[-1]
+        span = first.name if first is last else f"{first.name}...{last.name}"
+        again = sum(one.rewound for one in piece)
+        tags = dict(self._tags)
+        if first is not last:
+            tags["dagster/asset_partition_range_start"] = first.name
+            tags["dagster/asset_partition_range_end"] = last.name
+        is_one = about.partitions_def is not None and first is last
+        return RunRequest(
+            # What was rewound is to run again, and Dagster skips a key that it has seen.
+            run_key=f"{key}:{span}" + (f":{again}" if again else ""),
+            asset_selection=[about.key],
+            partition_key=first.name if is_one else None,
+            tags=tags,
+        )
+
+    def _result(
+        self, context: SensorEvaluationContext, cursor: Cursor, requests: list[RunRequest]
+    ) -> SensorResult:
+        lines = [f"{key}: {line}" for key, one in cursor.assets.items() for line in one.waits]
+        if requests:
+            for line in lines:
+                context.log.info(line)
+            return SensorResult(run_requests=requests, cursor=cursor.to_text())
+        told = "\n".join(lines) or "every partition that has ended is delivered"
+        return SensorResult(skip_reason=SkipReason(told), cursor=cursor.to_text())
+
+
+def _all_of(errors: Sequence[KafkaOrderedOpsError]) -> KafkaOrderedOpsError:
+    """The first error, with the others told beside it."""
+    first, *others = errors
+    for other in others:
+        first.add_note(f"{type(other).__name__}: {other}")
+    return first
+
+
+def _name(keys: Sequence[Any]) -> str:
+    names = "_and_".join("__".join(key.path) for key in keys[:3])
+    return re.sub(r"[^A-Za-z0-9_]", "_", names)[:80] + "_partitions_live"

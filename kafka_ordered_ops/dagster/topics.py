@@ -1,0 +1,162 @@
+"""Topics as assets that Dagster observes: their end offsets as a data version, for lineage and automation."""
+
+# Without postponed annotations: Dagster wants to see the type of a step's context.
+
+import hashlib
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
+    AssetSpec,
+    AutomationCondition,
+    BetaWarning,
+    DataVersion,
+    MetadataValue,
+    ObserveResult,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+    multi_observable_source_asset,
+)
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.facts import is_pattern
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.core.window import is_topic_name
+from kafka_ordered_ops.dagster.delivery import errors_for_dagster
+from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.dagster.resource import KafkaResource
+    from kafka_ordered_ops.windows.topic_ends import TopicEnds
+
+#: Rows in a table of partitions: a topic may have thousands.
+ROWS_MAX: Final = 200
+
+_PREFIX: Final = "kafka_ordered_ops"
+_SCHEMA: Final = TableSchema(
+    columns=[
+        TableColumn("partition", "int"),
+        TableColumn("log_start", "int"),
+        TableColumn("end_offset", "int"),
+        TableColumn("offsets", "int"),
+    ]
+)
+
+
+def build_kafka_topic_assets(
+    topics: Sequence[str],
+    *,
+    translator: KafkaWindowTranslator | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    automation_condition: AutomationCondition[Any] | None = None,
+    group_name: str | None = None,
+    kafka_resource: str = "kafka",
+    name: str | None = None,
+) -> AssetsDefinition:
+    """Topics as assets to observe: the upstream of the assets of their windows.
+
+    An observation's data version changes when the topic's end offsets do, or when the topic is made anew: so
+    downstream automation fires for new records, and not for a look at the same ones. Nothing is read of the
+    topics, and all that are observed together are asked about together.
+
+    Args:
+        topics: names, no patterns.
+        translator: gives the topics' keys: the same as the window assets'.
+        isolation: under ``read_committed`` what an open transaction has written does not count yet.
+        automation_condition: when to look, as ``AutomationCondition.on_cron("*/5 * * * *")``; None: by hand, or by
+            a job and its schedule.
+        group_name: Dagster's group of assets, not a consumer group.
+        kafka_resource: the name of the `KafkaResource`.
+        name: the op's; by default made of the topics' names.
+
+    Raises:
+        ConfigError: no topic, a pattern, or what no topic can be called.
+    """
+    if isinstance(topics, str) or not topics:
+        raise ConfigError(f"topics is a list of at least one name, not {topics!r}")
+    if wrong := [topic for topic in topics if is_pattern(topic) or not is_topic_name(topic)]:
+        raise ConfigError(
+            f"{', '.join(wrong)}: an asset stands for one topic, so name each of them"
+        )
+    names, isolation = list(dict.fromkeys(topics)), Isolation(isolation)
+    keys = {topic: (translator or KafkaWindowTranslator()).topic_key(topic) for topic in names}
+
+    def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
+        kafka = getattr(context.resources, kafka_resource)
+        asked = [topic for topic in names if keys[topic] in context.selected_asset_keys]
+        with errors_for_dagster():
+            found = _ends(kafka, asked, isolation)
+        for topic in asked:
+            yield ObserveResult(
+                keys[topic],
+                metadata=_metadata(found[topic]),
+                data_version=_version(found[topic]),
+            )
+
+    with warnings.catch_warnings():
+        # Dagster has no other way to say that an asset is observed, and calls this one beta.
+        warnings.simplefilter("ignore", BetaWarning)
+        made: AssetsDefinition = multi_observable_source_asset(
+            name=name or _op_name(names),
+            specs=[
+                AssetSpec(
+                    key,
+                    kinds={"kafka"},
+                    group_name=group_name,
+                    automation_condition=automation_condition,
+                    metadata={f"{_PREFIX}/topic": topic},
+                )
+                for topic, key in keys.items()
+            ],
+            can_subset=True,
+            required_resource_keys={kafka_resource},
+        )(observe)
+    return made
+
+
+def _ends(
+    kafka: "KafkaResource", topics: Sequence[str], isolation: Isolation
+) -> "dict[str, TopicEnds]":
+    from kafka_ordered_ops.windows.topic_ends import topic_ends
+
+    return topic_ends(kafka.client_settings(), topics, isolation=isolation)
+
+
+def _version(topic: "TopicEnds") -> DataVersion:
+    """The same for the same ends of the same topic; where the log starts is retention's business."""
+    ends = {str(one.partition): one.end_offset for one in topic.partitions}
+    text = strict_json.dumps({"topic_id": topic.topic_id, "ends": ends})
+    return DataVersion(hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def _metadata(topic: "TopicEnds") -> dict[str, Any]:
+    rows = [
+        TableRecord(
+            {
+                "partition": one.partition,
+                "log_start": one.log_start,
+                "end_offset": one.end_offset,
+                "offsets": one.end_offset - one.log_start,
+            }
+        )
+        for one in topic.partitions[:ROWS_MAX]
+    ]
+    return {
+        f"{_PREFIX}/topic_id": topic.topic_id,
+        f"{_PREFIX}/partitions": len(topic.partitions),
+        f"{_PREFIX}/offsets": sum(one.end_offset - one.log_start for one in topic.partitions),
+        f"{_PREFIX}/ends": MetadataValue.table(rows, schema=_SCHEMA),
+    }
+
+
+def _op_name(topics: Sequence[str]) -> str:
+    """A name that other topics' ops do not have."""
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", topics[0])[:40]
+    digest = hashlib.sha256(strict_json.dumps(sorted(topics)).encode()).hexdigest()[:8]
+    return f"observe_{readable}_{digest}"
