@@ -10,8 +10,6 @@ import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster import (
-    KafkaWindowTranslator,
-    WindowSettings,
     catch_up_condition,
     partitions_live_check,
 )
@@ -145,17 +143,6 @@ def test_what_cannot_be_checked_is_named_when_the_check_is_built(house: House) -
         partitions_live_check(asset, lag=-HOUR)
 
 
-class CatchingUp(KafkaWindowTranslator):
-    """Gives assets the condition."""
-
-    def asset_spec(self, key: dg.AssetKey, settings: WindowSettings) -> dg.AssetSpec:
-        return (
-            super()
-            .asset_spec(key, settings)
-            .replace_attributes(automation_condition=catch_up_condition())
-        )
-
-
 def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, group: str) -> None:
     """Not for what is there, and not again for what has failed."""
     broken = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_date="2026-01-05-09:00")
@@ -165,7 +152,7 @@ def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, grou
         group,
         partitions_def=broken,
         on_not_live="fail",
-        translator=CatchingUp(),
+        automation_condition=catch_up_condition(),
     )
     house.materialize(asset, KEYS[2])
     house.materialize(asset, KEYS[7], fails=True)
