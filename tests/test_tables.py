@@ -26,7 +26,7 @@ from kafka_ordered_ops.core.parts import shares
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.spark.read import read_window
-from kafka_ordered_ops.spark.tables import TableOutput, TableSink
+from kafka_ordered_ops.spark.tables import TableOutput, TableSink, beside_others
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.delivery import Delivery
 from tests.spark_support import Crash, part_of, plan_of, spark
@@ -241,6 +241,32 @@ def test_publishers_at_the_same_time_show_each_window_once(lake: Lake, tmp_path:
         list(pool.map(TableOutput.publish, [*outputs, twin]))
     assert at_once.rows() == {name: offsets(n) for n, name in enumerate("abc")}
     assert lake.staged_count() == 0
+
+
+@pytest.mark.parametrize(("failures", "comes_through"), [(0, True), (3, True), (99, False)])
+def test_what_others_have_changed_is_looked_at_again(failures: int, comes_through: bool) -> None:
+    """A reading that Iceberg refuses, as the table has moved on; a bounded number of times, and nothing else."""
+    told = [
+        RuntimeError(
+            "IllegalStateException: Failed to enforce scan consistency: resolved Spark ..."
+        )
+    ] * failures
+
+    def look() -> str:
+        if told:
+            raise told.pop()
+        return "found"
+
+    if comes_through:
+        assert beside_others(look) == "found"
+    else:
+        with pytest.raises(RuntimeError, match="consistency"):
+            beside_others(look)
+        assert 80 < len(told) < 99
+    told = [RuntimeError("out of memory")] * 2
+    with pytest.raises(RuntimeError, match="memory"):
+        beside_others(look)
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("shown", [0, 1])

@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kafka_ordered_ops.core.errors import (
     ConfigError,
@@ -46,6 +46,8 @@ WRITE_COLUMN: Final = "_koo_write"
 #: Each turn but the last was lost to another commit of the same window, or of the same files.
 _TURNS_MAX: Final = 5
 
+T = TypeVar("T")
+
 #: A write's name becomes part of a statement.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _TOKEN: Final = re.compile(r"[0-9a-f]+")
@@ -53,6 +55,8 @@ _TOKEN: Final = re.compile(r"[0-9a-f]+")
 #: The formats' words for "somebody else has committed meanwhile: look again".
 _CONFLICT: Final = re.compile(
     r"Concurrent\w+Exception|DELTA_CONCURRENT_|CommitFailedException|Found conflicting"
+    # Iceberg's, of a reading: the table has moved on since Spark looked at it, a moment ago.
+    r"|Failed to enforce scan consistency"
 )
 
 #: What an exception of the JVM says, in the text that Python sees of it.
@@ -235,7 +239,7 @@ class TableSink:
     def look(self, window_id: str, *, turn: int = 0) -> Look:
         """Whose rows of a window show; raises `SinkError`."""
         with table_errors(f"{self.table} cannot be asked for window {window_id}"):
-            return self.format.look(self.table, window_id, turn=turn)
+            return beside_others(partial(self.format.look, self.table, window_id, turn=turn))
 
     def staged(self, window_id: str) -> DataFrame:
         """The staged rows of a window, of all its writes."""
@@ -258,14 +262,9 @@ class TableSink:
 
     def remove_staged(self, name: str) -> None:
         """Removes the staged rows of one write; those that another process removes meanwhile are gone, too."""
-        for turns_left in reversed(range(_TURNS_MAX)):
-            try:
-                # By a partition column alone, so that no file is read. A name holds nothing to be quoted.
-                self.spark.sql(f"DELETE FROM {self.staging} WHERE {WRITE_COLUMN} = '{name}'")
-                return
-            except Exception as error:
-                if not turns_left or not _is_conflict(error):
-                    raise
+        # By a partition column alone, so that no file is read. A name holds nothing to be quoted.
+        statement = f"DELETE FROM {self.staging} WHERE {WRITE_COLUMN} = '{name}'"
+        beside_others(partial(self.spark.sql, statement))
 
     @cached_property
     def _columns(self) -> frozenset[str]:
@@ -340,7 +339,7 @@ class TableOutput:
                 )
             # Before the staged rows go: from here on, they are not needed.
             self.published = True
-            for name in self._staged_names():
+            for name in beside_others(self._staged_names):
                 if self.write.makes_worthless(name):
                     sink.remove_staged(name)
 
@@ -384,8 +383,10 @@ class TableOutput:
         """Whether the table shows these rows in the end."""
         for turn in range(_TURNS_MAX + 1):
             # Before the look: rows that are gone by then may have been published by another process.
-            count = self._count()
-            look = self.sink.format.look(self.sink.table, self.write.window_id, turn=turn)
+            count = beside_others(self._count)
+            look = beside_others(
+                partial(self.sink.format.look, self.sink.table, self.write.window_id, turn=turn)
+            )
             if look.shown == self.write:
                 return True
             self._check_newer(look.shown, turn)
@@ -460,6 +461,17 @@ def table_errors(what: str) -> Iterator[None]:
         raise JobFailedError(
             f"{what}: {_told(error)}. Nothing is lost: once the cause is gone, run the same window again"
         ) from error
+
+
+def beside_others(action: Callable[[], T]) -> T:
+    """Does again what fails only because others have committed meanwhile."""
+    for _ in range(_TURNS_MAX):
+        try:
+            return action()
+        except Exception as error:
+            if not _is_conflict(error):
+                raise
+    return action()
 
 
 def _is_conflict(error: BaseException) -> bool:
