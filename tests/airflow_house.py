@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
 import pytest
 
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
@@ -21,6 +20,7 @@ from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_support import Airflow, free_ports, standalone
 from tests.conftest import MakeTopic, Produce
+from tests.delivered import Records, ms_of
 from tests.spark_support import _java_home as java_home
 
 HERE: Final = Path(__file__).parent
@@ -30,9 +30,6 @@ PARTITIONS: Final = 3
 
 #: In the folder of outputs: what OpenLineage was told, one event a line.
 LINEAGE: Final = "openlineage.json"
-
-#: partition and offset -> time
-Records = dict[tuple[int, int], datetime]
 
 
 @dataclass(frozen=True)
@@ -150,36 +147,6 @@ def scatter(produce: Produce, topic: str, times: Iterable[datetime]) -> Records:
     rng.shuffle(placed)
     offsets = produce((topic, n, None, b"x", ms_of(time), ()) for n, time in placed)
     return {(n, offset): time for (n, time), offset in zip(placed, offsets, strict=True)}
-
-
-def ms_of(time: datetime) -> int:
-    """A time as Kafka has it, in milliseconds."""
-    return round(time.timestamp() * 1000)
-
-
-def times(first: datetime, last: datetime, count: int = 120) -> list[datetime]:
-    """Times from the first up to the last, evenly."""
-    return [first + (last - first) * n / count for n in range(count)]
-
-
-def within(
-    records: Records, before: datetime, since: datetime | None = None
-) -> list[tuple[int, int]]:
-    """Where the records of a time are."""
-    return sorted(
-        place
-        for place, time in records.items()
-        if time < before and (since is None or time >= since)
-    )
-
-
-def delivered(folder: str | Path) -> list[tuple[int, int]]:
-    """Where the records came from that a reader of an output sees; twice, if they are there twice."""
-    found = ds.dataset(str(folder), format="parquet") if Path(folder).exists() else None
-    if found is None or not found.files:
-        return []
-    table = found.to_table(columns=["partition", "offset"])
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def up_to(cutoff: datetime) -> dict[str, Any]:

@@ -110,9 +110,9 @@ def expected(hour: int) -> list[int]:
     return [4 * (5 - hour) + n for n in range(4)]
 
 
-def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
-    """An asset that copies a topic's hours."""
-    given: dict[str, Any] = {
+def windows_of(house: House, topic: str, group: str) -> dict[str, Any]:
+    """What assets of a topic's hours have in common."""
+    return {
         "key": "orders",
         "topics": [topic],
         "group_id": group,
@@ -120,4 +120,8 @@ def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefini
         "partitions_def": HOURLY,
         "output": str(house.output),
     }
-    return build_ordered_window_asset(**{**given, **more})
+
+
+def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
+    """An asset that copies a topic's hours."""
+    return build_ordered_window_asset(**{**windows_of(house, topic, group), **more})

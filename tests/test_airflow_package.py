@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -32,6 +31,7 @@ from tests.airflow_versions import (
     needs_retry_policies,
     provider_hooks,
 )
+from tests.lazy_names import seen_by_type_checkers
 
 NAME = "kafka-ordered-ops"
 
@@ -155,14 +155,7 @@ def test_importing_every_name_loads_neither_kafka_nor_spark() -> None:
 
 def test_the_lazy_names_are_exact_and_type_checkers_see_them() -> None:
     """The table, what is imported for type checkers alone, and what `dir` gives."""
-    tree = ast.parse(Path(str(public.__file__)).read_text())
-    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
-        (alias.asname, node.module)
-        for node in checked.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    seen = seen_by_type_checkers(public)
     homes = {(name, f"{public.__name__}.{home}") for name, home in public._HOMES.items()}
     assert seen == homes
     for name in public.__all__:

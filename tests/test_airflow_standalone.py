@@ -21,18 +21,14 @@ from tests.airflow_house import (
     PARTITIONS,
     T0,
     House,
-    Records,
-    delivered,
-    ms_of,
     scatter,
-    times,
     up_to,
-    within,
 )
 from tests.airflow_house import fill as fill
 from tests.airflow_house import house as house
 from tests.airflow_support import Process
 from tests.conftest import MakeTopic, Produce
+from tests.delivered import Records, delivered, ms_of, times, within
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]

@@ -19,7 +19,17 @@ from kafka_ordered_ops.dagster import (
 from kafka_ordered_ops.dagster.times import first_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import Produce
-from tests.dagster_support import FIRST, HOUR, HOURLY, KEYS, House, copied, expected, failure_of
+from tests.dagster_support import (
+    FIRST,
+    HOUR,
+    HOURLY,
+    KEYS,
+    House,
+    copied,
+    expected,
+    failure_of,
+    windows_of,
+)
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
 
@@ -54,14 +64,7 @@ def test_a_range_is_one_pass(house: House, hours: str, group: str) -> None:
     """The function is called once for all windows; each partition is told its own numbers."""
     calls: list[list[str]] = []
 
-    @ordered_window_asset(
-        key="orders",
-        topics=[hours],
-        group_id=group,
-        start="earliest",
-        partitions_def=HOURLY,
-        output=str(house.output),
-    )
+    @ordered_window_asset(**windows_of(house, hours, group))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append([str(windows.partition_keys[plan.window_id]) for plan in windows.plans])
         windows.copy()
@@ -90,15 +93,7 @@ def test_a_partition_that_is_materialised_again(
     """Read again, told again, or refused; with a new one beside it the pass is still one. Nothing moves."""
     calls: list[int] = []
 
-    @ordered_window_asset(
-        key="orders",
-        topics=[hours],
-        group_id=group,
-        start="earliest",
-        partitions_def=HOURLY,
-        output=str(house.output),
-        on_covered=on_covered,
-    )
+    @ordered_window_asset(**windows_of(house, hours, group), on_covered=on_covered)
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append(len(windows.plans))
         windows.copy()
@@ -141,14 +136,7 @@ def test_a_step_that_fails_commits_nothing(house: House, hours: str, group: str)
     """Nothing is told of it; the next run takes up the same plan."""
     broken = [True]
 
-    @ordered_window_asset(
-        key="orders",
-        topics=[hours],
-        group_id=group,
-        start="earliest",
-        partitions_def=HOURLY,
-        output=str(house.output),
-    )
+    @ordered_window_asset(**windows_of(house, hours, group))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
         if broken[0]:
@@ -173,14 +161,7 @@ def test_an_orphan_step_commits_nothing(house: House, hours: str, group: str) ->
     """Its run was given up and run again; what it tells Dagster in the end is its error."""
     inner: list[dg.ExecuteInProcessResult] = []
 
-    @ordered_window_asset(
-        key="orders",
-        topics=[hours],
-        group_id=group,
-        start="earliest",
-        partitions_def=HOURLY,
-        output=str(house.output),
-    )
+    @ordered_window_asset(**windows_of(house, hours, group))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
         if not inner:

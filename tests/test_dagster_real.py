@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,6 +22,7 @@ from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_support import Process, free_ports
 from tests.dagster_real import Dagster, dagster_dev
+from tests.delivered import Records, delivered, ms_of, times, within
 from tests.spark_support import _java_home as java_home
 
 # Dagster alone takes half a minute to start, and every wait below has an end of its own.
@@ -33,9 +33,6 @@ T0: Final = datetime(2025, 3, 1, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 PARTITIONS: Final = 3
 KEYS: Final = [f"2025-03-01-{hour:02}:00" for hour in range(8)]
-
-#: partition and offset -> time
-Records = dict[tuple[int, int], datetime]
 
 #: The backfills, which all wait for the same daemon: started together. The hours of each, and its runs' hours.
 BACKFILLS: Final[Mapping[str, list[list[int]]]] = {
@@ -188,37 +185,12 @@ def _write(
             topic,
             b"x",
             partition=rng.randrange(PARTITIONS) if partition is None else partition,
-            timestamp=round(time.timestamp() * 1000),
+            timestamp=ms_of(time),
             on_delivery=on_delivery,
         )
     assert producer.flush(30) == 0
     assert len(found) == len(shuffled)
     return found
-
-
-def times(first: datetime, last: datetime, count: int = 120) -> list[datetime]:
-    """Times from the first up to the last, evenly."""
-    return [first + (last - first) * n / count for n in range(count)]
-
-
-def within(
-    records: Records, before: datetime, since: datetime | None = None
-) -> list[tuple[int, int]]:
-    """Where the records of a time are."""
-    return sorted(
-        place
-        for place, time in records.items()
-        if time < before and (since is None or time >= since)
-    )
-
-
-def delivered(folder: str | Path) -> list[tuple[int, int]]:
-    """Where the records came from that a reader of an output sees; twice, if they are there twice."""
-    found = ds.dataset(str(folder), format="parquet") if Path(folder).exists() else None
-    if found is None or not found.files:
-        return []
-    table = found.to_table(columns=["partition", "offset"])
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def tag(run: Mapping[str, Any], name: str) -> str | None:

@@ -15,25 +15,13 @@ from kafka_ordered_ops.dagster import (
     ordered_window_asset,
 )
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.dagster_support import HOURLY, KEYS, House, expected, failure_of
+from tests.dagster_support import KEYS, House, expected, failure_of, windows_of
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
 from tests.spark_support import spark as spark
 from tests.submit_support import COPY, application, small
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def windows_of(house: House, topic: str, group: str) -> dict[str, Any]:
-    """What the assets here have in common."""
-    return {
-        "key": "orders",
-        "topics": [topic],
-        "group_id": group,
-        "start": "earliest",
-        "partitions_def": HOURLY,
-        "output": str(house.output),
-    }
 
 
 def check_delivered(house: House, first: int, last: int) -> None:

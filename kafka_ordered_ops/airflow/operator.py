@@ -13,7 +13,7 @@ from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask, no_records
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context, errors_for_airflow
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.spark.reported import Reported, result_facts
+from kafka_ordered_ops.spark.reported import found_output, result_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.times import WindowTimes
@@ -115,10 +115,6 @@ class OrderedWindowOperator(JobTask, PlanTask):
         """Finds what an earlier try has written. Of a window that is published, nothing: it is to be replayed."""
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
-            from kafka_ordered_ops.spark import StagedOutput
-
-            if plan.status is WindowStatus.PUBLISHED:
-                return None
-            return Reported.found(result) or StagedOutput.found(result)
+            return None if plan.status is WindowStatus.PUBLISHED else found_output(result)
 
         return reopen

@@ -13,7 +13,7 @@ from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
-from kafka_ordered_ops.core.replays import as_replay
+from kafka_ordered_ops.core.replays import as_replay, is_finished
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnForeignCommit,
@@ -107,20 +107,13 @@ class PlanTask(WindowTask):
             self.log.warning("Window %s: %s", plan.window_id, note)
         if limit is not None and plan.offsets > limit:
             self._refuse(windows, plan, limit)
-        finished = self._is_finished(windows, plan)
+        result = windows.show(plan.window_id).result if plan.status.is_done else None
+        finished = is_finished(plan, result)
         if plan.content is PlanContent.COVERED or finished:
             self._judge_nothing_left(windows, plan)
         for line in lines_of(plan):
             self.log.info("%s", line)
-        return self._again(windows, plan, context) if finished else plan
-
-    def _again(self, windows: OrderedWindows, plan: WindowPlan, context: Context) -> WindowPlan:
-        return as_replay(
-            plan,
-            windows.show(plan.window_id).result,
-            run_id=str(context.get("run_id")),
-            try_number=int(getattr(context.get("ti"), "try_number", 1)),
-        )
+        return _again(plan, result, context) if finished else plan
 
     def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
         """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
@@ -152,12 +145,6 @@ class PlanTask(WindowTask):
             redefine=self.redefine,
             **spans,
         )
-
-    def _is_finished(self, windows: OrderedWindows, plan: WindowPlan) -> bool:
-        """Whether nothing is left to do. What an earlier try committed may still have to be made visible."""
-        if plan.status is WindowStatus.COMMITTED:
-            return windows.show(plan.window_id).result is None
-        return plan.status.is_done
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
         # A higher attempt took up what an earlier try has planned, and perhaps written.
@@ -213,3 +200,8 @@ def no_records(plan: WindowPlan) -> str:
         f"window {plan.window_id} of group {plan.group} has no records"
         f"{' of its own: other windows have taken them' if covered else ''}"
     )
+
+
+def _again(plan: WindowPlan, result: Any, context: Context) -> WindowPlan:
+    try_number = int(getattr(context.get("ti"), "try_number", 1))
+    return as_replay(plan, result, run_id=str(context.get("run_id")), try_number=try_number)

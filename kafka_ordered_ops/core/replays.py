@@ -1,4 +1,4 @@
-"""One more delivery of a window that is done, beside others that may deliver it again at the same time."""
+"""Windows that are done: whether they are finished, and one more delivery beside others at the same time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import WindowStatus
 
 #: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
 _RUNS_APART: Final = 1_000_003
 _TRIES_APART: Final = 1_000
+
+
+def is_finished(plan: WindowPlan, result: Any) -> bool:
+    """Whether nothing is left to do of a window. What was committed may still have to be made visible.
+
+    Args:
+        plan: the window's, with its status in the ledger; open or done.
+        result: what the ledger keeps with the window.
+    """
+    if plan.status is WindowStatus.COMMITTED:
+        return result is None
+    return plan.status.is_done
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:

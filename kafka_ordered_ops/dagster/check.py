@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.liveness import partitions_table
+from kafka_ordered_ops.dagster.times import in_ms
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness import Liveness
@@ -108,8 +109,7 @@ def _cutoff(
     """The partition that is asked about, and its end; no end where no partition has ended."""
     definition = about.partitions_def
     if not isinstance(definition, TimeWindowPartitionsDefinition):
-        # Whole milliseconds, as records have.
-        return None, now.replace(microsecond=now.microsecond // 1000 * 1000)
+        return None, in_ms(now)
     # A check has no partitions of its own in all versions of Dagster, but its run may have.
     key = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
     if key is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,21 +19,20 @@ from dagster import (
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, WindowCoveredError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
-from kafka_ordered_ops.core.replays import as_replay
+from kafka_ordered_ops.core.replays import as_replay, is_finished
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnForeignCommit,
     OnOpenClaim,
     PlanContent,
     TopicPartition,
-    WindowStatus,
 )
 from kafka_ordered_ops.dagster.job import AssetWindows, Job
 from kafka_ordered_ops.dagster.liveness import live_result, look_at
 from kafka_ordered_ops.dagster.results import common_metadata, data_version_of, window_metadata
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.times import Asked, asked_of
-from kafka_ordered_ops.spark.reported import Reported
+from kafka_ordered_ops.spark.reported import found_output
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group_state import WindowRecord
@@ -118,7 +117,7 @@ class Step:
             return [outputs[plan.window_id] for plan in missing]
 
         if fresh:
-            windows.deliver_many(fresh, write, _found)
+            windows.deliver_many(fresh, write, found_output)
         if again:
             if not outputs:
                 write(())
@@ -163,9 +162,7 @@ class Step:
         fresh, again = [], []
         for plan in plans:
             result = results[plan.window_id]
-            if plan.status.is_open or (
-                plan.status is WindowStatus.COMMITTED and result is not None
-            ):
+            if not is_finished(plan, result):
                 fresh.append(plan)
             elif plan.content is not PlanContent.COVERED and self._is_replayed(plan):
                 windows.check_readable(plan)
@@ -185,13 +182,6 @@ class Step:
             )
         self.context.log.info(told)
         return self.settings.on_covered is OnCovered.REPLAY
-
-
-def _found(result: Mapping[str, Any]) -> Staged | None:
-    """What an earlier try has written or reported."""
-    from kafka_ordered_ops.spark import StagedOutput
-
-    return Reported.found(result) or StagedOutput.found(result)
 
 
 @contextmanager

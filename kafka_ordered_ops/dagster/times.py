@@ -16,6 +16,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import time_at, time_ms
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.dagster.settings import WindowSettings, window_id_of
 
@@ -86,6 +87,10 @@ def _began(instance: DagsterInstance, run: DagsterRun) -> datetime:
             f"run {run.run_id} is not in this instance: its time is the window's cutoff"
         )
     made = record.create_timestamp
-    # Whole milliseconds, as records have; some storages give a time without its zone, which is UTC.
-    made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
-    return made.replace(microsecond=made.microsecond // 1000 * 1000)
+    # Some storages give a time without its zone, which is UTC.
+    return in_ms(made if made.tzinfo is not None else made.replace(tzinfo=UTC))
+
+
+def in_ms(moment: datetime) -> datetime:
+    """A moment in whole milliseconds, as records have, rounded down."""
+    return time_at(time_ms(moment, what="the time"))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core import strict_json
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark.output import StagedOutput
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +60,13 @@ class Reported:
             )
             return cls(result)
         return cls({**result, "returned": kept})
+
+
+def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
+    """What an earlier try has reported or written, from what the ledger keeps of it; None where it is gone."""
+    from kafka_ordered_ops.spark.output import StagedOutput
+
+    return Reported.found(result) or StagedOutput.found(result)
 
 
 def result_facts(result: Any) -> dict[str, Any]:
