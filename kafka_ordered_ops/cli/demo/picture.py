@@ -17,20 +17,12 @@ import numpy as np
 from kafka_ordered_ops.cli.demo.data import Int64Array
 from kafka_ordered_ops.cli.demo.output import Published
 from kafka_ordered_ops.cli.demo.story import PARTITIONS, BoolArray, Step, Story
+from kafka_ordered_ops.core.picture_panels import COLOURS, DASHES, EDGE, GROUND, INK, QUIET, RED
 from kafka_ordered_ops.core.times import time_ms
 
 #: For a README at its full width on a sharp screen.
 _SIZE_INCHES: Final = (13.0, 9.2)
 _DPI: Final = 120
-
-#: Neighbouring windows differ in light as well as in colour, for readers who see few colours and for print.
-_COLOURS: Final = (
-    "#9aa0a6", "#1f4e9c", "#f2a33a", "#2a9d6f", "#d64550", "#7b4fa3", "#cfa616", "#1ca3c4", "#55585c",
-)  # fmt: skip
-_INK: Final = "#22252a"
-_QUIET: Final = "#5b6068"
-_RED: Final = "#b3261e"
-_DASHES: Final = (0, (5, 3))
 
 #: What is shown around the week, and around the cutoff that is shown close up.
 _WEEK_MARGIN: Final = timedelta(hours=12)
@@ -85,7 +77,7 @@ def draw(published: Published, story: Story, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     records = _Records.of(published, story)
-    with plt.rc_context({"font.size": 10, "text.color": _INK, "axes.edgecolor": "#b0b4ba"}):
+    with plt.rc_context({"font.size": 10, "text.color": INK, "axes.edgecolor": EDGE}):
         figure = plt.figure(figsize=_SIZE_INCHES, dpi=_DPI, facecolor="white")
         sides = {"left": 0.07, "right": 0.945}
         above = figure.add_gridspec(1, PARTITIONS, wspace=0.08, top=0.835, bottom=0.545, **sides)
@@ -105,7 +97,7 @@ def _write_titles(figure: Any, count: int, story: Story) -> None:
         f"{count:,} departures from New York in 2013: written when they left, stamped with the time they were "
         f"scheduled for, taken in {len(story.steps)} windows by that time.",
         size=11,
-        color=_QUIET,
+        color=QUIET,
     )
     _write_heading(figure, 0.875, "The blizzard week: a colour is a window, a dashed line a cutoff")
 
@@ -121,11 +113,11 @@ def _draw_week(axes: Sequence[Any], records: _Records, story: Story) -> None:
     for number, axis in enumerate(axes):
         _scatter(axis, week.where(week.partition == number), size=5)
         for step in story.steps[:-1]:
-            axis.axhline(_moment(step.cutoff), color=_INK, lw=0.6, ls=_DASHES, zorder=1)
-        axis.set_title(f"partition {number}", fontsize=9.5, color=_QUIET)
+            axis.axhline(_moment(step.cutoff), color=INK, lw=0.6, ls=(0, DASHES), zorder=1)
+        axis.set_title(f"partition {number}", fontsize=9.5, color=QUIET)
         axis.set_ylim(_moment(first), _moment(last))
         axis.locator_params(axis="x", nbins=3)
-        axis.set_xlabel("offset", size=9.5, color=_QUIET)
+        axis.set_xlabel("offset", size=9.5, color=QUIET)
         _tidy(axis, "%b %d")
         axis.tick_params(labelleft=number == 0)
     axes[0].set_ylabel("scheduled (UTC)")
@@ -137,7 +129,7 @@ def _draw_week(axes: Sequence[Any], records: _Records, story: Story) -> None:
             va="center",
             size=9.5,
             weight="bold",
-            color=_COLOURS[place],
+            color=COLOURS[place],
         )
 
 
@@ -149,22 +141,22 @@ def _draw_cutoff(axis: Any, records: _Records, story: Story) -> None:
     near = part.between(step.cutoff - _BEFORE, step.cutoff + _AFTER)
     near = near.where(np.isin(near.window, (place, place + 1)))
     _scatter(axis, near, size=40)
-    axis.axhline(_moment(step.cutoff), color=_INK, lw=1.1, ls=_DASHES, zorder=1)
+    axis.axhline(_moment(step.cutoff), color=INK, lw=1.1, ls=(0, DASHES), zorder=1)
     # What a look-up by time answers: the first record stamped at or after the cutoff.
     cut = near.stamp_ms >= step.cutoff_ms
-    _draw_line(axis, near, cut, _RED, "right", "a cut by offset would end here ")
+    _draw_line(axis, near, cut, RED, "right", "a cut by offset would end here ")
     unwritten = near.departed_ms >= step.planned_at_ms
-    _draw_line(axis, near, unwritten, _QUIET, "left", f" planned here, {step.planned_at:%H:%M}")
+    _draw_line(axis, near, unwritten, QUIET, "left", f" planned here, {step.planned_at:%H:%M}")
     stragglers = near.where(near.straggler & (near.window == place))
     late = near.where(near.late & (near.window == place + 1))
-    _ring(axis, stragglers, "s", _RED)
-    _ring(axis, late, "o", _INK)
+    _ring(axis, stragglers, "s", RED)
+    _ring(axis, late, "o", INK)
     _write_heading(
         axis.figure,
         0.455,
         f"Close up: the cutoff {step.cutoff:%b %d %H:%M} in partition {partition}",
     )
-    axis.set_xlabel("offset", color=_QUIET)
+    axis.set_xlabel("offset", color=QUIET)
     axis.set_ylabel("scheduled (UTC)")
     _tidy(axis, "%H:%M")
     _draw_legend(
@@ -203,20 +195,20 @@ def _draw_legend(axis: Any, step: Step, after: Step, numbers: tuple[int, int, in
         return line
 
     handles = [
-        entry(f"window {step.window_id}", "o", 6.5, _COLOURS[place], filled=True),
-        entry(f"window {after.window_id}", "o", 6.5, _COLOURS[place + 1], filled=True),
+        entry(f"window {step.window_id}", "o", 6.5, COLOURS[place], filled=True),
+        entry(f"window {after.window_id}", "o", 6.5, COLOURS[place + 1], filled=True),
         entry(
             f"stragglers ({stragglers}): behind that cut, and in their window all the same",
             "s",
             10,
-            _RED,
+            RED,
             filled=False,
         ),
         entry(
             f"late records ({late}): written after their window was planned, taken by the next",
             "o",
             10,
-            _INK,
+            INK,
             filled=False,
         ),
     ]
@@ -237,7 +229,7 @@ def _liveliest(records: _Records, story: Story) -> tuple[int, int]:
 
 
 def _scatter(axis: Any, part: _Records, *, size: float) -> None:
-    colours = np.array(_COLOURS)[part.window]
+    colours = np.array(COLOURS)[part.window]
     axis.scatter(part.offset, _moments(part.stamp_ms), s=size, c=colours, lw=0, zorder=2)
 
 
@@ -250,9 +242,9 @@ def _tidy(axis: Any, time_format: str) -> None:
     import matplotlib.dates
 
     axis.spines[["top", "right"]].set_visible(False)
-    axis.set_facecolor("#fafafa")
-    axis.tick_params(color="#b0b4ba", labelcolor=_QUIET, labelsize=9.5)
-    axis.yaxis.label.set_color(_QUIET)
+    axis.set_facecolor(GROUND)
+    axis.tick_params(color=EDGE, labelcolor=QUIET, labelsize=9.5)
+    axis.yaxis.label.set_color(QUIET)
     dates: Any = matplotlib.dates  # Not typed.
     axis.yaxis.set_major_formatter(dates.DateFormatter(time_format))
 
