@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from typing import Any
 
 import dagster as dg
@@ -58,6 +59,29 @@ def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:
         assert values["kafka_ordered_ops/status"] == "published"
         [row] = values["kafka_ordered_ops/ranges"].records
         assert row.data["topic"] == hours
+
+
+def test_the_columns_are_told(house: House, hours: str, group: str) -> None:
+    """Those of the files, as any table's; a sink of one's own has none, and one that is gone is no failure."""
+    told = "dagster/column_schema"
+    house.materialize(copied(house, hours, group), (KEYS[0], KEYS[1]))
+    columns = {
+        one.name: (one.type, one.constraints.nullable)
+        for one in house.told("orders")[KEYS[1]][told].columns
+    }
+    assert columns["offset"] == ("int64", False)
+    assert columns["value"] == ("binary", True)
+    assert columns["timestamp"][0] == "timestamp[ms, tz=UTC]"
+
+    @ordered_window_asset(**{**windows_of(house, hours, group), "output": None})
+    def own(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
+        pass
+
+    house.materialize(own, KEYS[2])
+    assert told not in house.told("orders")[KEYS[2]]
+    shutil.rmtree(house.output)
+    house.materialize(copied(house, hours, group, on_covered="skip"), KEYS[0])
+    assert told not in house.told("orders")[KEYS[0]]
 
 
 def test_a_range_is_one_pass(house: House, hours: str, group: str) -> None:
@@ -306,3 +330,20 @@ def test_definitions_load_while_the_broker_is_away(house: House) -> None:
     away = KafkaResource(config={"bootstrap.servers": "127.0.0.1:1"})
     dg.Definitions(assets=[asset], resources={"kafka": away})
     assert "password" not in repr(KafkaResource(config={"sasl.password": "password"}))
+
+
+def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group: str) -> None:
+    """Of the partition before it, in runs of one partition each; a run takes no more than its own."""
+    asset = copied(house, hours, group, serial=True)
+    graph = dg.Definitions([asset], resources={"kafka": house.kafka}).resolve_asset_graph()
+    node = graph.get(asset.key)
+    assert asset.key in node.parent_keys
+    mapping = node.partition_mappings[asset.key]
+    assert mapping == dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    assert asset.backfill_policy == dg.BackfillPolicy.multi_run(1)
+    for hour in (0, 1):
+        house.materialize(asset, KEYS[hour])
+        told = house.told("orders")[KEYS[hour]]
+        assert house.offsets(told["dagster/uri"]) == expected(hour)
+    with pytest.raises(ConfigError, match="one after the other"):
+        copied(house, hours, group, serial=True, partitions_def=None)

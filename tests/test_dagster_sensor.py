@@ -374,6 +374,21 @@ def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
     assert ticks.skipped() == NOTHING_LEFT
 
 
+def test_a_serial_asset_is_asked_for_one_by_one(
+    house: House, topic: MakeTopic, produce: Produce, group: str
+) -> None:
+    """The next partition when the one before is delivered, though all are live; a run has one."""
+    name = topic()
+    write(produce, name, 8.5)
+    asset = eight(house, name, group, serial=True)
+    ticks = Ticks(house, asset)
+    for key in KEYS[:2]:
+        assert ticks.asked() == [(key, key)]
+        assert "asked for, and not delivered yet" in ticks.skipped()
+        house.materialize(asset, key)
+    assert ticks.asked() == [(KEYS[2], KEYS[2])]
+
+
 def test_a_failed_run_of_an_asset_without_partitions(
     house: House, topic: MakeTopic, produce: Produce, group: str
 ) -> None:

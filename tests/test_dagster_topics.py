@@ -209,6 +209,12 @@ def test_what_is_no_topic_is_named_when_the_assets_are_built(topics: Any, named:
         build_kafka_topic_assets(topics)
 
 
+def test_what_is_no_isolation_is_named_when_the_assets_are_built() -> None:
+    """With those that there are."""
+    with pytest.raises(ConfigError, match="'none', not one of read_committed, read_uncommitted"):
+        build_kafka_topic_assets(["orders"], isolation="none")
+
+
 def test_two_sets_of_topics_have_two_ops() -> None:
     """Though both begin with the same name."""
     both = [build_kafka_topic_assets(["a.b"]), build_kafka_topic_assets(["a.b-c", "d"])]

@@ -52,8 +52,9 @@ def test_a_snippet_of_the_documentation_runs(bootstrap: str, tmp_path: Path, nam
     assert run(name, bootstrap, topic, tmp_path).strip()
 
 
-def test_the_example_of_tests_passes(tmp_path: Path) -> None:
-    """It is a file of tests, and needs no broker."""
+@pytest.mark.parametrize("name", ["test_hourly.py", "test_orders_asset.py"])
+def test_the_examples_of_tests_pass(tmp_path: Path, name: str) -> None:
+    """They are files of tests, and need no broker."""
     done = subprocess.run(
         [
             sys.executable,
@@ -62,7 +63,7 @@ def test_the_example_of_tests_passes(tmp_path: Path) -> None:
             "-q",
             "-p",
             "no:cacheprovider",
-            DOCS / "snippets" / "test_hourly.py",
+            DOCS / "snippets" / name,
         ],
         cwd=tmp_path,
         capture_output=True,

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
         OrderedWindowComponent as OrderedWindowComponent,
     )
     from kafka_ordered_ops.dagster.job import AssetWindows as AssetWindows
+    from kafka_ordered_ops.dagster.ops import build_ordered_window_op as build_ordered_window_op
+    from kafka_ordered_ops.dagster.ops import ordered_window_op as ordered_window_op
     from kafka_ordered_ops.dagster.resource import KafkaResource as KafkaResource
+    from kafka_ordered_ops.dagster.resource_component import (
+        KafkaResourceComponent as KafkaResourceComponent,
+    )
     from kafka_ordered_ops.dagster.sensor import (
         build_partitions_live_sensor as build_partitions_live_sensor,
     )
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
     from kafka_ordered_ops.dagster.topics import (
         build_kafka_topic_assets as build_kafka_topic_assets,
+    )
+    from kafka_ordered_ops.dagster.topics_component import (
+        KafkaTopicsComponent as KafkaTopicsComponent,
     )
     from kafka_ordered_ops.dagster.translator import (
         KafkaWindowTranslator as KafkaWindowTranslator,
@@ -56,15 +64,19 @@ if TYPE_CHECKING:
 _HOMES = {
     "AssetWindows": "job",
     "KafkaResource": "resource",
+    "KafkaResourceComponent": "resource_component",
+    "KafkaTopicsComponent": "topics_component",
     "KafkaWindowTranslator": "translator",
     "OnNotLive": "settings",
     "OrderedWindowComponent": "component",
     "WindowSettings": "settings",
     "build_kafka_topic_assets": "topics",
     "build_ordered_window_asset": "assets",
+    "build_ordered_window_op": "ops",
     "build_partitions_live_sensor": "sensor",
     "catch_up_condition": "automation",
     "ordered_window_asset": "assets",
+    "ordered_window_op": "ops",
     "partitions_live_check": "check",
 }
 

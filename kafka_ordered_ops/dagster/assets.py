@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dagster import (
+    AssetDep,
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,
@@ -16,27 +15,28 @@ from dagster import (
     BackfillPolicy,
     MaterializeResult,
     PartitionsDefinition,
+    TimeWindowPartitionMapping,
     multi_asset,
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.functions import check_does_work
-from kafka_ordered_ops.dagster.delivery import Step
-from kafka_ordered_ops.dagster.job import AssetWindows
+from kafka_ordered_ops.dagster.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.known import WindowAsset, remember
-from kafka_ordered_ops.dagster.liveness import check_specs
+from kafka_ordered_ops.dagster.liveness import check_specs, live_result
+from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.step_functions import (
+    KAFKA,
+    Function,
+    job_without_function,
+    step_function,
+)
 from kafka_ordered_ops.dagster.times import check_partitions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
-
-#: The resource that assets ask for.
-KAFKA: Final = "kafka"
-
-Function = Callable[..., Any]
 
 
 def ordered_window_asset(
@@ -49,6 +49,7 @@ def ordered_window_asset(
     automation_condition: AutomationCondition[Any] | None = None,
     translator: KafkaWindowTranslator | None = None,
     kafka_resource: str = KAFKA,
+    serial: bool = False,
     pool: str | None = None,
     options: dict[str, Any] | None = None,
     **settings: Any,
@@ -68,10 +69,14 @@ def ordered_window_asset(
         topics: see `WindowSettings`, also for more arguments.
         group_id: the consumer group whose progress the windows are: no other asset's.
         partitions_def: intervals of time, or None.
-        backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass.
+        backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass, and of a serial
+            asset one run each.
         automation_condition: when Dagster asks for a run by itself: `catch_up_condition`, say.
         translator: makes the asset's spec.
         kafka_resource: the name of the `KafkaResource`.
+        serial: each partition is downstream of the one before it, so that Dagster materialises one after the
+            other, each in a run of its own. No guarantee of ours needs that; a function of yours may, which builds
+            on what it wrote for the partition before.
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
         options: more arguments of `dagster.multi_asset`.
         settings: more arguments of `WindowSettings`.
@@ -81,8 +86,12 @@ def ordered_window_asset(
     """
     made = WindowSettings(topics=topics, group_id=group_id, **settings)
     asset_key = AssetKey.from_coercible(key)
-    check_partitions(partitions_def)
+    check_partitions(partitions_def, made)
     spec = (translator or KafkaWindowTranslator()).asset_spec(asset_key, made)
+    if serial:
+        spec = spec.replace_attributes(
+            deps=[*spec.deps, _partition_before(asset_key, partitions_def)]
+        )
     if automation_condition is not None:
         spec = spec.replace_attributes(automation_condition=automation_condition)
 
@@ -91,19 +100,21 @@ def ordered_window_asset(
             context: AssetExecutionContext, kafka: KafkaResource, given: dict[str, Any]
         ) -> Iterator[MaterializeResult[Any]]:
             step = Step(context, asset_key, made, partitions_def, kafka)
-            return step.results(lambda windows: function(context, windows, **given))
+            found = step.deliver(lambda windows: function(context, windows, **given))
+            yield _result_of(context, asset_key, made, found)
 
-        policy = backfill_policy or BackfillPolicy.single_run()
+        one_each = BackfillPolicy.multi_run() if serial else BackfillPolicy.single_run()
+        policy = backfill_policy or one_each
         asset = multi_asset(
-            name=_op_name(asset_key),
+            name=op_safe("__".join(asset_key.path)),
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
             check_specs=check_specs(asset_key, made),
             backfill_policy=policy,
             pool=pool,
             **(options or {}),
-        )(_step_of(function, kafka_resource, results))
+        )(step_function(function, kafka_resource, results, AssetExecutionContext))
         run_max = policy.max_partitions_per_run
-        about = WindowAsset(asset_key, made, partitions_def, kafka_resource, run_max)
+        about = WindowAsset(asset_key, made, partitions_def, kafka_resource, run_max, serial)
         return remember(asset, about)
 
     return decorate
@@ -133,52 +144,33 @@ def build_ordered_window_asset(
     Raises:
         ConfigError: arguments for an application that there is not.
     """
-    if application is None and (application_args or submit is not None):
-        raise ConfigError("application_args= and submit= are an application's: give application=")
-
-    def copied(_context: AssetExecutionContext, windows: AssetWindows) -> None:
-        """Copies the windows' records, as Parquet."""
-        windows.copy()
-
-    def submitted(_context: AssetExecutionContext, windows: AssetWindows) -> None:
-        """Runs a Spark application for the windows."""
-        windows.submit(str(application), application_args, submit)
-
-    job = copied if application is None else submitted
+    job = job_without_function(application, application_args, submit)
     return ordered_window_asset(key=key, output=output, **arguments)(job)
 
 
-def _step_of(function: Function, kafka_resource: str, results: Function) -> Function:
-    """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
-
-    Raises:
-        ConfigError: it does not take a context and windows, or does nothing when it is called.
-    """
-    check_does_work(function)
-    # As values: Dagster would look for names in this module.
-    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-    if len(parameters) < 2:
-        raise ConfigError(
-            f"{function.__qualname__} is called with a context and windows, and resources after them"
-        )
-    context, rest = parameters[0], parameters[2:]
-    own = [one.name for one in rest]
-
-    def step(context: AssetExecutionContext, **given: Any) -> Iterator[MaterializeResult[Any]]:
-        kafka = given[kafka_resource]
-        yield from results(context, kafka, {name: given[name] for name in own})
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    others = [one.replace(kind=keyword) for one in rest]
-    if kafka_resource not in own:
-        others.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
-    shown = [context.replace(name="context", annotation=AssetExecutionContext), *others]
-    step.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    step.__annotations__ = {one.name: one.annotation for one in shown}
-    step.__doc__ = function.__doc__
-    return step
+def _result_of(
+    context: AssetExecutionContext, key: AssetKey, settings: WindowSettings, found: Delivered
+) -> MaterializeResult[Any]:
+    """What Dagster is told of a step, once all of it is delivered."""
+    common = dict(found.common)
+    for name, told in found.by_partition.items():
+        if name is None:
+            common |= told
+        else:
+            # What is told with the result would stand at every partition of the step.
+            context.add_asset_metadata(told, key, partition_key=name)
+    check = live_result(found.live, settings)
+    return MaterializeResult(
+        key,
+        metadata=common,
+        data_version=found.data_version,
+        check_results=[] if check is None else [check],
+    )
 
 
-def _op_name(key: AssetKey) -> str:
-    """Dagster allows fewer characters in an op's name than Kafka and people do."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", "__".join(key.path))
+def _partition_before(key: AssetKey, partitions_def: PartitionsDefinition[str] | None) -> AssetDep:
+    if partitions_def is None:
+        raise ConfigError("serial is about partitions, one after the other: there are none")
+    return AssetDep(
+        key, partition_mapping=TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    )

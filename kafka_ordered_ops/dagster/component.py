@@ -2,27 +2,20 @@
 
 # Annotations are values here: Dagster reads a component's YAML by them.
 
-import importlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import dagster as dg
 from dagster.components.resolved.core_models import (
     DailyPartitionsDefinitionModel,
     HourlyPartitionsDefinitionModel,
-    MultiRunBackfillPolicyModel,
-    SingleRunBackfillPolicyModel,
     TimeWindowPartitionsDefinitionModel,
     WeeklyPartitionsDefinitionModel,
-    resolve_backfill_policy,
     resolve_partitions_def,
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -30,100 +23,28 @@ from kafka_ordered_ops.core.types import (
     OnForeignCommit,
     OnOpenClaim,
 )
-from kafka_ordered_ops.dagster.assets import KAFKA, ordered_window_asset
+from kafka_ordered_ops.dagster.assets import ordered_window_asset
+from kafka_ordered_ops.dagster.automation import catch_up_condition
+from kafka_ordered_ops.dagster.check import partitions_live_check
+from kafka_ordered_ops.dagster.component_models import (
+    ResolvedApplication,
+    ResolvedBackfillPolicy,
+    ResolvedCheck,
+    ResolvedCondition,
+    ResolvedKafka,
+    ResolvedSensor,
+    ResolvedSpan,
+    ResolvedTopicPrefix,
+    WindowOp,
+    function_of,
+    topic_key_below,
+)
 from kafka_ordered_ops.dagster.job import AssetWindows
-from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
 from kafka_ordered_ops.dagster.settings import ENGINES, OnNotLive, WindowSettings
+from kafka_ordered_ops.dagster.step_functions import KAFKA
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-
-#: One variable and nothing else: known when a run begins, and shown by its name alone.
-_VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
-
-
-class KafkaSettingsModel(dg.Model):
-    """A cluster, in YAML: the fields of `KafkaResource`."""
-
-    config: Mapping[str, str | bool | int | float]
-    settings_allowed: Sequence[str] = ()
-    ledger_topic: str | None = None
-
-
-class LiveSensorModel(dg.Model):
-    """A sensor for the asset, in YAML: the arguments of `build_partitions_live_sensor`, spans as text."""
-
-    name: str | None = None
-    lookback: str | None = None
-    every: str | None = None
-    minimum_interval_seconds: int = 60
-    running: bool = False
-
-
-def _sensor_of(
-    context: dg.ResolutionContext, given: LiveSensorModel | None
-) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    status = dg.DefaultSensorStatus.RUNNING if given.running else dg.DefaultSensorStatus.STOPPED
-    return {
-        "name": context.resolve_value(given.name or "") or None,
-        "lookback": _span_of(context, given.lookback),
-        "every": _span_of(context, given.every),
-        "minimum_interval_seconds": given.minimum_interval_seconds,
-        "default_status": status,
-    }
-
-
-def _kafka_of(
-    context: dg.ResolutionContext, given: KafkaSettingsModel | None
-) -> KafkaResource | None:
-    if given is None:
-        return None
-    topic: Any = given.ledger_topic
-    return KafkaResource(
-        config={name: _setting(context, value) for name, value in given.config.items()},
-        settings_allowed=list(context.resolve_value(given.settings_allowed)),
-        ledger_topic=context.resolve_value(topic),
-    )
-
-
-def _setting(context: dg.ResolutionContext, value: str | bool | int | float) -> Any:
-    """One of a client's settings, as text; a variable of the environment stays one.
-
-    So passwords are read where a run is, and Dagster shows the variable's name instead of them.
-    """
-    if isinstance(value, str):
-        if variable := _VARIABLE.fullmatch(value.strip()):
-            return dg.EnvVar(variable[1])
-        return str(context.resolve_value(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _span_of(context: dg.ResolutionContext, text: Any) -> timedelta | None:
-    value = context.resolve_value(text)
-    if value is None:
-        return None
-    return timedelta(milliseconds=parse_duration_ms(str(value), what="the span"))
-
-
-def _function_of(context: dg.ResolutionContext, name: str | None) -> Callable[..., Any] | None:
-    if name is None:
-        return None
-    module, _, function = name.rpartition(".")
-    if module.startswith(".") or name.startswith("."):
-        load = dg.ComponentLoadContext.from_resolution_context(context)
-        home = load.defs_relative_module_name(load.path)
-        module = f"{home}{module}" if module else home
-    found = getattr(importlib.import_module(module), function, None) if module else None
-    if not callable(found):
-        raise ConfigError(f"function {name!r} is not the name of a function as module.function")
-    return found  # type: ignore[no-any-return]
-
-
-_Span = Annotated[
-    timedelta | None,
-    dg.Resolver(_span_of, model_field_type=str | None, examples=["PT15M"]),
-]
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
@@ -201,17 +122,14 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     function: Annotated[
         Callable[..., Any] | None,
         dg.Resolver(
-            _function_of,
+            function_of,
             model_field_type=str | None,
             description="Delivers the windows: f(context, windows, resources ...). One of a module, or, after a "
             "dot, of one beside the YAML file.",
             examples=["my_project.jobs.write_orders", ".jobs.write_orders"],
         ),
     ] = None
-    application: Annotated[
-        str | None,
-        dg.Resolver.default(description="A Spark application that asks for its windows."),
-    ] = None
+    application: ResolvedApplication = None
     application_args: Sequence[str] = ()
     submit: Annotated[
         dict[str, Any] | None,
@@ -219,8 +137,9 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             description="How spark-submit is run.", examples=[{"master": "local[2]"}]
         ),
     ] = None
-    allowed_lateness: _Span = None
-    grace: _Span = None
+    allowed_lateness: ResolvedSpan = None
+    grace: ResolvedSpan = None
+    open_lag: ResolvedSpan = None
     isolation: Isolation = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
     on_covered: OnCovered = OnCovered.REPLAY
@@ -232,36 +151,27 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     engine: Annotated[
         str, dg.Resolver.default(description="Who reads Kafka.", examples=list(ENGINES))
     ] = "python"
-    backfill_policy: Annotated[
-        dg.BackfillPolicy | None,
-        dg.Resolver(
-            resolve_backfill_policy,
-            model_field_type=SingleRunBackfillPolicyModel | MultiRunBackfillPolicyModel | None,
-            description="How a backfill is cut into runs; by default it is one, all windows in one pass.",
-        ),
-    ] = None
+    backfill_policy: ResolvedBackfillPolicy = None
+    serial: bool = False
     pool: str | None = None
-    kafka: Annotated[
-        KafkaResource | None,
-        dg.Resolver(
-            _kafka_of,
-            model_field_type=KafkaSettingsModel | None,
-            description="The cluster; without it the one of the resource `kafka_resource`.",
-        ),
+    op: Annotated[
+        WindowOp | None,
+        dg.Resolver.default(description="The asset's op: tags, a retry policy, a pool."),
     ] = None
+    automation_condition: ResolvedCondition = None
+    topic_key_prefix: ResolvedTopicPrefix = "kafka"
+    kafka: ResolvedKafka = None
     kafka_resource: Annotated[
         str,
         dg.Resolver.default(description="The name of a KafkaResource that is defined elsewhere."),
     ] = KAFKA
+    sensor: ResolvedSensor = None
+    check: ResolvedCheck = None
 
-    sensor: Annotated[
-        dict[str, Any] | None,
-        dg.Resolver(
-            _sensor_of,
-            model_field_type=LiveSensorModel | None,
-            description="A sensor that asks for the partitions as soon as they are live.",
-        ),
-    ] = None
+    @classmethod
+    def get_additional_scope(cls) -> Mapping[str, Any]:
+        """What templates may call, beside Dagster's own: also in ``post_processing``."""
+        return {**super().get_additional_scope(), "catch_up_condition": catch_up_condition}
 
     def execute(
         self,
@@ -280,6 +190,10 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         """The asset's spec, made of the one by default; to be overridden."""
         return spec
 
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        """The asset that stands for a topic, upstream of this one; to be overridden."""
+        return topic_key_below(self.topic_key_prefix, topic)
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The asset, and the resource if the cluster is given here.
 
@@ -287,6 +201,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             ConfigError: there is nowhere to write to, or settings that cannot be.
         """
         self._check()
+        op = self.op or WindowOp()
         # Each component has a name of its own for it: two files may name two clusters.
         name = _name_of(self.key) if self.kafka is not None else self.kafka_resource
         asset = ordered_window_asset(
@@ -294,17 +209,27 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             topics=self.topics,
             group_id=self.group_id,
             partitions_def=self.partitions,
-            backfill_policy=self.backfill_policy,
+            backfill_policy=self.backfill_policy or op.backfill_policy,
+            automation_condition=self.automation_condition,
             translator=_Translator(self),
             kafka_resource=name,
-            pool=self.pool,
+            serial=self.serial,
+            pool=self.pool or op.pool,
+            options=op.options(),
             **{one: getattr(self, one) for one in _SETTINGS},
         )(self._job())
         sensors = []
         if self.sensor is not None:
             sensors.append(build_partitions_live_sensor(asset, **self.sensor))
-        resources = {} if self.kafka is None else {name: self.kafka}
-        return dg.Definitions(assets=[asset], sensors=sensors, resources=resources)
+        checks = []
+        if self.check is not None:
+            checks.append(partitions_live_check(asset, **self.check))
+        return dg.Definitions(
+            assets=[asset],
+            asset_checks=checks,
+            sensors=sensors,
+            resources={} if self.kafka is None else {name: self.kafka},
+        )
 
     def _job(self) -> Callable[..., Any]:
         if self.function is not None:
@@ -322,6 +247,9 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         key = self.key.to_user_string()
         if self.engine not in ENGINES:
             raise ConfigError(f"{key}: engine is {self.engine!r}, not one of {', '.join(ENGINES)}")
+        for name in ("pool", "backfill_policy"):
+            if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
+                raise ConfigError(f"{key}: {name} is given twice, in op as well")
         is_own = self.function is not None or (
             type(self).execute is not OrderedWindowComponent.execute
         )
@@ -360,9 +288,12 @@ _SETTINGS: Final = tuple(
 class _Translator(KafkaWindowTranslator):
     component: OrderedWindowComponent
 
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        return self.component.topic_key(topic)
+
     def asset_spec(self, key: dg.AssetKey, settings: WindowSettings) -> dg.AssetSpec:
         return self.component.get_asset_spec(super().asset_spec(key, settings))
 
 
 def _name_of(key: dg.AssetKey) -> str:
-    return re.sub(r"[^A-Za-z0-9_]", "_", "__".join(["kafka", *key.path]))
+    return op_safe("__".join(["kafka", *key.path]))

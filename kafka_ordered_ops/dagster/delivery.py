@@ -1,9 +1,10 @@
-"""One step: liveness, plan, job, commit, and only then the result."""
+"""One step: liveness, plan, job, commit; what is told of it is told after that."""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from dagster import (
     AssetExecutionContext,
     AssetKey,
+    DataVersion,
     Failure,
-    MaterializeResult,
+    OpExecutionContext,
     PartitionsDefinition,
 )
 
@@ -27,59 +29,117 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
     TopicPartition,
 )
+from kafka_ordered_ops.dagster.columns import column_metadata
 from kafka_ordered_ops.dagster.job import AssetWindows, Job
-from kafka_ordered_ops.dagster.liveness import live_result, look_at
-from kafka_ordered_ops.dagster.results import common_metadata, data_version_of, window_metadata
+from kafka_ordered_ops.dagster.liveness import look_at
+from kafka_ordered_ops.dagster.open_partitions import (
+    Pieces,
+    piece_of,
+    pieces_metadata,
+    with_pieces,
+)
+from kafka_ordered_ops.dagster.results import (
+    common_metadata,
+    data_version_of,
+    pictures_of,
+    window_metadata,
+)
 from kafka_ordered_ops.dagster.settings import WindowSettings
-from kafka_ordered_ops.dagster.times import Asked, asked_of
+from kafka_ordered_ops.dagster.times import Asked, asked_of, began, first_of
 from kafka_ordered_ops.spark.reported import found_output
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group_state import WindowRecord
+    from kafka_ordered_ops.core.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of one asset."""
+class Delivered:
+    """What a step has delivered, and what Dagster is to be told of it."""
 
-    context: AssetExecutionContext
+    #: By cutoff.
+    records: Sequence[WindowRecord]
+    #: Metadata of the whole step.
+    common: Mapping[str, Any]
+    #: Metadata of each partition; None: of what has none.
+    by_partition: Mapping[str | None, Mapping[str, Any]]
+    data_version: DataVersion
+    #: None where nobody looked.
+    live: Liveness | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one asset, or of an op that is named as one."""
+
+    context: AssetExecutionContext | OpExecutionContext
     key: AssetKey
     settings: WindowSettings
     partitions_def: PartitionsDefinition[str] | None
     kafka: KafkaResource
 
-    def results(self, job: Job) -> Iterator[MaterializeResult[Any]]:
-        """Delivers the step's windows, then tells Dagster; nothing is told of a step that fails.
+    def deliver(self, job: Job) -> Delivered:
+        """Delivers the step's windows; Dagster is told nothing yet.
 
         Raises:
             Failure: trying again cannot help, or partitions are not live and the asset wants them to be.
             KafkaOrderedOpsError: trying again may help.
         """
         started = time.monotonic()
-        asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
         job_told: dict[str, Any] = {}
         with errors_for_dagster(), self._open() as windows:
-            check = live_result(look_at(windows, self.settings, asked), self.settings)
+            pieces = self._asked(windows)
+            asked = pieces.asked
+            live = look_at(windows, self.settings, asked)
             records, ran = self._delivered(windows, asked, job, job_told)
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
-        common = common_metadata(records, seconds, lag) | job_told
-        for one, record in zip(asked, records, strict=True):
-            key = one.partition_key
-            told = window_metadata(record, ran=one.window_id in ran, is_partition=key is not None)
-            if key is None:
-                common |= told
-            else:
-                # What is told with the result would stand at every partition of the step.
-                self.context.add_asset_metadata(told, self.key, partition_key=key)
-        yield MaterializeResult(
-            self.key,
-            metadata=common,
-            data_version=data_version_of(records),
-            check_results=[] if check is None else [check],
+        windows_of = self._by_partition(pieces, records)
+        pictures = pictures_of([own[-1] for own in windows_of.values()], self.context.log.warning)
+        by_partition = {}
+        for key, own in windows_of.items():
+            newest = own[-1]
+            is_partition, is_read = key is not None, newest.plan.window_id in ran
+            drawn = pictures.get(newest.plan.window_id)
+            by_partition[key] = window_metadata(
+                newest, ran=is_read, is_partition=is_partition, pictures=drawn
+            )
+            if is_partition and self.settings.open_lag is not None:
+                by_partition[key] |= pieces_metadata(own)
+        columns = column_metadata(records, self.context.log.warning)
+        every = [*records, *itertools.chain.from_iterable(pieces.done.values())]
+        return Delivered(
+            records=records,
+            common=columns | common_metadata(records, seconds, lag) | job_told,
+            by_partition=by_partition,
+            data_version=data_version_of(every),
+            live=live,
         )
+
+    def _asked(self, windows: OrderedWindows) -> Pieces:
+        """What the step is to deliver."""
+        asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
+        if self.settings.open_lag is None or self.partitions_def is None:
+            return Pieces(asked)
+        instance = self.context.instance
+        since = began(instance, first_of(instance, self.context.run))
+        return with_pieces(
+            windows, [piece_of(one, self.settings, since) for one in asked], self.settings
+        )
+
+    def _by_partition(
+        self, pieces: Pieces, records: Sequence[WindowRecord]
+    ) -> dict[str | None, list[WindowRecord]]:
+        """The windows of each partition as far as it is delivered, by cutoff."""
+        found: dict[str | None, list[WindowRecord]] = {}
+        for one, record in zip(pieces.asked, records, strict=True):
+            before = pieces.done.get(one.partition_key or "", ())
+            found.setdefault(one.partition_key, list(before)).append(record)
+        for own in found.values():
+            own.sort(key=lambda record: record.plan.cutoff_ms)
+        return found
 
     def _open(self) -> OrderedWindows:
         return self.kafka.open_windows(
@@ -145,9 +205,10 @@ class Step:
         return sum(max(end - bases[tp], 0) for tp, end in ends.items() if tp in bases)
 
     def _policy(self) -> Policy:
-        covered = OnCovered(self.settings.on_covered)
+        # What the pieces of a partition have taken is no other's.
+        fails = self.settings.on_covered is OnCovered.FAIL and self.settings.open_lag is None
         return Policy(
-            on_covered=OnCovered.FAIL if covered is OnCovered.FAIL else OnCovered.SKIP,
+            on_covered=OnCovered.FAIL if fails else OnCovered.SKIP,
             on_open_claim=OnOpenClaim(self.settings.on_open_claim),
         )
 

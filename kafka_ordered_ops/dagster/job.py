@@ -138,9 +138,12 @@ class AssetWindows:
         The job reads the plans from the ledger with `kafka_ordered_ops.spark.planned_windows`, writes with
         `write_windows` to ``output``, and this step takes it up by `collect`. No secrets.
         """
+        # Imported late: the ledger's rules load more than any asset's definition needs.
+        from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC
+
         return {
             "group": self.settings.group_id,
-            "ledger_topic": self.ledger_topic,
+            "ledger_topic": self.ledger_topic or LEDGER_TOPIC,
             "output": self.settings.output,
             "attempts": {plan.window_id: plan.attempt for plan in self.plans},
             "partition_keys": {

@@ -23,6 +23,8 @@ class WindowAsset:
     kafka_resource: str
     #: How many partitions its backfill policy gives to one run; None: any number.
     run_partitions_max: int | None = None
+    #: Whether each partition waits for the one before it.
+    is_serial: bool = False
 
 
 #: By op: it stays the same where an asset's spec is changed, as `dagster.map_asset_specs` does.

@@ -92,6 +92,9 @@ class AssetLook:
             open_ = [one for one in missing if not cursor.has_asked(one.times)]
             count, waits_for = self._count_live(watch, open_, deadline)
         pieces = self._pieces(open_[:count])
+        if self.about.is_serial:
+            # What was asked for comes first: the next one builds on it.
+            pieces = () if asked else pieces[:1]
         return Found(
             pieces,
             AssetCursor(

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dagster import DataVersion, MetadataValue, TableColumn, TableRecord, TableSchema
+from dagster import (
+    DataVersion,
+    MarkdownMetadataValue,
+    MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+)
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.picture import window_picture
+from kafka_ordered_ops.core.sketch import sketch_address
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.spark.output import output_of
 from kafka_ordered_ops.spark.reported import result_facts, returned_by
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group_state import WindowRecord
+    from kafka_ordered_ops.core.picture_panels import RecordSample
     from kafka_ordered_ops.core.plan import WindowPlan
 
 #: Rows in a table of ranges: a topic may have thousands of partitions.
 ROWS_MAX: Final = 200
+
+#: Windows of a step with pictures: of each 17 kB at most in Dagster's event log, which is a database.
+PICTURES_MAX: Final = 100
+
+#: Rows of the windows' files that are read for all pictures of a step, and the time that it may take.
+_PICTURE_ROWS_MAX: Final = 4_000_000
+_PICTURES_TIMEOUT_S: Final = 20.0
 
 _PREFIX: Final = "kafka_ordered_ops"
 _RANGES: Final = TableSchema(
@@ -33,13 +52,37 @@ _RANGES: Final = TableSchema(
 )
 
 
-def window_metadata(record: WindowRecord, *, ran: bool, is_partition: bool) -> dict[str, Any]:
-    """What is to be known of one window: counts as its sink has them, times, and its ranges."""
+class Pictures(NamedTuple):
+    """A window's pictures as Dagster shows them."""
+
+    #: Short enough for Dagster to show it among the other metadata: below 1,000 characters.
+    small: MarkdownMetadataValue
+    #: With a legend and scales. Dagster has a link in its place, which opens it.
+    large: MarkdownMetadataValue
+
+    @classmethod
+    def of(cls, plan: WindowPlan, sample: RecordSample | None) -> Pictures:
+        """Draws both."""
+        svg = base64.b64encode(window_picture(plan, sample).encode()).decode()
+        addresses = sketch_address(plan, sample), f"data:image/svg+xml;base64,{svg}"
+        return cls(*(MetadataValue.md(f"![Records]({address})") for address in addresses))
+
+
+def window_metadata(
+    record: WindowRecord,
+    *,
+    ran: bool,
+    is_partition: bool,
+    pictures: Pictures | None = None,
+) -> dict[str, Any]:
+    """What is to be known of one window: counts as its sink has them, its pictures, times, and its ranges."""
     plan, facts, output = record.plan, result_facts(record.result), output_of(record.result)
     since_ms, returned = plan.window.since_ms, returned_by(record.result)
     rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
     found: dict[str, Any] = {
         rows: facts.get("records"),
+        f"{_PREFIX}/picture": None if pictures is None else pictures.small,
+        f"{_PREFIX}/picture_large": None if pictures is None else pictures.large,
         f"{_PREFIX}/window_id": plan.window_id,
         f"{_PREFIX}/status": record.status.value,
         f"{_PREFIX}/content": plan.content.value,
@@ -56,6 +99,50 @@ def window_metadata(record: WindowRecord, *, ran: bool, is_partition: bool) -> d
         f"{_PREFIX}/returned": None if returned is None else MetadataValue.json(returned),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def pictures_of(records: Sequence[WindowRecord], warn: Callable[..., None]) -> dict[str, Pictures]:
+    """The pictures of each window that took anything, by its id; none of a step of very many windows.
+
+    Nothing is raised: the windows are committed, and a picture is no reason to fail. Without the records of
+    its files a window has pictures of its offsets.
+
+    Args:
+        records: the windows, as they are in the ledger.
+        warn: is told why there is no picture, or none of the records, as a logger's method.
+    """
+    drawn = [record for record in records if record.plan.taken]
+    if len(drawn) > PICTURES_MAX:
+        return {}
+    deadline = time.monotonic() + _PICTURES_TIMEOUT_S
+    found = {}
+    for record in drawn:
+        try:
+            sample = _sample_of(record, _PICTURE_ROWS_MAX // len(drawn), deadline, warn)
+            found[record.plan.window_id] = Pictures.of(record.plan, sample)
+        except Exception as error:  # noqa: BLE001 - as above
+            told = type(error).__name__, error
+            warn("Window %s has no picture: %s: %s", record.plan.window_id, *told)
+    return found
+
+
+def _sample_of(
+    record: WindowRecord, rows_max: int, deadline: float, warn: Callable[..., None]
+) -> RecordSample | None:
+    """Some of a window's records, if its files have them."""
+    output, left_s = output_of(record.result), deadline - time.monotonic()
+    if output is None or left_s <= 0:
+        return None
+    from kafka_ordered_ops.spark.sample import TIMEOUT_S, sample_output
+
+    try:
+        return sample_output(
+            record.plan, output, rows_max=rows_max, timeout_s=min(left_s, TIMEOUT_S)
+        )
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with files, offsets can be shown
+        told = record.plan.window_id, type(error).__name__, error
+        warn("The picture of window %s is without its records: %s: %s", *told)
+        return None
 
 
 def common_metadata(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.dagster.cursor import AssetCursor, Cursor
 from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.looking import AssetLook, Candidate, Limits
+from kafka_ordered_ops.dagster.names import op_safe
 
 #: Partitions of one run, unless the asset's backfill policy says fewer.
 PARTITIONS_MAX: Final = 1_000
@@ -199,4 +199,4 @@ def _all_of(errors: Sequence[KafkaOrderedOpsError]) -> KafkaOrderedOpsError:
 
 def _name(keys: Sequence[Any]) -> str:
     names = "_and_".join("__".join(key.path) for key in keys[:3])
-    return re.sub(r"[^A-Za-z0-9_]", "_", names)[:80] + "_partitions_live"
+    return op_safe(names)[:80] + "_partitions_live"

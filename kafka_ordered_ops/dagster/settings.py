@@ -57,6 +57,8 @@ class WindowSettings:
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
         on_not_live: what to do when the partitions have not come to the cutoff yet.
         grace: how long after the cutoff a partition without newer records counts as idle; None: never.
+        open_lag: take a partition that is not over yet as well, up to this long before the run began; what is
+            missing of it then is taken by later runs of the partition. None: it is refused.
         output: the folder for the windows' files; None: the job has a sink of its own.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``jvm`` or ``stage``.
@@ -77,6 +79,7 @@ class WindowSettings:
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL
     on_not_live: OnNotLive | str = OnNotLive.WARN
     grace: timedelta | None = None
+    open_lag: timedelta | None = None
     output: str | None = None
     ordered: bool = True
     engine: str = "python"
@@ -105,6 +108,8 @@ class WindowSettings:
                 raise ConfigError(f"{name} is {given!r}, not one of {known}") from error
         if self.engine not in ENGINES:
             raise ConfigError(f"engine is {self.engine!r}, not one of {', '.join(ENGINES)}")
+        if self.open_lag is not None and self.open_lag < timedelta(0):
+            raise ConfigError(f"open_lag {self.open_lag} is negative: records of the future")
         if isinstance(self.start, str):
             object.__setattr__(self, "start", parse_bound(self.start))
         object.__setattr__(self, "topics", tuple(self.topics))

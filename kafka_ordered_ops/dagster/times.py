@@ -11,6 +11,7 @@ from dagster import (
     AssetKey,
     DagsterInstance,
     DagsterRun,
+    OpExecutionContext,
     PartitionsDefinition,
     TimeWindowPartitionsDefinition,
 )
@@ -35,10 +36,18 @@ class Asked:
     window: Window
     #: None: the asset has no partitions.
     partition_key: str | None
+    #: Whether the partition's time is over: a piece of one that is not has a cutoff within it.
+    is_over: bool = True
 
 
-def check_partitions(definition: PartitionsDefinition[str] | None) -> None:
-    """Raises `ConfigError` for partitions that are no intervals of time."""
+def check_partitions(
+    definition: PartitionsDefinition[str] | None, settings: WindowSettings
+) -> None:
+    """Raises `ConfigError` for partitions that are no intervals of time, or none where settings want some."""
+    if definition is None and settings.open_lag is not None:
+        raise ConfigError(
+            "open_lag is about a partition that is not over yet: there are no partitions"
+        )
     if definition is not None and not isinstance(definition, TimeWindowPartitionsDefinition):
         raise ConfigError(
             f"partitions_def is a {type(definition).__name__}: a window of records needs partitions by time, hourly "
@@ -47,7 +56,7 @@ def check_partitions(definition: PartitionsDefinition[str] | None) -> None:
 
 
 def asked_of(
-    context: AssetExecutionContext,
+    context: AssetExecutionContext | OpExecutionContext,
     key: AssetKey,
     settings: WindowSettings,
     definition: PartitionsDefinition[str] | None,
@@ -65,7 +74,7 @@ def asked_of(
             asked.append(Asked(window_id_of(key, name), window, name))
         return sorted(asked, key=lambda one: one.window.cutoff_ms)
     first = first_of(context.instance, context.run)
-    cutoff = _began(context.instance, first)
+    cutoff = began(context.instance, first)
     return [Asked(window_id_of(key, first.run_id), settings.window(cutoff, None), None)]
 
 
@@ -80,7 +89,12 @@ def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
     return run
 
 
-def _began(instance: DagsterInstance, run: DagsterRun) -> datetime:
+def began(instance: DagsterInstance, run: DagsterRun) -> datetime:
+    """When a run was made, in whole milliseconds.
+
+    Raises:
+        ConfigError: the instance does not know it.
+    """
     record = instance.get_run_record_by_id(run.run_id)
     if record is None:
         raise ConfigError(

@@ -3,7 +3,6 @@
 # Without postponed annotations: Dagster wants to see the type of a step's context.
 
 import hashlib
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ from kafka_ordered_ops.core.facts import is_pattern
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window import is_topic_name
 from kafka_ordered_ops.dagster.delivery import errors_for_dagster
+from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def build_kafka_topic_assets(
         name: the op's; by default made of the topics' names.
 
     Raises:
-        ConfigError: no topic, a pattern, or what no topic can be called.
+        ConfigError: no topic, a pattern, what no topic can be called, or no isolation.
     """
     if isinstance(topics, str) or not topics:
         raise ConfigError(f"topics is a list of at least one name, not {topics!r}")
@@ -84,7 +84,7 @@ def build_kafka_topic_assets(
         raise ConfigError(
             f"{', '.join(wrong)}: an asset stands for one topic, so name each of them"
         )
-    names, isolation = list(dict.fromkeys(topics)), Isolation(isolation)
+    names, isolation = list(dict.fromkeys(topics)), _isolation_of(isolation)
     keys = {topic: (translator or KafkaWindowTranslator()).topic_key(topic) for topic in names}
 
     def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
@@ -118,6 +118,14 @@ def build_kafka_topic_assets(
             required_resource_keys={kafka_resource},
         )(observe)
     return made
+
+
+def _isolation_of(given: Isolation | str) -> Isolation:
+    try:
+        return Isolation(given)
+    except ValueError as error:
+        known = ", ".join(one.value for one in Isolation)
+        raise ConfigError(f"isolation is {given!r}, not one of {known}") from error
 
 
 def _ends(
@@ -157,6 +165,6 @@ def _metadata(topic: "TopicEnds") -> dict[str, Any]:
 
 def _op_name(topics: Sequence[str]) -> str:
     """A name that other topics' ops do not have."""
-    readable = re.sub(r"[^A-Za-z0-9_]", "_", topics[0])[:40]
+    readable = op_safe(topics[0])[:40]
     digest = hashlib.sha256(strict_json.dumps(sorted(topics)).encode()).hexdigest()[:8]
     return f"observe_{readable}_{digest}"

@@ -20,10 +20,7 @@ from kafka_ordered_ops.core import decisions, parts
 from kafka_ordered_ops.core.adoption import Adoption
 from kafka_ordered_ops.core.checks import known_window
 from kafka_ordered_ops.core.decisions import Outcome, commit, in_turn, publish, write_down
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    ForeignCommitError,
-)
+from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
 from kafka_ordered_ops.core.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
 from kafka_ordered_ops.core.liveness import Liveness
@@ -407,12 +404,14 @@ class OrderedWindows:
         """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
         self._planner.check_still_there(plan)
 
-    def list(self) -> builtins.list[WindowRecord]:
-        """Every window of the group, by cutoff, then by id."""
-        view = self._ledger.read(self.group, everything=True)
-        return sorted(
-            view.windows.values(), key=lambda record: (record.plan.cutoff_ms, record.plan.window_id)
-        )
+    def list(
+        self, keep: Callable[[WindowRecord], bool] = lambda _: True
+    ) -> builtins.list[WindowRecord]:
+        """Every window of the group that is to be kept, by cutoff, then by id."""
+        found = self._ledger.read(self.group, keep=keep).windows.values()
+        # Open ones are there in any case.
+        kept = [record for record in found if keep(record)]
+        return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
 
     def state(self) -> GroupState | None:
         """The group's progress; None before its first plan."""

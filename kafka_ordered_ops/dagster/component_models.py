@@ -1,0 +1,313 @@
+"""What the components' YAML files have in common: clusters, sensors, spans, ops, and the keys of topics."""
+
+# Annotations are values here: Dagster reads a component's YAML by them.
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+
+import dagster as dg
+from dagster.components.resolved.core_models import (
+    MultiRunBackfillPolicyModel,
+    SingleRunBackfillPolicyModel,
+    resolve_backfill_policy,
+)
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import parse_duration_ms
+from kafka_ordered_ops.dagster.check import CHECK_NAME
+from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.dagster.sensor import PARTITIONS_MAX
+
+#: One variable and nothing else: known when a run begins, and shown by its name alone.
+_VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
+
+#: A client's settings as YAML has them.
+Setting = str | bool | int | float
+
+
+def _check_fields(given: object, model: type[Any], name: str) -> None:
+    """Raises `ConfigError` for a text: Dagster takes one for any field, since it may be a template."""
+    if not isinstance(given, model):
+        raise ConfigError(f"{name} has fields of its own, and is no {given!r}")
+
+
+# --- a cluster -------------------------------------------------------------------------------------
+
+
+class KafkaSettingsModel(dg.Model):
+    """A cluster, in YAML: the fields of `KafkaResource`."""
+
+    config: Mapping[str, Setting]
+    settings_allowed: Sequence[str] = ()
+    ledger_topic: str | None = None
+
+
+def settings_of(context: dg.ResolutionContext, config: Mapping[str, Setting]) -> dict[str, Any]:
+    """A client's settings, as text; variables of the environment stay what they are.
+
+    So passwords are read where a run is, and Dagster shows the variable's name instead of them.
+    """
+    return {name: _setting(context, value) for name, value in config.items()}
+
+
+def _setting(context: dg.ResolutionContext, value: Setting) -> Any:
+    if isinstance(value, str):
+        if variable := _VARIABLE.fullmatch(value.strip()):
+            return dg.EnvVar(variable[1])
+        return str(context.resolve_value(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kafka_of(
+    context: dg.ResolutionContext, given: KafkaSettingsModel | None
+) -> KafkaResource | None:
+    if given is None:
+        return None
+    _check_fields(given, KafkaSettingsModel, "kafka")
+    topic: Any = given.ledger_topic
+    return KafkaResource(
+        config=settings_of(context, given.config),
+        settings_allowed=list(context.resolve_value(given.settings_allowed)),
+        ledger_topic=context.resolve_value(topic),
+    )
+
+
+#: A file's own cluster.
+ResolvedKafka = Annotated[
+    KafkaResource | None,
+    dg.Resolver(
+        _kafka_of,
+        model_field_type=KafkaSettingsModel | None,
+        description="The cluster; without it the one of the resource `kafka_resource`.",
+    ),
+]
+
+
+# --- spans and conditions --------------------------------------------------------------------------
+
+
+def _span_of(context: dg.ResolutionContext, text: Any) -> timedelta | None:
+    value = context.resolve_value(text)
+    if value is None:
+        return None
+    return timedelta(milliseconds=parse_duration_ms(str(value), what="the span"))
+
+
+#: A span of time, as ISO 8601 text.
+ResolvedSpan = Annotated[
+    timedelta | None,
+    dg.Resolver(_span_of, model_field_type=str | None, examples=["PT15M"]),
+]
+
+
+def _condition_of(
+    context: dg.ResolutionContext, text: str | None
+) -> dg.AutomationCondition[Any] | None:
+    value: Any = context.resolve_value(text or "") or None
+    if value is not None and not isinstance(value, dg.AutomationCondition):
+        raise ConfigError(
+            f"{value!r} is no automation condition: give a template that makes one, as "
+            '"{{ dg.AutomationCondition.eager() }}"'
+        )
+    return value
+
+
+#: When Dagster acts by itself.
+ResolvedCondition = Annotated[
+    dg.AutomationCondition[Any] | None,
+    dg.Resolver(
+        _condition_of,
+        model_field_type=str | None,
+        description="When Dagster acts by itself.",
+        examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"],
+    ),
+]
+
+
+# --- a sensor and a check --------------------------------------------------------------------------------------
+
+
+class LiveSensorModel(dg.Model):
+    """A sensor for the asset, in YAML: the arguments of `build_partitions_live_sensor`, spans as text."""
+
+    name: str | None = None
+    lookback: str | None = None
+    every: str | None = None
+    partitions_max: int = PARTITIONS_MAX
+    minimum_interval_seconds: int = 60
+    running: bool = False
+    tags: Mapping[str, str] = {}
+
+
+def _sensor_of(
+    context: dg.ResolutionContext, given: LiveSensorModel | None
+) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    _check_fields(given, LiveSensorModel, "sensor")
+    status = dg.DefaultSensorStatus.RUNNING if given.running else dg.DefaultSensorStatus.STOPPED
+    return {
+        "name": context.resolve_value(given.name or "") or None,
+        "lookback": _span_of(context, given.lookback),
+        "every": _span_of(context, given.every),
+        "partitions_max": given.partitions_max,
+        "minimum_interval_seconds": given.minimum_interval_seconds,
+        "default_status": status,
+        "tags": context.resolve_value(dict(given.tags)),
+    }
+
+
+#: The arguments of a sensor.
+ResolvedSensor = Annotated[
+    dict[str, Any] | None,
+    dg.Resolver(
+        _sensor_of,
+        model_field_type=LiveSensorModel | None,
+        description="A sensor that asks for the partitions as soon as they are live.",
+    ),
+]
+
+
+class LiveCheckModel(dg.Model):
+    """A check of the topics, in YAML: the arguments of `partitions_live_check`, the span as text."""
+
+    name: str = CHECK_NAME
+    lag: str | None = None
+    blocking: bool = False
+
+
+def _check_of(context: dg.ResolutionContext, given: LiveCheckModel | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    _check_fields(given, LiveCheckModel, "check")
+    lag = _span_of(context, given.lag)
+    return {"name": given.name, "lag": lag, "blocking": given.blocking}
+
+
+#: The arguments of a check.
+ResolvedCheck = Annotated[
+    dict[str, Any] | None,
+    dg.Resolver(
+        _check_of,
+        model_field_type=LiveCheckModel | None,
+        description="A check to be run at any time: have the partitions come to a cutoff?",
+    ),
+]
+
+
+# --- an op -----------------------------------------------------------------------------------------
+
+#: How a backfill is cut into runs.
+ResolvedBackfillPolicy = Annotated[
+    dg.BackfillPolicy | None,
+    dg.Resolver(
+        resolve_backfill_policy,
+        model_field_type=SingleRunBackfillPolicyModel | MultiRunBackfillPolicyModel | None,
+        description="How a backfill is cut into runs; by default it is one, all windows in one pass.",
+    ),
+]
+
+
+class RetriesModel(dg.Model):
+    """Tries of a step that failed, in YAML: Dagster's `RetryPolicy`, the delay as a span."""
+
+    max_retries: int = 1
+    delay: str | None = None
+    backoff: Literal["linear", "exponential"] | None = None
+    jitter: Literal["full", "plus_minus"] | None = None
+
+
+def _retries_of(context: dg.ResolutionContext, given: RetriesModel | None) -> dg.RetryPolicy | None:
+    if given is None:
+        return None
+    _check_fields(given, RetriesModel, "retry_policy")
+    delay = _span_of(context, given.delay)
+    return dg.RetryPolicy(
+        max_retries=given.max_retries,
+        delay=None if delay is None else delay.total_seconds(),
+        backoff=None if given.backoff is None else dg.Backoff(given.backoff.upper()),
+        jitter=None if given.jitter is None else dg.Jitter(given.jitter.upper()),
+    )
+
+
+@dataclass(kw_only=True)
+class WindowOp(dg.Resolvable):
+    """The op of an asset, in YAML, as Dagster's own components have it."""
+
+    tags: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver.default(description="For the run launcher or the executor, say."),
+    ] = None
+    retry_policy: Annotated[
+        dg.RetryPolicy | None,
+        dg.Resolver(
+            _retries_of,
+            model_field_type=RetriesModel | None,
+            description="Tries after a step that failed; errors that no try can heal are not tried again.",
+        ),
+    ] = None
+    pool: str | None = None
+    backfill_policy: ResolvedBackfillPolicy = None
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `dagster.multi_asset` that the asset has no argument of its own for."""
+        given = {"op_tags": self.tags, "retry_policy": self.retry_policy}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+# --- functions and topics --------------------------------------------------------------------------
+
+
+def function_of(context: dg.ResolutionContext, name: str | None) -> Callable[..., Any] | None:
+    """A function by its name: of a module, or, after a dot, of a module beside the YAML file.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if name is None:
+        return None
+    module, _, function = name.rpartition(".")
+    if module.startswith(".") or name.startswith("."):
+        load = dg.ComponentLoadContext.from_resolution_context(context)
+        home = load.defs_relative_module_name(load.path)
+        module = f"{home}{module}" if module else home
+    found = getattr(importlib.import_module(module), function, None) if module else None
+    if not callable(found):
+        raise ConfigError(f"function {name!r} is not the name of a function as module.function")
+    return found  # type: ignore[no-any-return]
+
+
+def _file_of(context: dg.ResolutionContext, path: str | None) -> str | None:
+    value: Any = context.resolve_value(path or "")
+    return str(context.resolve_source_relative_path(value)) if value else None
+
+
+#: A Spark application: its path, as seen from the YAML file, as Dagster's own components take those of scripts.
+ResolvedApplication = Annotated[
+    str | None,
+    dg.Resolver(
+        _file_of,
+        model_field_type=str | None,
+        description="A Spark application that asks for its windows: a Python file beside this one, or below it.",
+        examples=["job.py"],
+    ),
+]
+
+
+#: What the topics of a file are below, in the graph of assets.
+ResolvedTopicPrefix = Annotated[
+    str,
+    dg.Resolver.default(
+        description="What stands before the topics' names in their assets' keys: the same for topics and windows.",
+        examples=["kafka", "cluster-1/kafka"],
+    ),
+]
+
+
+def topic_key_below(prefix: str, topic: str) -> dg.AssetKey:
+    """The key of the asset that stands for a topic."""
+    return dg.AssetKey([*(part for part in prefix.split("/") if part), topic])

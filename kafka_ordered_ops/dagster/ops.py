@@ -1,0 +1,136 @@
+"""Ops of windows, for jobs of ops: what an asset of windows does, without an asset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetKey, OpDefinition, OpExecutionContext, Output, PartitionsDefinition, op
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.dagster.delivery import Delivered, Step
+from kafka_ordered_ops.dagster.names import op_safe
+from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.step_functions import (
+    KAFKA,
+    Function,
+    job_without_function,
+    step_function,
+)
+from kafka_ordered_ops.dagster.times import check_partitions
+from kafka_ordered_ops.spark.output import output_of
+from kafka_ordered_ops.spark.reported import result_facts, returned_by
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group_state import WindowRecord
+    from kafka_ordered_ops.spark import SparkSubmit
+
+
+def ordered_window_op(
+    *,
+    name: str,
+    topics: Sequence[str],
+    group_id: str,
+    partitions_def: PartitionsDefinition[str] | None = None,
+    kafka_resource: str = KAFKA,
+    pool: str | None = None,
+    options: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Callable[[Function], OpDefinition]:
+    """Makes an op of a function that delivers windows, as `ordered_window_asset` makes an asset of one.
+
+    Its output, for the ops behind it, is a list of what was delivered, by time: a dict of ``window_id``,
+    ``since`` and ``cutoff`` (texts), ``records`` (None where the sink does not say), ``output`` (the folder of the
+    files, or None) and ``returned`` (what the function returned, if it has a sink of its own) for each window.
+
+    Prefer assets: Dagster knows their partitions, and shows what is missing.
+
+    Args:
+        name: the op's; the windows' ids begin with it.
+        topics: see `WindowSettings`, also for more arguments.
+        group_id: the consumer group whose progress the windows are: no other op's or asset's.
+        partitions_def: that of the job, intervals of time; None: the job has none, and each run takes everything
+            before it began that the group has not been given.
+        kafka_resource: the name of the `KafkaResource`.
+        pool: limits steps that run at once.
+        options: more arguments of `dagster.op`.
+        settings: more arguments of `WindowSettings`.
+
+    Raises:
+        ConfigError: partitions that are no intervals of time, or settings that cannot be.
+    """
+    made = WindowSettings(topics=topics, group_id=group_id, **settings)
+    check_partitions(partitions_def, made)
+
+    def decorate(function: Function) -> OpDefinition:
+        def results(
+            context: OpExecutionContext, kafka: KafkaResource, given: dict[str, Any]
+        ) -> Iterator[Output[Any]]:
+            _check_run(context, partitions_def)
+            step = Step(context, AssetKey(name), made, partitions_def, kafka)
+            yield _output_of(
+                context, step.deliver(lambda windows: function(context, windows, **given))
+            )
+
+        definition: OpDefinition = op(name=op_safe(name), pool=pool, **(options or {}))(
+            step_function(function, kafka_resource, results, OpExecutionContext)
+        )
+        return definition
+
+    return decorate
+
+
+def build_ordered_window_op(
+    *,
+    name: str,
+    output: str,
+    application: str | os.PathLike[str] | None = None,
+    application_args: Sequence[str] = (),
+    submit: SparkSubmit | None = None,
+    **arguments: Any,
+) -> OpDefinition:
+    """An op without a function: a Spark application writes its windows, or they are copied without Spark.
+
+    Takes the arguments of `ordered_window_op`, and those of `build_ordered_window_asset` about an application.
+
+    Raises:
+        ConfigError: arguments for an application that there is not.
+    """
+    job = job_without_function(application, application_args, submit)
+    return ordered_window_op(name=name, output=output, **arguments)(job)
+
+
+def _check_run(
+    context: OpExecutionContext, partitions_def: PartitionsDefinition[str] | None
+) -> None:
+    if context.has_partition_key is not (partitions_def is not None):
+        has, wants = ("one", "no") if partitions_def is None else ("no", "a")
+        raise ConfigError(
+            f"the run of job {context.job_name} has {has} partition, and op {context.op.name} wants {wants} "
+            "partition: give the op the partitions_def= of its job"
+        )
+
+
+def _output_of(context: OpExecutionContext, found: Delivered) -> Output[Any]:
+    if found.live is not None and not found.live.is_live:
+        context.log.warning("The partitions have not come to the cutoff: %s", found.live)
+    told = dict(found.common)
+    for one in found.by_partition.values():
+        # A job of ops has one partition a run.
+        told |= one
+    return Output([_facts(record) for record in found.records], metadata=told)
+
+
+def _facts(record: WindowRecord) -> dict[str, Any]:
+    window, output = record.plan.window, output_of(record.result)
+    return {
+        "window_id": record.plan.window_id,
+        "since": None if window.since_ms is None else time_text(window.since_ms),
+        "cutoff": time_text(record.plan.cutoff_ms),
+        "records": result_facts(record.result).get("records"),
+        "output": None if output is None else output.final_path,
+        "returned": returned_by(record.result),
+    }

@@ -1,0 +1,85 @@
+"""What a step's function is for Dagster, and the functions of steps that need none."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import check_does_work
+from kafka_ordered_ops.dagster.job import AssetWindows
+from kafka_ordered_ops.dagster.resource import KafkaResource
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit
+
+#: The resource that steps ask for.
+KAFKA: Final = "kafka"
+
+Function = Callable[..., Any]
+Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
+
+
+def job_without_function(
+    application: str | os.PathLike[str] | None,
+    application_args: Sequence[str],
+    submit: SparkSubmit | None,
+) -> Function:
+    """Runs a Spark application for the windows, or, without any, copies them.
+
+    Raises:
+        ConfigError: arguments for an application that there is not.
+    """
+    if application is None and (application_args or submit is not None):
+        raise ConfigError("application_args= and submit= are an application's: give application=")
+
+    def copied(_context: Any, windows: AssetWindows) -> None:
+        """Copies the windows' records, as Parquet."""
+        windows.copy()
+
+    def submitted(_context: Any, windows: AssetWindows) -> None:
+        """Runs a Spark application for the windows."""
+        windows.submit(str(application), application_args, submit)
+
+    return copied if application is None else submitted
+
+
+def step_function(
+    function: Function, kafka_resource: str, results: Results, context_type: type
+) -> Function:
+    """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
+
+    Args:
+        function: ``f(context, windows, ...)``.
+        kafka_resource: the name of the `KafkaResource`.
+        results: called with the context, the resource and what follows the windows; yields what the step yields.
+        context_type: of the step's context.
+
+    Raises:
+        ConfigError: it does not take a context and windows, or does nothing when it is called.
+    """
+    check_does_work(function)
+    # As values: Dagster would look for names in this module.
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    if len(parameters) < 2:
+        raise ConfigError(
+            f"{function.__qualname__} is called with a context and windows, and resources after them"
+        )
+    context, rest = parameters[0], parameters[2:]
+    own = [one.name for one in rest]
+
+    def step(context: Any, **given: Any) -> Iterator[Any]:
+        kafka = given[kafka_resource]
+        yield from results(context, kafka, {name: given[name] for name in own})
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    others = [one.replace(kind=keyword) for one in rest]
+    if kafka_resource not in own:
+        others.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
+    shown = [context.replace(name="context", annotation=context_type), *others]
+    step.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    step.__annotations__ = {one.name: one.annotation for one in shown}
+    step.__doc__ = function.__doc__
+    return step
