@@ -3,23 +3,20 @@
 # Annotations are values here: Dagster reads them of a component.
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
 import pytest
-from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster.components.testing.utils import DefsFolderSandbox
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster import OrderedWindowComponent, catch_up_condition
 from kafka_ordered_ops.dagster.known import window_asset
+from tests.dagster_yaml import READS_YAML
+from tests.dagster_yaml import sandbox as sandbox
 
-pytestmark = [
-    # What Dagster itself does with the newest pydantic, and with its own betas, when it reads YAML.
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
-    pytest.mark.filterwarnings("ignore:Class `.*CodeReference.*` is currently in beta"),
-]
+pytestmark = READS_YAML
 
 TYPE: Final = "kafka_ordered_ops.dagster.OrderedWindowComponent"
 GIVEN: Final = {
@@ -29,13 +26,6 @@ GIVEN: Final = {
     "output": "/lake",
     "partitions": {"type": "hourly", "start_date": "2026-01-05-00:00"},
 }
-
-
-@pytest.fixture
-def sandbox() -> Iterator[DefsFolderSandbox]:
-    """A project with an empty folder of definitions."""
-    with create_defs_folder_sandbox() as made:
-        yield made
 
 
 def asset_of(**more: Any) -> dg.AssetsDefinition:

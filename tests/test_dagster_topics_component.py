@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 import dagster as dg
 import pytest
 from confluent_kafka import Producer
-from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster.components.testing.utils import DefsFolderSandbox
 
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, ConfigError, UnknownTopicError
 from kafka_ordered_ops.dagster import (
@@ -28,24 +28,14 @@ from tests.conftest import MakeTopic
 from tests.dagster_support import KEYS, House, expected
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
+from tests.dagster_yaml import READS_YAML
+from tests.dagster_yaml import sandbox as sandbox
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # What Dagster itself does with the newest pydantic, and with its own betas, when it reads YAML.
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
-    pytest.mark.filterwarnings("ignore:Class `.*CodeReference.*` is currently in beta"),
-]
+pytestmark = [pytest.mark.timeout(300), *READS_YAML]
 
 TYPES: Final = "kafka_ordered_ops.dagster"
 #: Nobody listens there.
 AWAY: Final = "127.0.0.1:9"
-
-
-@pytest.fixture
-def sandbox() -> Iterator[DefsFolderSandbox]:
-    """A project with an empty folder of definitions."""
-    with create_defs_folder_sandbox() as made:
-        yield made
 
 
 def write(sandbox: DefsFolderSandbox, name: str, kind: str, **attributes: Any) -> Path:

@@ -32,6 +32,7 @@ from kafka_ordered_ops.dagster.component_models import (
     ResolvedCheck,
     ResolvedCondition,
     ResolvedKafka,
+    ResolvedKafkaName,
     ResolvedSensor,
     ResolvedSpan,
     ResolvedTopicPrefix,
@@ -161,10 +162,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     automation_condition: ResolvedCondition = None
     topic_key_prefix: ResolvedTopicPrefix = "kafka"
     kafka: ResolvedKafka = None
-    kafka_resource: Annotated[
-        str,
-        dg.Resolver.default(description="The name of a KafkaResource that is defined elsewhere."),
-    ] = KAFKA
+    kafka_resource: ResolvedKafkaName = KAFKA
     sensor: ResolvedSensor = None
     check: ResolvedCheck = None
 

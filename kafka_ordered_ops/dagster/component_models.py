@@ -86,6 +86,12 @@ ResolvedKafka = Annotated[
     ),
 ]
 
+#: The resource of a project.
+ResolvedKafkaName = Annotated[
+    str,
+    dg.Resolver.default(description="The name of a KafkaResource that is defined elsewhere."),
+]
+
 
 # --- spans and conditions --------------------------------------------------------------------------
 

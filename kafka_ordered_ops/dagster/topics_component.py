@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.component_models import (
     ResolvedCondition,
     ResolvedKafka,
+    ResolvedKafkaName,
     ResolvedTopicPrefix,
     topic_key_below,
 )
@@ -102,10 +103,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     ] = None
     topic_key_prefix: ResolvedTopicPrefix = "kafka"
     kafka: ResolvedKafka = None
-    kafka_resource: Annotated[
-        str,
-        dg.Resolver.default(description="The name of a KafkaResource that is defined elsewhere."),
-    ] = KAFKA
+    kafka_resource: ResolvedKafkaName = KAFKA
     defs_state: ResolvedDefsStateConfig = field(
         default_factory=DefsStateConfigArgs.local_filesystem
     )
