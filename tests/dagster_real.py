@@ -260,7 +260,7 @@ class Dagster:
     def ticks(self, location: str, sensor: str) -> list[Json]:
         """A sensor's looks, the newest first: status, the runs asked for, and why none."""
         query = """query($it: SensorSelector!) { it: sensorOrError(sensorSelector: $it) {
-            ... on Sensor { sensorState { ticks(limit: 50) { status runIds skipReason cursor
+            ... on Sensor { sensorState { ticks(limit: 200) { status runIds skipReason cursor
               error { message } } } } ... on Error { message } } }"""
         found: list[Json] = self._done(query, it=_sensor(location, sensor))["sensorState"]["ticks"]
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ from kafka_ordered_ops.dagster import (
     KafkaResource,
     build_ordered_window_asset,
     build_partitions_live_sensor,
+    catch_up_condition,
     ordered_window_asset,
 )
+from kafka_ordered_ops.spark import SparkSubmit
+from tests import dagster_held
+from tests.dagster_held import hold, say
 
 #: Told by the test; tells one session of tests from the next.
 RUN = os.environ["SCENARIO_RUN"]
@@ -23,9 +27,6 @@ RUN = os.environ["SCENARIO_RUN"]
 OUTPUT = Path(os.environ["SCENARIO_OUTPUT"])
 
 HOURLY = dg.HourlyPartitionsDefinition("2025-03-01-00:00", end_date="2025-03-02-00:00")
-
-#: A held step goes on when nobody lets it go: it would outlive the test.
-HELD_S = 200.0
 
 
 def own(name: str, **more: Any) -> dict[str, Any]:
@@ -41,30 +42,32 @@ def own(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def say(name: str, what: str, text: str = "") -> None:
-    """Tells the test something, and never half of it."""
-    folder = OUTPUT / f"{name}.signals"
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{what}.part"
-    part.write_text(text)
-    part.rename(folder / what)
-
-
 def held(name: str) -> dg.AssetsDefinition:
     """Holds when all records are staged and nothing is committed, by the number of its attempt."""
 
     @ordered_window_asset(**own(name))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
-        attempt = windows.plans[0].attempt
-        say(name, f"{attempt}.ready", str(os.getpid()))
-        deadline = time.monotonic() + HELD_S
-        while not (OUTPUT / f"{name}.signals" / f"{attempt}.go").exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError("nobody has let the step go")
-            time.sleep(0.1)
+        hold(name, windows.plans[0].attempt)
 
     return orders
+
+
+@ordered_window_asset(**own("piped"))
+def piped(
+    context: dg.AssetExecutionContext, windows: AssetWindows, pipes: dg.PipesSubprocessClient
+) -> None:
+    """By spark-submit, through Pipes, with a job that holds."""
+    how = SparkSubmit(master=os.environ["SPARK_MASTER"])
+    ran = pipes.run(
+        context=context,
+        command=[how.command, *how.options(), dagster_held.__file__],
+        env=how.variables(),
+        extras=windows.extras(),
+    )
+    windows.collect()
+    for result in ran.get_results():
+        windows.tell(result.metadata or {})
 
 
 @ordered_window_asset(
@@ -83,6 +86,16 @@ def tried_again(context: dg.AssetExecutionContext, windows: AssetWindows) -> Non
 nowhere = KafkaResource(config={"bootstrap.servers": os.environ["SCENARIO_NOBODY"]})
 newest_first = build_ordered_window_asset(**own("newest_first", pool="newest-first"))
 live = build_ordered_window_asset(**own("live"))
+cutoffs = build_ordered_window_asset(**own("cutoffs", partitions_def=None))
+missing = build_ordered_window_asset(
+    **own(
+        "missing",
+        partitions_def=dg.HourlyPartitionsDefinition(
+            "2025-03-01-00:00", end_date="2025-03-01-08:00"
+        ),
+        automation_condition=catch_up_condition(),
+    )
+)
 
 defs = dg.Definitions(
     assets=[
@@ -93,16 +106,30 @@ defs = dg.Definitions(
         ),
         newest_first,
         live,
+        cutoffs,
+        missing,
         held("orphaned"),
         held("outlived"),
         held("killed"),
+        piped,
         tried_again,
         build_ordered_window_asset(**own("away"), kafka_resource="nowhere"),
     ],
     jobs=[dg.define_asset_job("newest_first_job", selection=[newest_first])],
-    sensors=[build_partitions_live_sensor(live, minimum_interval_seconds=1)],
+    sensors=[
+        build_partitions_live_sensor(live, minimum_interval_seconds=1),
+        build_partitions_live_sensor(
+            cutoffs, every=timedelta(seconds=10), minimum_interval_seconds=1
+        ),
+        dg.AutomationConditionSensorDefinition(
+            "missing_partitions",
+            target=dg.AssetSelection.assets(missing),
+            minimum_interval_seconds=1,
+        ),
+    ],
     resources={
         "kafka": KafkaResource(config={"bootstrap.servers": dg.EnvVar("KAFKA_BOOTSTRAP")}),
         "nowhere": nowhere,
+        "pipes": dg.PipesSubprocessClient(),
     },
 )

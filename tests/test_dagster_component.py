@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
+import pyarrow.parquet as pq
 import pytest
-from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
+from dagster.components.testing.utils import DefsFolderSandbox
 from dagster_shared.libraries import DagsterLibraryRegistry
 
 from kafka_ordered_ops import __version__
@@ -34,24 +35,26 @@ from kafka_ordered_ops.dagster.known import window_asset
 from tests.dagster_support import KEYS, House, expected
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
+from tests.dagster_yaml import READS_YAML
+from tests.dagster_yaml import sandbox as sandbox
+from tests.submit_support import application, small
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    # What Dagster itself does with the newest pydantic, and with its own betas, when it reads YAML.
-    pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
-    pytest.mark.filterwarnings("ignore:Class `.*CodeReference.*` is currently in beta"),
-]
+pytestmark = [pytest.mark.timeout(300), *READS_YAML]
 
 PROJECT: Final = Path(__file__).parent.parent / "example_dags" / "dagster_project"
 TYPE: Final = "kafka_ordered_ops.dagster.OrderedWindowComponent"
+#: An application that writes what it was called with into every row.
+TAGGED: Final = """
+    import sys
+    from pyspark.sql import SparkSession, functions
+    from kafka_ordered_ops.spark import current_window
+
+    spark = SparkSession.builder.getOrCreate()
+    window = current_window(spark)
+    told = functions.lit(" ".join(sys.argv[1:]))
+    window.write(window.read().withColumn("arguments", told))
+"""
 HOURLY: Final = {"type": "hourly", "start_date": "2026-01-05-00:00"}
-
-
-@pytest.fixture
-def sandbox() -> Iterator[DefsFolderSandbox]:
-    """A project with an empty folder of definitions."""
-    with create_defs_folder_sandbox() as made:
-        yield made
 
 
 @contextmanager
@@ -129,6 +132,25 @@ def test_a_function_beside_the_file(
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/returned"] == {"rows-here": 4}
 
 
+@pytest.mark.spark
+def test_an_application_beside_the_file(
+    house: House, hours: str, group: str, sandbox: DefsFolderSandbox
+) -> None:
+    """Really submitted, with its arguments, for two partitions at once; its path is seen from the file."""
+    folder = sandbox.defs_folder_path / "orders"
+    folder.mkdir()
+    application(folder, TAGGED)
+    how = small()
+    submit = {"master": how.master, "conf": dict(how.conf), "timeout_s": how.timeout_s}
+    given = {"application": "job.py", "application_args": ["--country", "DE"], "submit": submit}
+    with loaded(sandbox, attributes(house, hours, group, **given)) as defs:
+        house.materialize(asset_in(defs, "orders"), (KEYS[1], KEYS[2]))
+    for hour in (1, 2):
+        check_hour(house, hour)
+        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("part-*")
+        assert pq.read_table(file)["arguments"].to_pylist() == ["--country DE"] * 4
+
+
 @dataclass(kw_only=True)
 class Greeting(OrderedWindowComponent):
     """A component of somebody's own, with a field of its own."""
@@ -183,6 +205,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "start": "-PT1H",
         "allowed_lateness": "PT5M",
         "grace": "P1D",
+        "open_lag": "PT10M",
         "isolation": "read_uncommitted",
         "exclude": ["orders-old"],
         "on_covered": "skip",
@@ -194,9 +217,10 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "ordered": False,
         "engine": "jvm",
     }
-    settings = window_asset(asset_of(resolved(**given))).settings
+    settings = window_asset(asset_of(resolved(partitions=HOURLY, **given))).settings
     assert {one.name for one in fields(WindowSettings)} == {*given, "topics", "group_id"}
     assert (settings.allowed_lateness, settings.grace) == (timedelta(minutes=5), timedelta(days=1))
+    assert settings.open_lag == timedelta(minutes=10)
     assert (settings.on_covered, settings.on_not_live) == (OnCovered.SKIP, OnNotLive.FAIL)
     assert (settings.isolation, settings.on_data_loss) == (
         Isolation.READ_UNCOMMITTED,

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops import __version__
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
-from kafka_ordered_ops.windows import OrderedWindows
-from tests.airflow_support import Process, free_ports
-from tests.dagster_real import Dagster, dagster_dev
-from tests.delivered import Records, delivered, ms_of, times, within
-from tests.spark_support import _java_home as java_home
+from kafka_ordered_ops.core.types import WindowStatus
+from tests.airflow_support import Process
+from tests.dagster_house import HOUR, KEYS, PARTITIONS, T0, House, hours_of, make_topic, write
+from tests.dagster_house import house as house
+from tests.delivered import delivered, times, within
 
 # Dagster alone takes half a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.dagster_real, pytest.mark.timeout(900)]
-
-HERE: Final = Path(__file__).parent
-T0: Final = datetime(2025, 3, 1, tzinfo=UTC)
-HOUR: Final = timedelta(hours=1)
-PARTITIONS: Final = 3
-KEYS: Final = [f"2025-03-01-{hour:02}:00" for hour in range(8)]
 
 #: The backfills, which all wait for the same daemon: started together. The hours of each, and its runs' hours.
 BACKFILLS: Final[Mapping[str, list[list[int]]]] = {
@@ -41,112 +27,16 @@ BACKFILLS: Final[Mapping[str, list[list[int]]]] = {
     "a_gap": [[0, 1], [3, 4, 5]],
 }
 
+#: An asset whose condition asks for what is missing, and the sensor that looks at it.
+MISSING: Final = "missing"
+MISSING_SENSOR: Final = "missing_partitions"
+
 #: Each asset of the example, with a partition: the hours of its records.
 EXAMPLES: Final[Mapping[str, tuple[str, int]]] = {
     "hourly_orders": ("2026-03-01-00:00", 1),
     "raw_orders": ("2026-03-01", 24),
 }
 EXAMPLE_T0: Final = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class House:
-    """A Dagster with the definitions of the tests and the example, beside a broker."""
-
-    dagster: Dagster
-    bootstrap: str
-    run: str
-    output: Path
-    #: The run of the asset whose broker is away.
-    away: str
-    #: What was written into each scenario's topic.
-    records: dict[str, Records] = field(default_factory=dict)
-
-    def name(self, asset: str) -> str:
-        """A scenario's topic and group."""
-        return f"{asset}-{self.run}"
-
-    def fill(self, asset: str, times: Iterable[datetime]) -> None:
-        """Makes a scenario's topic, with records of these times in no order."""
-        _make_topic(self.bootstrap, self.name(asset))
-        self.records[asset] = _write(self.bootstrap, self.name(asset), times)
-
-    def windows(self, asset: str) -> OrderedWindows:
-        """The service for a scenario's group."""
-        return OrderedWindows({"bootstrap.servers": self.bootstrap}, self.name(asset), timeout_s=60)
-
-    def statuses(self, asset: str) -> list[WindowStatus]:
-        """What has become of a scenario's windows, by cutoff."""
-        with self.windows(asset) as windows:
-            return [record.status for record in windows.list()]
-
-    def committed(self, asset: str) -> dict[int, tuple[int, str] | None]:
-        """A scenario's committed offsets, with their offset maps, by partition."""
-        with self.windows(asset) as windows:
-            every = [TopicPartition(self.name(asset), n) for n in range(PARTITIONS)]
-            found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
-            return {
-                tp.partition: None if one is None else (one.offset, str(one.metadata))
-                for tp, one in found.items()
-            }
-
-    def signalled(self, asset: str, what: str) -> str:
-        """Waits for what a held step says."""
-        path = self.output / f"{asset}.signals" / what
-        self.dagster.until(path.exists, lambda: f"{what}:\n{self.dagster.log_tail()}")
-        return path.read_text()
-
-    def let_go(self, asset: str, attempt: int) -> None:
-        """Has a held step go on."""
-        (self.output / f"{asset}.signals" / f"{attempt}.go").touch()
-
-    def check_delivered(self, asset: str, hours: Iterable[int]) -> None:
-        """Each partition holds its own hour, once, and was told its own numbers; nothing else is there."""
-        told, every = self.dagster.told(asset), []
-        assert set(told) == {KEYS[hour] for hour in hours}
-        for hour in hours:
-            wanted = within(self.records[asset], T0 + (hour + 1) * HOUR, T0 + hour * HOUR)
-            newest = told[KEYS[hour]][0]
-            assert delivered(newest["dagster/uri"]) == wanted
-            assert newest["dagster/partition_row_count"] == len(wanted)
-            assert newest["kafka_ordered_ops/window_id"] == f"{asset}/{KEYS[hour]}"
-            every += wanted
-        assert delivered(self.output / asset) == sorted(every)
-        assert self.statuses(asset) == [WindowStatus.PUBLISHED] * len(list(hours))
-
-
-@pytest.fixture(scope="module")
-def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """One Dagster for all tests here; its start takes longer than most of them."""
-    root, run = tmp_path_factory.mktemp("dagster"), uuid.uuid4().hex[:8]
-    home, output = root / "home", root / "output"
-    home.mkdir()
-    output.mkdir()
-    project = HERE.parent / "example_dags" / "dagster_project" / "src"
-    java, [nobody] = java_home(), free_ports(1)
-    environment = {
-        "PYTHONPATH": os.pathsep.join([str(project), str(HERE.parent)]),
-        "SCENARIO_RUN": run,
-        "SCENARIO_OUTPUT": str(output),
-        "SCENARIO_NOBODY": f"127.0.0.1:{nobody}",
-        "ORDERS_TOPIC": f"orders-{run}",
-        "ORDERS_OUTPUT": str(output),
-        "KAFKA_BOOTSTRAP": bootstrap,
-        "SPARK_MASTER": "local[1]",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        **({} if java is None else {"JAVA_HOME": str(java)}),
-    }
-    workspace = "load_from:\n" + "".join(
-        f"  - python_module: {{module_name: {module}, location_name: {name}}}\n"
-        for name, module in (
-            ("scenarios", "tests.dagster_scenarios"),
-            ("example", "orders_project.definitions"),
-        )
-    )
-    with dagster_dev(home, workspace, environment) as dagster:
-        # It takes half a minute to give up.
-        away = dagster.launch("scenarios", "away", KEYS[0], in_process=True)
-        yield House(dagster, bootstrap, run, output, away)
 
 
 @pytest.fixture(scope="module")
@@ -157,56 +47,10 @@ def backfills(house: House) -> dict[str, str]:
         house.fill(asset, times(T0, T0 + 8 * HOUR, 400))
         keys = [KEYS[hour] for run in runs for hour in run]
         begun[asset] = house.dagster.backfill(asset, keys, in_process=asset != "one_run")
+    # What its condition asks for is a backfill, too.
+    house.fill(MISSING, times(T0, T0 + 8 * HOUR, 400))
+    house.dagster.start_sensor("scenarios", MISSING_SENSOR)
     return begun
-
-
-def _make_topic(bootstrap: str, name: str) -> None:
-    # Nothing expires in it: records with old timestamps would, within seconds.
-    new = NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([new])[name].result(30)
-
-
-def _write(
-    bootstrap: str, topic: str, times: Iterable[datetime], partition: int | None = None
-) -> Records:
-    """Writes records of these times in no order, into one partition or any of them."""
-    producer, rng, found = Producer({"bootstrap.servers": bootstrap}), random.Random(topic), {}
-
-    def on_delivery(error: Any, message: Any) -> None:
-        assert error is None
-        stamp = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-        found[message.partition(), message.offset()] = stamp
-
-    shuffled = list(times)
-    rng.shuffle(shuffled)
-    for time in shuffled:
-        producer.produce(
-            topic,
-            b"x",
-            partition=rng.randrange(PARTITIONS) if partition is None else partition,
-            timestamp=ms_of(time),
-            on_delivery=on_delivery,
-        )
-    assert producer.flush(30) == 0
-    assert len(found) == len(shuffled)
-    return found
-
-
-def tag(run: Mapping[str, Any], name: str) -> str | None:
-    """A run's tag."""
-    return next((one["value"] for one in run["tags"] if one["key"] == name), None)
-
-
-def hours_of(run: Mapping[str, Any]) -> list[int]:
-    """The hours of a run's partitions."""
-    first, last = (
-        tag(run, f"dagster/asset_partition_range_{end}") or tag(run, "dagster/partition")
-        for end in ("start", "end")
-    )
-    assert first is not None
-    assert last is not None
-    return list(range(KEYS.index(first), KEYS.index(last) + 1))
 
 
 # --- partitions ------------------------------------------------------------------------------------
@@ -216,7 +60,7 @@ def test_all_definitions_are_loaded(house: House) -> None:
     """The scenarios and the example, also the asset whose broker is away."""
     found = house.dagster.locations()
     assert {*BACKFILLS, "away"} <= set(found["scenarios"])
-    assert set(EXAMPLES) <= set(found["example"])
+    assert {*EXAMPLES, "piped_orders"} <= set(found["example"])
     assert [libraries["kafka-ordered-ops"] for libraries in house.dagster.libraries().values()] == [
         __version__
     ] * 2
@@ -234,6 +78,17 @@ def test_a_backfill(house: House, backfills: dict[str, str], asset: str) -> None
     runs = house.dagster.await_backfill(backfills[asset])
     assert sorted(hours_of(run) for run in runs) == BACKFILLS[asset]
     house.check_delivered(asset, [hour for run in BACKFILLS[asset] for hour in run])
+
+
+@pytest.mark.usefixtures("backfills")
+def test_what_is_missing_is_asked_for_at_once(house: House) -> None:
+    """By the condition for it, Dagster's own automation makes one run of all partitions, and no other."""
+    [backfill] = house.await_asked(MISSING_SENSOR, 1)
+    [run] = house.dagster.await_backfill(backfill)
+    assert hours_of(run) == list(range(8))
+    house.check_delivered(MISSING, range(8))
+    house.await_looks(MISSING_SENSOR, 2)
+    assert house.asked(MISSING_SENSOR) == [backfill]
 
 
 def test_a_gap_is_filled_later(house: House, backfills: dict[str, str]) -> None:
@@ -339,6 +194,31 @@ def test_a_step_that_outlives_its_run_and_the_rerun(house: House) -> None:
     house.check_delivered("outlived", [0])
 
 
+def test_a_step_is_killed_beside_its_job(house: House) -> None:
+    """By kill -9: Pipes ends nothing, so spark-submit and its driver go on; what they write is nobody's."""
+    run_id, driver, java = _hold(house, "piped")
+    submitted = Process.of(java)
+    assert submitted is not None
+    os.kill(submitted.parent, signal.SIGKILL)
+    house.dagster.await_run(run_id, "FAILURE")
+    again = house.dagster.reexecute(run_id, "FROM_FAILURE")
+    house.signalled("piped", "2.ready")
+    assert not _is_gone(java)
+    assert not _is_gone(driver)
+    house.let_go("piped", 1)
+    # All of it, as attempt 1's, while attempt 2 is under way.
+    house.signalled("piped", "1.written")
+    assert delivered(house.output / "piped") == []
+    assert house.statuses("piped") == [WindowStatus.PLANNED]
+    assert house.dagster.told("piped") == {}
+    house.let_go("piped", 2)
+    house.dagster.await_run(again)
+    house.check_delivered("piped", [0])
+    [told] = house.dagster.told("piped")[KEYS[0]]
+    assert (told["run_id"], told["attempt"]) == (again, 2)
+    house.dagster.until(lambda: _is_gone(java), lambda: f"the orphan {java} to end")
+
+
 def _is_gone(pid: int) -> bool:
     found = Process.of(pid)
     return found is None or found.is_dead
@@ -353,7 +233,7 @@ def test_a_step_and_then_its_run_are_tried_again(house: House) -> None:
     assert house.signalled("tried_again", "2.tried") == run_id
     assert "attempt 2 fails" in "\n".join(house.dagster.failures(run_id))
     wanted = within(house.records["tried_again"], T0 + 3 * HOUR)
-    _write(house.bootstrap, house.name("tried_again"), times(T0, T0 + HOUR, 10))
+    write(house.bootstrap, house.name("tried_again"), times(T0, T0 + HOUR, 10))
     again = house.dagster.reexecute(run_id, "FROM_FAILURE")
     house.dagster.await_run(again)
     [told] = house.dagster.told("tried_again")[None]
@@ -370,7 +250,7 @@ def test_a_sensor_asks_when_the_last_partition_is_live(house: House) -> None:
     """Not before; and for two hours that have come together it asks for one run."""
     asset, sensor = "live", "live_partitions_live"
     house.fill(asset, times(T0, T0 + HOUR))
-    mark(house, asset, T0 + HOUR, range(1, PARTITIONS))
+    house.mark(asset, T0 + HOUR, range(1, PARTITIONS))
     house.dagster.start_sensor("scenarios", sensor)
 
     def waited() -> bool:
@@ -381,31 +261,32 @@ def test_a_sensor_asks_when_the_last_partition_is_live(house: House) -> None:
     house.dagster.until(waited, lambda: f"two looks: {house.dagster.ticks('scenarios', sensor)}")
     [*_, first] = house.dagster.ticks("scenarios", sensor)
     assert f"{house.name(asset)}[0]" in first["skipReason"]
-    mark(house, asset, T0 + HOUR, [0])
-    assert [hours_of(run) for run in runs_asked(house, sensor, 1)] == [[0]]
+    house.mark(asset, T0 + HOUR, [0])
+    assert [hours_of(run) for run in house.runs_asked(sensor, 1)] == [[0]]
     house.check_delivered(asset, [0])
-    mark(house, asset, T0 + 3 * HOUR, range(PARTITIONS))
-    assert [hours_of(run) for run in runs_asked(house, sensor, 2)] == [[0], [1, 2]]
+    house.mark(asset, T0 + 3 * HOUR, range(PARTITIONS))
+    assert [hours_of(run) for run in house.runs_asked(sensor, 2)] == [[0], [1, 2]]
     house.check_delivered(asset, range(3))
 
 
-def mark(house: House, asset: str, time: datetime, partitions: Iterable[int]) -> None:
-    """Writes one record of a time into each of these partitions of a topic."""
-    for partition in partitions:
-        house.records[asset] |= _write(house.bootstrap, house.name(asset), [time], partition)
-
-
-def runs_asked(house: House, sensor: str, count: int) -> list[dict[str, Any]]:
-    """Waits until a sensor has asked for so many runs, and all are done; the first one first."""
-
-    def asked() -> list[str]:
-        ticks = reversed(house.dagster.ticks("scenarios", sensor))
-        found = [run_id for tick in ticks for run_id in tick["runIds"]]
-        return found if len(found) >= count else []
-
-    run_ids = house.dagster.until(asked, lambda: f"{house.dagster.ticks('scenarios', sensor)}")
-    assert len(run_ids) == count
-    return [house.dagster.await_run(run_id) for run_id in run_ids]
+def test_a_sensor_asks_for_an_asset_without_partitions(house: House) -> None:
+    """When all before a cutoff is there, once; the run takes what is there, and the next cutoff waits for more."""
+    asset, sensor = "cutoffs", "cutoffs_partitions_live"
+    now = datetime.now(UTC)
+    taken: set[tuple[int, int]] = set()
+    house.fill(asset, times(now - HOUR, now - HOUR / 2))
+    house.dagster.start_sensor("scenarios", sensor)
+    for count in (1, 2):
+        # The clock has passed a cutoff that no run has taken.
+        house.await_told(sensor, f"{house.name(asset)}[0]: no record at or after")
+        assert len(house.asked(sensor)) == count - 1
+        house.mark(asset, datetime.now(UTC), range(PARTITIONS))
+        [*_, run] = house.runs_asked(sensor, count)
+        told = house.dagster.told(asset)[None]
+        assert [len(told), told[0]["run_id"]] == [count, run["runId"]]
+        assert delivered(told[0]["dagster/uri"]) == sorted(house.records[asset].keys() - taken)
+        taken = set(house.records[asset])
+    assert delivered(house.output / asset) == sorted(house.records[asset])
 
 
 def test_a_broker_that_is_away(house: House) -> None:
@@ -424,9 +305,9 @@ def test_the_example(house: House, asset: str) -> None:
     """Each of its assets delivers one of its partitions, an hour or a day."""
     topic = f"orders-{house.run}"
     if not (records := house.records.get("orders", {})):
-        _make_topic(house.bootstrap, topic)
+        make_topic(house.bootstrap, topic)
         every = times(EXAMPLE_T0 - HOUR, EXAMPLE_T0 + 25 * HOUR, 780)
-        records |= _write(house.bootstrap, topic, every)
+        records |= write(house.bootstrap, topic, every)
         house.records["orders"] = records
     key, hours = EXAMPLES[asset]
     house.dagster.await_run(house.dagster.launch("example", asset, key))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
 import pytest
@@ -23,10 +26,19 @@ from tests.submit_support import COPY, application, small
 
 pytestmark = pytest.mark.timeout(600)
 
+PROJECT: Final = Path(__file__).parent.parent / "example_dags" / "dagster_project"
+PIPED_ORDERS: Final = PROJECT / "src" / "orders_project" / "defs" / "piped_orders.py"
 
-def check_delivered(house: House, first: int, last: int) -> None:
+#: Dagster's own client asks its own context in a way that it gives up, and uses what is a preview.
+PIPES_WARNINGS: Final = (
+    "ignore:AssetExecutionContext.run_id is deprecated:DeprecationWarning",
+    "ignore:Function `PipesMessageReader.expected_writer_count`",
+)
+
+
+def check_delivered(house: House, first: int, last: int, key: str = "orders") -> None:
     """Each of the hours in its own folder, in order, with its own counts."""
-    told = house.told("orders")
+    told = house.told(key)
     assert set(told) == set(KEYS[first : last + 1])
     for hour in range(first, last + 1):
         values = told[KEYS[hour]]
@@ -74,9 +86,7 @@ with open_dagster_pipes() as pipes:
 """
 
 
-# Dagster's own client asks its own context in a way that it gives up, and uses what is a preview.
-@pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`")
+@pytest.mark.filterwarnings(*PIPES_WARNINGS)
 @pytest.mark.parametrize("leaves_one_out", [False, True])
 def test_pipes(house: House, hours: str, group: str, tmp_path: Path, leaves_one_out: bool) -> None:
     """A job elsewhere is handed its windows; what it wrote is taken up, whole, or nothing is committed."""
@@ -107,3 +117,51 @@ def test_pipes(house: House, hours: str, group: str, tmp_path: Path, leaves_one_
         return
     check_delivered(house, 2, 4)
     assert house.told("orders")[KEYS[2]]["job"] == "elsewhere"
+
+
+@pytest.mark.filterwarnings(*PIPES_WARNINGS)
+@pytest.mark.spark
+def test_spark_submit_through_pipes(
+    house: House, hours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example, over three partitions in one run; the first Python of the path is asked for nothing."""
+    example = piped_example(house, hours, tmp_path, monkeypatch)
+    pipes = dg.PipesSubprocessClient()
+    house.materialize(example.piped_orders, (KEYS[1], KEYS[3]), pipes=pipes)
+    check_delivered(house, 1, 3, "piped_orders")
+    for told in house.told("piped_orders").values():
+        assert (told["spark_version"], told["windows_written"]) == (version("pyspark"), 3)
+
+
+def no_python(folder: Path) -> Path:
+    """A folder whose Pythons do nothing: whoever takes the first ones of the path gets them."""
+    for name in ("python", "python3"):
+        program = folder / "first" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\nexit 99\n")
+        program.chmod(0o755)
+    return folder / "first"
+
+
+def piped_example(house: House, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of the example project, on this test's topic."""
+    how = small()
+    environment = {
+        "KAFKA_BOOTSTRAP": house.bootstrap,
+        "ORDERS_TOPIC": topic,
+        "ORDERS_OUTPUT": str(house.output),
+        "SPARK_MASTER": str(how.master),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **({} if how.java_home is None else {"JAVA_HOME": str(how.java_home)}),
+        "PATH": f"{no_python(tmp_path)}{os.pathsep}{os.environ['PATH']}",
+    }
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    spec = importlib.util.spec_from_file_location("piped_orders", PIPED_ORDERS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
