@@ -81,10 +81,14 @@ class Page:
         """Waits until the page shows a text."""
         self.until(f"document.body?.innerText.includes({json.dumps(text)})")
 
-    def picture(self, left: int = 0, top: int = 0) -> bytes:
-        """What the page looks like, as a PNG; without what is left of and above a place, in pixels."""
+    def picture(
+        self, left: int = 0, top: int = 0, right: int | None = None, bottom: int | None = None
+    ) -> bytes:
+        """What the page looks like between these places, in pixels, as a PNG; by default all of it."""
         width, height = self.run("[innerWidth, innerHeight]")
-        clip = {"x": left, "y": top, "width": width - left, "height": height - top, "scale": 1}
+        width = (width if right is None else right) - left
+        height = (height if bottom is None else bottom) - top
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
         told = self._call("Page.captureScreenshot", {"format": "png", "clip": clip})
         return base64.b64decode(told["data"])
 

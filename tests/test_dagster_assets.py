@@ -54,8 +54,8 @@ def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:
             "%Y-%m-%dT%H:%M:%SZ"
         )
         assert values["kafka_ordered_ops/window_id"] == f"orders/{KEYS[hour]}"
-        # Nothing below the first record of the second hour can be committed: its hour is at the log's other end.
-        assert values["kafka_ordered_ops/lag_offsets"] == (21 if hour == 5 else 25)
+        # What is delivered does not count, though nothing can be committed before the log's other end is.
+        assert values["kafka_ordered_ops/lag_offsets"] == {3: 21, 0: 17, 5: 13}[hour]
         assert values["kafka_ordered_ops/status"] == "published"
         [row] = values["kafka_ordered_ops/ranges"].records
         assert row.data["topic"] == hours

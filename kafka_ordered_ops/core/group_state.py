@@ -47,6 +47,10 @@ class PartitionState:
         """The first offset that is not done: the group's committed offset."""
         return self.done.first_missing(0)
 
+    def lag(self, log_start: int, end_offset: int) -> int:
+        """How many offsets of the log are not done; those behind the first of them, which are, do not count."""
+        return (OffsetSet.of((log_start, end_offset)) - self.done).count
+
 
 @dataclass(frozen=True, slots=True)
 class TopicState:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, assert_never
 
 from kafka_ordered_ops.core.group_state import GroupView
 from kafka_ordered_ops.core.live_search import LivenessRule, LogFacts, Seen, Stamp, unread
-from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
 
@@ -330,9 +329,7 @@ def _lag_offsets(view: GroupView, facts: LogFacts) -> int | None:
     if topic is None or topic.topic_id != facts.topic_id:
         return None
     known = topic.partitions.get(facts.tp.partition)
-    if known is None:
-        return None
-    return (OffsetSet.of((facts.log_start, facts.end_offset)) - known.done).count
+    return None if known is None else known.lag(facts.log_start, facts.end_offset)
 
 
 def _group(view: GroupView, now_ms: int) -> GroupLiveness:

@@ -44,7 +44,7 @@ from kafka_ordered_ops.dagster.job import AssetWindows
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
 from kafka_ordered_ops.dagster.settings import ENGINES, OnNotLive, WindowSettings
-from kafka_ordered_ops.dagster.step_functions import KAFKA
+from kafka_ordered_ops.dagster.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 
 
@@ -236,9 +236,10 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             return self.execute
 
         def delivered(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
-            """Copies the windows' records as Parquet, or runs a Spark application for them."""
             self.execute(context, windows)
 
+        # Dagster shows it as the asset's description.
+        delivered.__doc__ = job_without_function(self.application).__doc__
         return delivered
 
     def _check(self) -> None:

@@ -185,7 +185,7 @@ class Step:
         return windows.show_many(names), set(outputs)
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
-        """How many offsets of the topics lie behind the committed ones now; None where there is no answer."""
+        """How many offsets of the topics are not delivered now; None where there is no answer."""
         from kafka_ordered_ops.windows.topic_ends import topic_ends
 
         topics = sorted({topic for record in records for topic in record.plan.topics})
@@ -196,13 +196,13 @@ class Step:
             # All is committed: a number for people is no reason to fail.
             self.context.log.warning("The lag is not known: %s: %s", type(error).__name__, error)
             return None
-        bases = {tp: partition.base for tp, partition in state or ()}
-        ends = {
-            TopicPartition(name, one.partition): one.end_offset
+        known = dict(state or ())
+        return sum(
+            known[tp].lag(one.log_start, one.end_offset)
             for name, topic in found.items()
             for one in topic.partitions
-        }
-        return sum(max(end - bases[tp], 0) for tp, end in ends.items() if tp in bases)
+            if (tp := TopicPartition(name, one.partition)) in known
+        )
 
     def _policy(self) -> Policy:
         # What the pieces of a partition have taken is no other's.

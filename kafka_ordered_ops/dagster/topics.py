@@ -107,6 +107,7 @@ def build_kafka_topic_assets(
             specs=[
                 AssetSpec(
                     key,
+                    description="A Kafka topic. Its end offsets are looked at; no record is read.",
                     kinds={"kafka"},
                     group_name=group_name,
                     automation_condition=automation_condition,

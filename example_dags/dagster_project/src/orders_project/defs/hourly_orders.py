@@ -39,7 +39,7 @@ def hourly_orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> N
     spark = SparkSession.builder.master(master).appName("hourly_orders").getOrCreate()
     orders = windows.read(spark).withColumn("text", f.col("value").cast("string"))
     windows.write(orders)
-    context.log.info("%s hours in one pass", len(windows.plans))
+    context.log.info("windows in one pass: %s", len(windows.plans))
 
 
 #: Asks for an hour as soon as every partition of the topic has come to its end; it is turned on in the web page.
