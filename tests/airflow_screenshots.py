@@ -7,7 +7,6 @@ durations with a rounding error.
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -20,11 +19,10 @@ from typing import Final
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from PIL import Image
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from tests.airflow_support import Airflow, standalone
-from tests.chromium import Page, chromium
+from tests.chromium import Page, chromium, keep_picture
 
 ROOT: Final = Path(__file__).parent.parent
 TOPIC: Final = "orders"
@@ -32,8 +30,6 @@ PARTITIONS: Final = 3
 HOUR: Final = timedelta(hours=1)
 #: In the picture of the backfill: one by the schedule, and the others.
 RUNS: Final = 7
-#: Of each picture; a palette does for a page without photographs.
-COLOURS: Final = 128
 
 
 def main(folder: Path) -> None:
@@ -123,7 +119,7 @@ def _take_grid(airflow: Airflow, page: Page, file: Path) -> None:
     page.go(f"{airflow.url}/dags/orders_by_hour/runs")
     page.await_text(f"{RUNS} Dag Runs")
     page.until(f"document.querySelectorAll('[data-testid=task-state-badge]').length == {RUNS}")
-    _save(page.picture(), file)
+    keep_picture(page.picture(), file)
 
 
 def _take_log(airflow: Airflow, page: Page, file: Path) -> None:
@@ -133,7 +129,7 @@ def _take_log(airflow: Airflow, page: Page, file: Path) -> None:
     page.go(f"{airflow.url}/dags/orders_when_live/runs/by-hand/tasks/live")
     page.until("document.body?.innerText.split(/partition +state +lag +why/).length == 3")
     panel = page.run("document.getElementById('details-panel').getBoundingClientRect().x")
-    _save(page.picture(left=round(panel) + 14, top=60), file)
+    keep_picture(page.picture(left=round(panel) + 14, top=60), file)
 
 
 def _divide(page: Page, percent: int) -> None:
@@ -141,13 +137,6 @@ def _divide(page: Page, percent: int) -> None:
     layout = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [percent, 100 - percent]}}
     text = json.dumps(json.dumps(layout))
     page.run(f"localStorage.setItem('react-resizable-panels:grid-ltr', {text})")
-
-
-def _save(png: bytes, file: Path) -> None:
-    """Keeps a picture, with as few colours as it needs."""
-    with Image.open(io.BytesIO(png)) as picture:
-        picture.convert("RGB").quantize(COLOURS).save(file, optimize=True)
-    print(f"{file.name}: {file.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

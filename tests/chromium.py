@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import json
 import shutil
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from PIL import Image
 from websockets.sync.client import ClientConnection, connect
 
 _START_TIMEOUT_S: Final = 60.0
@@ -22,6 +24,9 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 _PAGE_TIMEOUT_S: Final = 60.0
 _END_TIMEOUT_S: Final = 20.0
 _LOOK_S: Final = 0.25
+
+#: Of a picture that is kept.
+_COLOURS: Final = 256
 
 #: It asks nobody for updates, and keeps nothing but in a folder that is removed.
 _OPTIONS: Final = (
@@ -133,6 +138,15 @@ def chromium() -> Iterator[Page]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(_END_TIMEOUT_S)
+
+
+def keep_picture(png: bytes, file: Path) -> None:
+    """Writes a picture into a file, with as few colours as a page without photographs needs."""
+    with Image.open(io.BytesIO(png)) as picture:
+        # So that few pixels of a warning's colour count as well.
+        few = picture.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
+        few.save(file, optimize=True)
+    print(f"{file.name}: {file.stat().st_size:,} bytes")
 
 
 def _page_of(process: subprocess.Popen[bytes], folder: Path) -> str:

@@ -6,7 +6,6 @@ the path, that there is no folder ``/tmp/lake``, and a few minutes. Look at the 
 
 from __future__ import annotations
 
-import io
 import random
 import shutil
 import sys
@@ -21,11 +20,10 @@ from urllib.parse import quote
 import dagster as dg
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from PIL import Image
 
 from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
 from kafka_ordered_ops.embedded import EmbeddedKafka
-from tests.chromium import Page, chromium
+from tests.chromium import Page, chromium, keep_picture
 from tests.dagster_real import Dagster, dagster_dev
 
 ROOT: Final = Path(__file__).parent.parent
@@ -44,8 +42,6 @@ MINUTE: Final = timedelta(minutes=1)
 HOURS: Final = 6
 #: So many records come up to half an hour after what is stamped later.
 STRAGGLERS: Final = 0.02
-#: Of each picture; a palette does for a page without photographs.
-COLOURS: Final = 256
 
 _WORKSPACE: Final = f"""load_from:
   - python_module: {{module_name: tests.dagster_screenshots, location_name: {LOCATION}}}
@@ -171,7 +167,7 @@ def _take_runs(dagster: Dagster, page: Page, folder: Path) -> None:
         right=_edge(page, "View", "left") - 24,
         bottom=_edge(page, "View", "bottom") + 43,
     )
-    _save(picture, folder / "dagster-backfill.png")
+    keep_picture(picture, folder / "dagster-backfill.png")
 
 
 def _take_metadata(dagster: Dagster, page: Page, folder: Path) -> None:
@@ -182,7 +178,7 @@ def _take_metadata(dagster: Dagster, page: Page, folder: Path) -> None:
     _await_still(page)
     left, top = _edge(page, "Latest materialization", "left"), _edge(page, "Materialized", "top")
     picture = page.picture(left - 14, top - 16, bottom=_edge(page, "Tags", "top"))
-    _save(picture, folder / "dagster-metadata.png")
+    keep_picture(picture, folder / "dagster-metadata.png")
     _click(page, "[Show Markdown]")
     # The small one in the table is there as well.
     image = "[...document.querySelectorAll('img[src^=\"data:image\"]')].pop()"
@@ -192,7 +188,9 @@ def _take_metadata(dagster: Dagster, page: Page, folder: Path) -> None:
     sides = [
         f"{image}.getBoundingClientRect().{side}" for side in ("left", "top", "right", "bottom")
     ]
-    _save(page.picture(*(round(page.run(side)) for side in sides)), folder / "dagster-picture.png")
+    keep_picture(
+        page.picture(*(round(page.run(side)) for side in sides)), folder / "dagster-picture.png"
+    )
 
 
 def _take_check(dagster: Dagster, page: Page, folder: Path) -> None:
@@ -203,7 +201,7 @@ def _take_check(dagster: Dagster, page: Page, folder: Path) -> None:
     _await_still(page)
     left, top = _edge(page, "Latest execution", "left"), _edge(page, "About", "top")
     picture = page.picture(left - 14, top - 8, bottom=_edge(page, "Plots", "top") - 16)
-    _save(picture, folder / "dagster-check.png")
+    keep_picture(picture, folder / "dagster-check.png")
 
 
 def _await_still(page: Page) -> None:
@@ -225,15 +223,6 @@ def _click(page: Page, text: str) -> None:
 def _edge(page: Page, text: str, side: str) -> int:
     """Where what says just this begins or ends, in pixels."""
     return round(float(page.until(f"{_last(text)}?.getBoundingClientRect().{side}")))
-
-
-def _save(png: bytes, file: Path) -> None:
-    """Keeps a picture, with as few colours as it needs."""
-    with Image.open(io.BytesIO(png)) as picture:
-        # So that few pixels of a warning's colour count as well.
-        few = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
-        few.save(file, optimize=True)
-    print(f"{file.name}: {file.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

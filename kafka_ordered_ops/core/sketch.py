@@ -78,12 +78,16 @@ def _drawn(plan: WindowPlan, sample: RecordSample | None, dots_max: int) -> Iter
     edges = [times.cutoff_ms] + ([] if since_ms is None else [since_ms])
     lines = "".join(f"M0,{times.place(edge):.0f}h{WIDTH}" for edge in edges)
     yield f"<path stroke='{INK}' stroke-dasharray='{DASHES[0]},{DASHES[1]}' d='{lines}'/>"
-    dots = [panel.places(panel.dots, times, scale=1, grid=_GRID) for panel in panels]
+    squares = _ringed(panels, times, "stragglers", dots_max)
+    circles = _ringed(panels, times, "late", dots_max)
+    # Of the ringed ones those that have a ring: a late record without one would look as if it were not late.
+    ringed = np.array(sorted({*squares, *circles}), dtype=np.int64).reshape(-1, 2)
+    dots = [*(_plain(panel, times) for panel in panels), ringed]
     if path := "".join(f"m{dx}{_pair(dy)}h0" for dx, dy in _steps(dots)):
         yield f"<path stroke='{COLOUR}' stroke-width='3' stroke-linecap='round' d='{path}'/>"
-    if squares := _ringed(panels, times, "stragglers", dots_max):
+    if squares:
         yield f"<path stroke='{RED}' d='{''.join(f'M{x - 4},{y - 4}h8v8h-8z' for x, y in squares)}'/>"
-    if circles := _ringed(panels, times, "late", dots_max):
+    if circles:
         # One arc nearly all the way round is shorter than two.
         path = "".join(f"M{x - 4},{y}a4,4,0,1,1,0,1z" for x, y in circles)
         yield f"<path stroke='{INK}' d='{path}'/>"
@@ -106,6 +110,12 @@ def _tints(panels: Sequence[Panel]) -> str:
         if len(path) <= _TINTS_LENGTH_MAX:
             return path.replace(",0h", f",{HEIGHT // 2}h", 1)
         breadth *= 2
+
+
+def _plain(panel: Panel, times: TimeAxis) -> Int64Array:
+    """Where records are that have no ring."""
+    dots = panel.dots.where(~(panel.dots.stragglers | panel.dots.late))
+    return panel.places(dots, times, scale=1, grid=_GRID)
 
 
 def _ringed(
