@@ -3,10 +3,7 @@
 # Annotations are values here: Dagster reads them of a component.
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -35,7 +32,7 @@ from kafka_ordered_ops.dagster.known import window_asset
 from tests.dagster_support import KEYS, House, expected
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
-from tests.dagster_yaml import READS_YAML
+from tests.dagster_yaml import READS_YAML, run_dg
 from tests.dagster_yaml import sandbox as sandbox
 from tests.submit_support import application, small
 
@@ -389,31 +386,7 @@ def test_the_command_line_knows_it(tmp_path: Path) -> None:
     """One more component is scaffolded into the example project, and all of that is checked; no broker is there."""
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
-    run_dg(project, "scaffold", "defs", TYPE, "payments")
-    told = run_dg(project, "check", "defs")
+    run_dg(project, project.parent, "scaffold", "defs", TYPE, "payments")
+    told = run_dg(project, project.parent, "check", "defs")
     assert "All component YAML validated successfully" in told
     assert "All definitions loaded successfully" in told
-
-
-def run_dg(project: Path, *arguments: str) -> str:
-    """What a command of Dagster's own has said."""
-    home = project.parent / "home"
-    home.mkdir(exist_ok=True)
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    run = subprocess.run(
-        [Path(sys.executable).with_name("dg"), *arguments],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={
-            **os.environ,
-            "DAGSTER_HOME": str(home),
-            "PYTHONPATH": str(project / "src"),
-            "HOME": str(home),
-            "NO_COLOR": "1",
-        },
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout + run.stderr

@@ -4,9 +4,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +25,7 @@ from tests.conftest import MakeTopic
 from tests.dagster_support import KEYS, House, expected
 from tests.dagster_support import hours as hours
 from tests.dagster_support import house as house
-from tests.dagster_yaml import READS_YAML
+from tests.dagster_yaml import READS_YAML, run_dg
 from tests.dagster_yaml import sandbox as sandbox
 
 pytestmark = [pytest.mark.timeout(300), *READS_YAML]
@@ -398,39 +395,16 @@ def test_a_cluster_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_line_knows_them(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
     """They are scaffolded, and load with no variable set and no broker; a wrong field is named with its line."""
-    told = run_dg(sandbox, tmp_path, "list", "components")
+    told = run_dg(sandbox.project_root, tmp_path, "list", "components")
     for name in ("KafkaTopicsComponent", "KafkaResourceComponent"):
         assert f"{TYPES}.{name}" in told
-        run_dg(sandbox, tmp_path, "scaffold", "defs", f"{TYPES}.{name}", name.lower())
+        run_dg(sandbox.project_root, tmp_path, "scaffold", "defs", f"{TYPES}.{name}", name.lower())
     file = sandbox.defs_folder_path / "kafkatopicscomponent" / "defs.yaml"
     assert "kafkatopicscomponent" in file.read_text()
     with sandbox.build_all_defs() as defs:
         assert set(assets_of(defs)) == {"kafka/kafkatopicscomponent"}
         assert set(defs.resources or {}) == {"kafka"}
     file.write_text(file.read_text().replace("topics:", "topic:"))
-    told = run_dg(sandbox, tmp_path, "check", "yaml", fails=True)
+    told = run_dg(sandbox.project_root, tmp_path, "check", "yaml", fails=True)
     assert "defs.yaml:4" in told
     assert "'topic' was unexpected" in told
-
-
-def run_dg(sandbox: DefsFolderSandbox, home: Path, *arguments: str, fails: bool = False) -> str:
-    """What a command of Dagster's own has said."""
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    ran = subprocess.run(
-        [Path(sys.executable).with_name("dg"), *arguments],
-        cwd=sandbox.project_root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={
-            **os.environ,
-            "DAGSTER_HOME": str(home),
-            "PYTHONPATH": str(sandbox.project_root / "src"),
-            "HOME": str(home),
-            "NO_COLOR": "1",
-            "COLUMNS": "200",
-        },
-    )
-    assert (ran.returncode != 0) is fails, ran.stdout + ran.stderr
-    return ran.stdout + ran.stderr
