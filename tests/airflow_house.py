@@ -15,12 +15,11 @@ from typing import Any, Final
 
 import pytest
 
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_support import Airflow, free_ports, standalone
 from tests.conftest import MakeTopic, Produce
-from tests.delivered import Records, ms_of
+from tests.delivered import Records, committed, ms_of
 from tests.spark_support import _java_home as java_home
 
 HERE: Final = Path(__file__).parent
@@ -58,12 +57,7 @@ class House:
     def committed(self, dag_id: str) -> dict[int, tuple[int, str] | None]:
         """A scenario's committed offsets, with their offset maps, by partition."""
         with self.windows(self.name(dag_id)) as windows:
-            every = [TopicPartition(self.name(dag_id), n) for n in range(PARTITIONS)]
-            found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
-            return {
-                tp.partition: None if one is None else (one.offset, str(one.metadata))
-                for tp, one in found.items()
-            }
+            return committed(windows, self.name(dag_id), PARTITIONS)
 
     def signal(self, dag_id: str, name: str) -> Path:
         """A file by which a held task and its test talk."""

@@ -15,12 +15,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
-from kafka_ordered_ops.kafka.offsets import read_committed_offsets
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.airflow_support import free_ports
 from tests.dagster_real import Dagster, dagster_dev
-from tests.delivered import Records, delivered, ms_of, within
+from tests.delivered import Records, committed, delivered, ms_of, within
 from tests.spark_support import _java_home as java_home
 
 HERE: Final = Path(__file__).parent
@@ -64,12 +63,7 @@ class House:
     def committed(self, asset: str) -> dict[int, tuple[int, str] | None]:
         """A scenario's committed offsets, with their offset maps, by partition."""
         with self.windows(asset) as windows:
-            every = [TopicPartition(self.name(asset), n) for n in range(PARTITIONS)]
-            found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
-            return {
-                tp.partition: None if one is None else (one.offset, str(one.metadata))
-                for tp, one in found.items()
-            }
+            return committed(windows, self.name(asset), PARTITIONS)
 
     def signalled(self, asset: str, what: str) -> str:
         """Waits for what a held step says."""

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.offsets import read_committed_offsets
+from kafka_ordered_ops.windows import OrderedWindows
+
 #: partition and offset -> time
 Records = dict[tuple[int, int], datetime]
 
@@ -30,6 +34,18 @@ def within(
         for place, time in records.items()
         if time < before and (since is None or time >= since)
     )
+
+
+def committed(
+    windows: OrderedWindows, topic: str, partitions: int
+) -> dict[int, tuple[int, str] | None]:
+    """A group's committed offsets of a topic, with their offset maps, by partition."""
+    every = [TopicPartition(topic, n) for n in range(partitions)]
+    found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
+    return {
+        tp.partition: None if one is None else (one.offset, str(one.metadata))
+        for tp, one in found.items()
+    }
 
 
 def delivered(folder: str | Path) -> list[tuple[int, int]]:

@@ -179,10 +179,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         **_resources: Any,
     ) -> Any:
         """What a step does with its windows; to be overridden, also with resources after them."""
-        if self.application is None:
-            windows.copy()
-            return
-        windows.submit(self.application, self.application_args, self._how())
+        self._usual()(context, windows)
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """The asset's spec, made of the one by default; to be overridden."""
@@ -215,7 +212,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             pool=self.pool or op.pool,
             options=op.options(),
             **{one: getattr(self, one) for one in _SETTINGS},
-        )(self._job())
+        )(self._own or self._usual())
         sensors = []
         if self.sensor is not None:
             sensors.append(build_partitions_live_sensor(asset, **self.sensor))
@@ -229,18 +226,16 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             resources={} if self.kafka is None else {name: self.kafka},
         )
 
-    def _job(self) -> Callable[..., Any]:
+    @property
+    def _own(self) -> Callable[..., Any] | None:
+        """What delivers in place of a copy or an application."""
         if self.function is not None:
             return self.function
-        if type(self).execute is not OrderedWindowComponent.execute:
-            return self.execute
+        is_overridden = type(self).execute is not OrderedWindowComponent.execute
+        return self.execute if is_overridden else None
 
-        def delivered(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
-            self.execute(context, windows)
-
-        # Dagster shows it as the asset's description.
-        delivered.__doc__ = job_without_function(self.application).__doc__
-        return delivered
+    def _usual(self) -> Callable[..., Any]:
+        return job_without_function(self.application, self.application_args, self._how())
 
     def _check(self) -> None:
         key = self.key.to_user_string()
@@ -249,15 +244,12 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         for name in ("pool", "backfill_policy"):
             if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
                 raise ConfigError(f"{key}: {name} is given twice, in op as well")
-        is_own = self.function is not None or (
-            type(self).execute is not OrderedWindowComponent.execute
-        )
-        if is_own and self.application is not None:
+        if self._own is not None and self.application is not None:
             raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
         if self.application is None and (self.application_args or self.submit is not None):
             raise ConfigError(f"{key}: application_args and submit are an application's")
         self._how()
-        if not is_own and self.output is None:
+        if self._own is None and self.output is None:
             raise ConfigError(
                 f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
             )

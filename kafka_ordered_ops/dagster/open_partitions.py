@@ -17,6 +17,7 @@ from dagster import MetadataValue
 
 from kafka_ordered_ops.core.replays import is_finished
 from kafka_ordered_ops.core.times import time_ms, time_text
+from kafka_ordered_ops.dagster.results import total_of
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.times import Asked
 from kafka_ordered_ops.spark.output import output_of
@@ -90,15 +91,14 @@ def with_pieces(
 
 def pieces_metadata(records: Sequence[WindowRecord]) -> dict[str, Any]:
     """What is to be known of a partition as far as it is delivered, by its windows."""
-    counts = [_count(record) for record in records]
-    known = [count for count in counts if count is not None]
+    rows = total_of(_count(record) for record in records)
     outputs = [output for record in records if (output := output_of(record.result)) is not None]
     found: dict[str, Any] = {
         "kafka_ordered_ops/complete": any(_is_whole(record) for record in records),
         "kafka_ordered_ops/pieces": len(records),
     }
-    if len(known) == len(counts):
-        found["dagster/partition_row_count"] = sum(known)
+    if rows is not None:
+        found["dagster/partition_row_count"] = rows
     if len(outputs) > 1:
         folders = [output.final_path for output in outputs]
         found["kafka_ordered_ops/folders"] = MetadataValue.json(folders)

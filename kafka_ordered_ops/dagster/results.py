@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dagster import (
@@ -149,8 +149,7 @@ def common_metadata(
     records: Sequence[WindowRecord], seconds: float, lag: int | None
 ) -> dict[str, Any]:
     """What is to be known of a whole step."""
-    counts = [result_facts(record.result).get("records") for record in records]
-    known = [count for count in counts if count is not None]
+    in_all = total_of(result_facts(record.result).get("records") for record in records)
     found: dict[str, Any] = {
         f"{_PREFIX}/windows": len(records),
         f"{_PREFIX}/group": records[0].plan.group,
@@ -158,10 +157,16 @@ def common_metadata(
     }
     if lag is not None:
         found[f"{_PREFIX}/lag_offsets"] = lag
-    if len(known) == len(records):
-        found[f"{_PREFIX}/records_in_all"] = sum(known)
-        found[f"{_PREFIX}/records_per_s"] = round(sum(known) / max(seconds, 0.001), 1)
+    if in_all is not None:
+        found[f"{_PREFIX}/records_in_all"] = in_all
+        found[f"{_PREFIX}/records_per_s"] = round(in_all / max(seconds, 0.001), 1)
     return found
+
+
+def total_of(counts: Iterable[int | None]) -> int | None:
+    """The sum of some counts; None where one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
 
 
 def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:

@@ -24,8 +24,8 @@ Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
 
 def job_without_function(
     application: str | os.PathLike[str] | None,
-    application_args: Sequence[str] = (),
-    submit: SparkSubmit | None = None,
+    application_args: Sequence[str],
+    submit: SparkSubmit | None,
 ) -> Function:
     """Runs a Spark application for the windows, or, without any, copies them.
 
