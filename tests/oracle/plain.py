@@ -1,0 +1,203 @@
+"""What plain clients see: the records of a log, where it begins and ends, and what a group has committed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicCollection
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.doors import open_lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.testing.kafka import RecordState
+
+TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record in a log."""
+
+    time_ms: int
+    value: bytes | None
+    #: Whether a reader of committed records is given it; None: its transaction is open.
+    committed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSeen:
+    """One partition's log at a moment."""
+
+    start: int
+    #: What a reader of committed records ends at.
+    stable_end: int
+    end: int
+    #: By offset; also those of aborted and of open transactions, but no markers.
+    rows: Mapping[int, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """A topic at a moment."""
+
+    topic_id: str
+    logs: Mapping[int, LogSeen]
+
+
+class Plain(Protocol):
+    """Plain clients of one cluster."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicSeen]:
+        """The topics of these names that exist, with all that is in their logs."""
+        ...
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets that a group has committed, by topic and partition."""
+        ...
+
+
+class MemoryPlain:
+    """The hands of a test on an in-memory cluster, which see everything."""
+
+    def __init__(self, kafka: InMemoryKafka) -> None:
+        self._kafka = kafka
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicSeen]:
+        """The topics of these names that exist, with all that is in their logs."""
+        there = self._kafka.topics()
+        names = [name for name in names if name in there]
+        if not names:
+            return {}
+        with open_lookup(ClientSettings.from_mapping(self._kafka.settings)) as lookup:
+            facts = lookup.topics(names)
+            tps = [TopicPartition(name, n) for name in names for n in facts[name].partitions]
+            starts = lookup.log_starts(tps)
+            stable = lookup.end_offsets(tps, Isolation.READ_COMMITTED)
+            ends = lookup.end_offsets(tps, Isolation.READ_UNCOMMITTED)
+        return {
+            name: TopicSeen(
+                facts[name].topic_id,
+                {
+                    tp.partition: LogSeen(
+                        starts[tp], stable[tp], ends[tp], self._rows(tp, stable[tp])
+                    )
+                    for tp in tps
+                    if tp.topic == name
+                },
+            )
+            for name in names
+        }
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets that a group has committed, by topic and partition."""
+        found = self._kafka.committed(group)
+        return {(tp.topic, tp.partition): one.offset for tp, one in found.items()}
+
+    def _rows(self, tp: TopicPartition, stable_end: int) -> dict[int, Row]:
+        committed = {RecordState.COMMITTED: True, RecordState.ABORTED: False}
+        return {
+            one.offset: Row(one.timestamp_ms, one.value, committed.get(one.state))
+            for one in self._kafka.records(tp.topic, tp.partition, everything=True)
+            if one.state is not RecordState.MARKER
+        }
+
+
+class BrokerPlain:
+    """Plain confluent-kafka clients on a real cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicSeen]:
+        """The topics of these names that exist, with all that is in their logs."""
+        # Without a name, because asking about one topic can create it.
+        there = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        found = {}
+        for name in names:
+            if name not in there:
+                continue
+            described = self._admin.describe_topics(TopicCollection([name]))[name].result(TIMEOUT_S)
+            numbers = [one.id for one in described.partitions]
+            # Twice: the second time tells what transactions that ended in between have come to.
+            everything = self._read(name, numbers, "read_uncommitted")
+            committed = self._read(name, numbers, "read_committed")
+            found[name] = TopicSeen(
+                str(described.topic_id),
+                {n: _log_seen(everything[n], committed[n]) for n in numbers},
+            )
+        return found
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets that a group has committed, by topic and partition."""
+        asked = ConsumerGroupTopicPartitions(group)
+        answer = self._admin.list_consumer_group_offsets([asked], require_stable=True)[group]
+        return {
+            (one.topic, one.partition): one.offset
+            for one in answer.result(TIMEOUT_S).topic_partitions or ()
+            if one.offset >= 0
+        }
+
+    def _read(
+        self, topic: str, numbers: Iterable[int], isolation: str
+    ) -> dict[int, tuple[int, int, dict[int, Row]]]:
+        """From log start to end: (start, end, records by offset) of each partition."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": f"plain-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                # The default holds back the news of a log's end for half a second.
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        found: dict[int, tuple[int, int, dict[int, Row]]] = {}
+        for number in numbers:
+            place = Place(topic, number)
+            low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            found[number] = (low, high, {})
+        consumer.assign([Place(topic, n, low) for n, (low, _, _) in found.items()])
+        left = set(found)
+        deadline = time.monotonic() + TIMEOUT_S
+        while left:
+            assert time.monotonic() < deadline, f"a plain consumer did not reach the end of {left}"
+            for message in consumer.consume(1_000, 0.2):
+                error, at, offset = message.error(), message.partition(), message.offset()
+                assert at is not None
+                assert offset is not None
+                low, _, rows = found[at]
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    # Where a reader of this isolation ends, whatever the watermark says.
+                    found[at] = (low, offset, rows)
+                    left.discard(at)
+                elif at in left:
+                    rows[offset] = Row(message.timestamp()[1], message.value(), True)
+        consumer.close()
+        return found
+
+
+def _log_seen(
+    everything: tuple[int, int, dict[int, Row]], committed: tuple[int, int, dict[int, Row]]
+) -> LogSeen:
+    start, end, rows = everything
+    stable_start, stable_end, visible = committed
+    told = {
+        offset: Row(
+            row.time_ms,
+            row.value,
+            None if offset >= stable_end else offset in visible or offset < stable_start,
+        )
+        for offset, row in rows.items()
+    }
+    return LogSeen(max(start, stable_start), stable_end, end, {**told, **visible})
