@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.group_state import (
     WindowRecord,
     next_state,
 )
+from kafka_ordered_ops.core.held import held_by_open
 from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan, check_plan_size
 from kafka_ordered_ops.core.planning import PartitionDraft, settle
@@ -130,6 +131,8 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
         if settled is None:
             return None
         shares.append(settled)
+    ends = {share[0].tp: share[0].decided_end for share in shares}
+    held = held_by_open(view, state, [one.window for one in wish.windows], ends)
     covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
     plans: list[WindowPlan] = []
     for number, one in enumerate(wish.windows):
@@ -145,6 +148,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
             planned_at_ms=wish.now_ms,
             partitions=parts,
             stepped_around=view.state.open if view.state else (),
+            held_by_open=held[number],
             notes=wish.notes,
             scanned=sum(draft.records_scanned for draft in wish.drafts) if number == 0 else 0,
         )

@@ -56,6 +56,41 @@ class PlanPart:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldElsewhere:
+    """Offsets that an open window holds, and that another one would otherwise take."""
+
+    #: The open window.
+    window_id: str
+    #: At most so many; offsets, not records: markers and holes are among them.
+    offsets: int
+    #: Of the open window, when the other one was planned.
+    status: WindowStatus
+    #: When an attempt last planned, took up or reported the open window, ms since the epoch.
+    touched_at_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "window_id": self.window_id,
+            "offsets": self.offsets,
+            "status": self.status.value,
+            "touched_at_ms": self.touched_at_ms,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> HeldElsewhere:
+        """The inverse of `to_json`; raises `JsonError`."""
+        held = cls(
+            window_id=fields.text("window_id"),
+            offsets=fields.integer("offsets", least=0),
+            status=fields.choice("status", WindowStatus),
+            touched_at_ms=fields.integer("touched_at_ms"),
+        )
+        fields.done()
+        return held
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """One partition's share of a window."""
 
@@ -124,6 +159,8 @@ class WindowPlan:
     partitions: tuple[PartitionPlan, ...]
     #: Open windows of the group whose offsets this one leaves alone.
     stepped_around: tuple[str, ...] = ()
+    #: Those of them that hold offsets which this one would otherwise take.
+    held_by_open: tuple[HeldElsewhere, ...] = ()
     #: What a person should know: offsets restored, records lost, partitions that appeared.
     notes: tuple[str, ...] = ()
     #: How many records' timestamps were read to make it; of windows planned together, the first one's.
@@ -166,6 +203,7 @@ class WindowPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Versioned JSON."""
+        held = [one.to_json() for one in self.held_by_open]
         return {
             "version": PLAN_VERSION,
             "group": self.group,
@@ -181,6 +219,8 @@ class WindowPlan:
             "notes": list(self.notes),
             "scanned": self.scanned,
             "part": None if self.part is None else self.part.to_json(),
+            # Where it is empty, the text is what it was before there was such a field.
+            **({"held_by_open": held} if held else {}),
         }
 
     def to_text(self) -> str:
@@ -199,6 +239,7 @@ class WindowPlan:
         except ConfigError as error:
             raise JsonError(f"window: {error}") from error
         part = fields.object_or_none("part")
+        held = fields.objects("held_by_open") if fields.has("held_by_open") else ()
         plan = cls(
             group=fields.text("group"),
             window_id=fields.text("window_id"),
@@ -212,6 +253,7 @@ class WindowPlan:
                 PartitionPlan.from_json(part) for part in fields.objects("partitions")
             ),
             stepped_around=fields.texts("stepped_around"),
+            held_by_open=tuple(HeldElsewhere.from_json(one) for one in held),
             notes=fields.texts("notes"),
             scanned=fields.integer("scanned", least=0),
             part=None if part is None else PlanPart.from_json(part),

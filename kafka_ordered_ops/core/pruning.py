@@ -53,7 +53,7 @@ def _stub(record: WindowRecord) -> WindowRecord:
     plan = record.plan
     return replace(
         record,
-        plan=replace(plan, partitions=(), notes=(), stepped_around=()),
+        plan=replace(plan, partitions=(), notes=(), stepped_around=(), held_by_open=()),
         result=None,
         parts=None,
         pruned=Pruned(

@@ -103,6 +103,10 @@ class Fields:
             raise JsonError(f"{self._where}.{name} is {type(value).__name__}")
         return value
 
+    def has(self, name: str) -> bool:
+        """Whether a field is there that records of older versions do not have."""
+        return name in self._rest
+
     def integer(self, name: str, *, least: int = INT64_MIN) -> int:
         """An int64 of at least `least`."""
         value: int = self._take(name, int)

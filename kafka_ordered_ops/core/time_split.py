@@ -75,6 +75,12 @@ class TimeSplit:
         changes = np.concatenate(([0], np.cumsum(np.diff(self._labels) != 0)))
         return self._labels[first], changes[first] == changes[last]
 
+    def meeting(self, times: TimeRange) -> frozenset[int]:
+        """The windows of these times."""
+        first = np.searchsorted(self._edges, times.since_ms, side="right")
+        last = np.searchsorted(self._edges, times.before_ms - 1, side="right")
+        return frozenset(self._labels[first : last + 1].tolist()) - {NOBODY}
+
     def below(self, time_ms: int) -> int | None:
         """The window of all times below this one; None where they belong to several."""
         labels, same = self.common(

@@ -64,6 +64,9 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 #: Drafts made anew because the group changed meanwhile: each time others made progress.
 _DRAFTS_MAX: Final = 50
 
+#: Open windows named in one warning.
+_HELD_NAMED_MAX: Final = 5
+
 #: How often a plan that waits for open windows looks again.
 _CLAIM_LOOK_S: Final = 2.0
 
@@ -382,7 +385,29 @@ class Planner:
                     plan.offsets,
                     plan.scanned,
                 )
+                if name in fresh:
+                    self._tell_held(plan)
         return after
+
+    def _tell_held(self, plan: WindowPlan) -> None:
+        """Says which open windows keep a plan short."""
+        if not plan.held_by_open:
+            return
+        now_ms = self._now_ms()
+        named = ", ".join(
+            f"{one.window_id} ({one.offsets:,} offsets, {one.status}, "
+            f"last touched {duration_text(max(now_ms - one.touched_at_ms, 0))} ago)"
+            for one in plan.held_by_open[:_HELD_NAMED_MAX]
+        )
+        _log.warning(
+            "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. They come with "
+            "those windows, or, once they are abandoned, with another one",
+            self._group,
+            plan.window_id,
+            sum(one.offsets for one in plan.held_by_open),
+            len(plan.held_by_open),
+            named,
+        )
 
     def _taking_up(
         self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
