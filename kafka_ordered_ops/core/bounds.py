@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kafka_ordered_ops.core.arguments import check_count, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import (
+    SPAN_MS_MAX,
     duration_text,
     parse_duration_ms,
     parse_time_ms,
     time_ms,
     time_text,
 )
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ class AtTime:
 
     timestamp_ms: int
 
+    def __post_init__(self) -> None:
+        _set_count(self, "timestamp_ms", least=INT64_MIN, greatest=INT64_MAX)
+
     @classmethod
     def of(cls, moment: datetime) -> AtTime:
         """The bound for an aware datetime; a naive one is refused (`ConfigError`)."""
@@ -63,6 +69,9 @@ class Relative:
 
     before_cutoff_ms: int
 
+    def __post_init__(self) -> None:
+        _set_count(self, "before_cutoff_ms", least=0, greatest=SPAN_MS_MAX)
+
     def __str__(self) -> str:
         return f"-{duration_text(self.before_cutoff_ms)}"
 
@@ -73,6 +82,9 @@ class AtOffset:
 
     offset: int
 
+    def __post_init__(self) -> None:
+        _set_count(self, "offset", least=0, greatest=INT64_MAX)
+
     def __str__(self) -> str:
         return f"offset:{self.offset}"
 
@@ -80,7 +92,17 @@ class AtOffset:
 Bound = Earliest | Latest | Committed | AtTime | Relative | AtOffset
 
 _NAMED: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
-_AT_OFFSET = re.compile(r"offset:(\d{1,18})")
+_AT_OFFSET = re.compile(r"offset:(\d{1,19})", re.ASCII)
+
+
+def check_bound(value: object) -> Bound | None:
+    """A start bound or None; raises `ConfigError` for anything else, such as the class or the text of one."""
+    if value is None or isinstance(value, Bound):
+        return value
+    raise ConfigError(
+        f"start is {shown(value)}: give Earliest(), Latest(), Committed(), AtTime.of(moment), "
+        "Relative(before_cutoff_ms) or AtOffset(offset); parse_bound reads one from text"
+    )
 
 
 def parse_bound(text: str) -> Bound:
@@ -89,6 +111,8 @@ def parse_bound(text: str) -> Bound:
     Raises:
         ConfigError: the text is none of these, or a time without a zone.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"start is {shown(text)}: give the text of a start bound")
     if text in _NAMED:
         return _NAMED[text]
     if text.startswith("-P"):
@@ -107,3 +131,9 @@ def parse_bound(text: str) -> Bound:
 def bound_from_json(value: Any) -> Bound | None:
     """The inverse of ``str(bound)``; None stays None."""
     return None if value is None else parse_bound(value)
+
+
+def _set_count(bound: Bound, name: str, *, least: int, greatest: int) -> None:
+    what = f"{type(bound).__name__}.{name}"
+    value = check_count(getattr(bound, name), what=what, least=least, greatest=greatest)
+    object.__setattr__(bound, name, value)

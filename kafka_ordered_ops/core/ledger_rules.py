@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import (
     ConfigError,
@@ -111,7 +112,7 @@ def check_ledger_name(name: str) -> str:
     """The name itself; raises `ConfigError` for one that no topic can have."""
     if not is_topic_name(name):
         raise ConfigError(
-            f"ledger topic {name[:60]!r} is not a topic name (letters, digits, '.', '_', '-', at most 249)"
+            f"ledger topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249)"
         )
     return name
 

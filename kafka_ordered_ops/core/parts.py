@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.checks import known_state, owned
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.errors import ConfigError, WindowMismatchError
@@ -29,8 +30,7 @@ def shares(plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
     Raises:
         ConfigError: not between 1 and `PARTS_MAX`, or a share of a share.
     """
-    if not 1 <= count <= PARTS_MAX:
-        raise ConfigError(f"a window is split into 1 to {PARTS_MAX:,} parts, not {count}")
+    check_count(count, what="the number of parts", least=1, greatest=PARTS_MAX)
     if plan.part is not None:
         raise ConfigError(f"window {plan.window_id}: {plan.part} cannot be split again")
     edges = [plan.offsets * n // count for n in range(count + 1)]

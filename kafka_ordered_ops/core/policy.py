@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from kafka_ordered_ops.core.arguments import check_choice, check_flag, check_span, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import OnCovered, OnOpenClaim
 
@@ -20,6 +21,9 @@ class Policy:
             ones are left: their output is complete and waits for its commit.
         claim_wait: wait gives up after this long.
         redefine: whether the window's mode, isolation and topics become the group's.
+
+    Raises:
+        ConfigError: a value of another type, an unknown choice, a negative span, a `claim_age` of zero.
     """
 
     on_covered: OnCovered = OnCovered.SKIP
@@ -29,9 +33,18 @@ class Policy:
     redefine: bool = False
 
     def __post_init__(self) -> None:
-        if self.claim_age <= timedelta(0) or self.claim_wait < timedelta(0):
+        check_span(self.claim_wait, what="claim_wait")
+        if check_span(self.claim_age, what="claim_age") <= timedelta(0):
             raise ConfigError(
-                f"claim_age {self.claim_age} and claim_wait {self.claim_wait} are spans of time"
+                f"claim_age {self.claim_age} is none of the spans of time that an age can be: give more than zero"
             )
-        object.__setattr__(self, "on_covered", OnCovered(self.on_covered))
-        object.__setattr__(self, "on_open_claim", OnOpenClaim(self.on_open_claim))
+        check_flag(self.redefine, what="redefine")
+        for name, kind in (("on_covered", OnCovered), ("on_open_claim", OnOpenClaim)):
+            object.__setattr__(self, name, check_choice(getattr(self, name), kind, what=name))
+
+
+def check_policy(value: object) -> Policy:
+    """The policy itself; raises `ConfigError` for anything else."""
+    if not isinstance(value, Policy):
+        raise ConfigError(f"policy is {shown(value)}: give a Policy")
+    return value

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+
+#: What a datetime in UTC can say: years 1 to 9999.
+TIME_MS_MIN: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
+TIME_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MS
+
+#: The longest span that a timedelta can say.
+SPAN_MS_MAX: Final = timedelta.max // _MS
+
 # What `time_text` writes where the calendar of datetime ends (year 9999).
-_BEYOND_CALENDAR = re.compile(r"@(-?\d{1,19})")
+_BEYOND_CALENDAR = re.compile(r"@(-?\d{1,19})", re.ASCII)
 # Weeks, days, hours, minutes and seconds; no months or years, whose length depends on the calendar.
 _DURATION = re.compile(
     r"P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?",
+    re.ASCII,
 )
 
 
@@ -22,25 +33,38 @@ def time_ms(moment: datetime, *, what: str) -> int:
     """Milliseconds since the epoch of an aware datetime, rounded down.
 
     Raises:
-        ConfigError: the datetime has no zone.
+        ConfigError: this is no datetime, it has no zone, or in UTC it lies outside the years 1 to 9999.
     """
+    if not isinstance(moment, datetime):
+        raise ConfigError(
+            f"{what} is {str(moment)[:60]!r}, a {type(moment).__name__}: give a datetime with a zone"
+        )
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ConfigError(
             f"{what} {moment.isoformat()} has no time zone, so it names no moment: "
             "add one, such as +00:00 or tzinfo=timezone.utc"
         )
     # Not `moment - _EPOCH`: what that gives is a kind of datetime's own business, and pendulum's is no timedelta.
-    return datetime.__sub__(moment, _EPOCH) // _MS
+    found_ms = datetime.__sub__(moment, _EPOCH) // _MS
+    if not TIME_MS_MIN <= found_ms <= TIME_MS_MAX:
+        raise ConfigError(
+            f"{what} {moment.isoformat()} lies in UTC outside the years 1 to 9999: give a time that the calendar "
+            "has in UTC too"
+        )
+    return found_ms
 
 
 def parse_time_ms(text: str, *, what: str) -> int:
     """Milliseconds since the epoch of an ISO 8601 time with a zone, such as 2026-11-20T12:00:00Z.
 
     Raises:
-        ConfigError: not a time, or one without a zone.
+        ConfigError: not a time, one without a zone, or one beyond 64 bits.
     """
+    _check_is_text(text, what)
     if match := _BEYOND_CALENDAR.fullmatch(text):
-        return int(match[1])
+        if not INT64_MIN <= (found_ms := int(match[1])) <= INT64_MAX:
+            raise ConfigError(f"{what} {text!r} does not fit 64 bits")
+        return found_ms
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -71,16 +95,17 @@ def parse_duration_ms(text: str, *, what: str) -> int:
     Raises:
         ConfigError: not such a span; months and years have no fixed length and are refused.
     """
+    _check_is_text(text, what)
     match = _DURATION.fullmatch(text)
-    parts = (
-        {unit: float(count) for unit, count in match.groupdict().items() if count} if match else {}
-    )
-    if not parts:
+    counts = {unit: count for unit, count in match.groupdict().items() if count} if match else {}
+    if not counts:
         raise ConfigError(f"{what} {text!r} is not an ISO 8601 span such as PT10M, PT1H or P1D")
     try:
-        return timedelta(**parts) // _MS
-    except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} is longer than any calendar") from error
+        # Seconds have three decimals at most.
+        seconds = timedelta(seconds=float(counts.pop("seconds", 0)))
+        return (timedelta(**{unit: int(count) for unit, count in counts.items()}) + seconds) // _MS
+    except (OverflowError, ValueError) as error:
+        raise ConfigError(f"{what} {text[:60]!r} is longer than any calendar") from error
 
 
 def duration_text(span_ms: int) -> str:
@@ -93,3 +118,8 @@ def duration_text(span_ms: int) -> str:
     time_part = f"{f'{hours}H' if hours else ''}{f'{minutes}M' if minutes else ''}{second_text}"
     text = f"P{f'{days}D' if days else ''}{f'T{time_part}' if time_part else ''}"
     return "PT0S" if text == "P" else text
+
+
+def _check_is_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise ConfigError(f"{what} is {str(text)[:60]!r}, a {type(text).__name__}: give text")

@@ -10,7 +10,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.bounds import Bound, bound_from_json
+from kafka_ordered_ops.core.arguments import (
+    check_choice,
+    check_flag,
+    check_span,
+    check_text,
+    check_texts,
+    shown,
+)
+from kafka_ordered_ops.core.bounds import Bound, bound_from_json, check_bound
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.time_split import TimeRange
@@ -18,6 +26,7 @@ from kafka_ordered_ops.core.times import (
     duration_text,
     parse_duration_ms,
     parse_time_ms,
+    time_at,
     time_ms,
     time_text,
 )
@@ -25,6 +34,9 @@ from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
 
 #: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+#: Longest pattern of topics: it is stored with every window, and a name has 249 characters.
+PATTERN_LENGTH_MAX: Final = 4_096
 
 #: Longest window id: it is shown in tables and hashed into paths, never used in them as it is.
 WINDOW_ID_LENGTH_MAX: Final = 512
@@ -53,8 +65,9 @@ class Window:
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
 
     Raises:
-        ConfigError: a naive time, no topic, a name or pattern that cannot be one, an interval without
-            length, a sweep with a start in time.
+        ConfigError: a value of another type, a time without a zone or outside the years 1 to 9999 in UTC, no
+            topic, a name or pattern that cannot be one, an interval without length, a sweep with a start in
+            time, a lateness that is negative or not in whole milliseconds.
     """
 
     topics: Sequence[str]
@@ -69,23 +82,30 @@ class Window:
     sweep: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.topics, str) or not self.topics:
-            raise ConfigError(
-                f"topics is a list of at least one name or pattern, not {self.topics!r}"
-            )
-        if isinstance(self.exclude, str):
-            raise ConfigError(f"exclude is a list of names or patterns, not {self.exclude!r}")
-        for name in (*self.topics, *self.exclude):
+        topics = check_texts(self.topics, what="topics")
+        if not topics:
+            raise ConfigError("topics is a list of at least one name or pattern, not an empty one")
+        exclude = check_texts(self.exclude, what="exclude")
+        for name in (*topics, *exclude):
             _check_topic(name)
-        time_ms(self.cutoff, what="cutoff")
+        checked = {
+            "topics": tuple(sorted(set(topics))),
+            "exclude": tuple(sorted(set(exclude))),
+            # In UTC and whole milliseconds, as it is stored: it compares equal to what is read back.
+            "cutoff": time_at(time_ms(self.cutoff, what="cutoff")),
+            "since": None if self.since is None else time_at(time_ms(self.since, what="since")),
+            "start": check_bound(self.start),
+            "isolation": check_choice(self.isolation, Isolation, what="isolation"),
+            "on_data_loss": check_choice(self.on_data_loss, OnDataLoss, what="on_data_loss"),
+            "allow_future_cutoff": check_flag(self.allow_future_cutoff, what="allow_future_cutoff"),
+            "sweep": check_flag(self.sweep, what="sweep"),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if self.since is not None:
             self._check_interval(self.since)
-        if self.allowed_lateness is not None and self.allowed_lateness < timedelta(0):
-            raise ConfigError(f"allowed lateness {self.allowed_lateness} is negative")
-        object.__setattr__(self, "topics", tuple(sorted(set(self.topics))))
-        object.__setattr__(self, "exclude", tuple(sorted(set(self.exclude))))
-        object.__setattr__(self, "isolation", Isolation(self.isolation))
-        object.__setattr__(self, "on_data_loss", OnDataLoss(self.on_data_loss))
+        if self.allowed_lateness is not None:
+            _check_lateness(self.allowed_lateness)
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:
@@ -199,12 +219,7 @@ def default_window_id(group: str, window: Window) -> str:
 
 def check_window_id(window_id: str) -> str:
     """The id itself; raises `ConfigError` for an empty or overlong one, or one with control characters."""
-    if not 0 < len(window_id) <= WINDOW_ID_LENGTH_MAX or not window_id.isprintable():
-        raise ConfigError(
-            f"window id {window_id[:40]!r} has {len(window_id)} characters: use 1 to {WINDOW_ID_LENGTH_MAX}, "
-            "all of them printable"
-        )
-    return window_id
+    return check_text(window_id, what="window id", length_max=WINDOW_ID_LENGTH_MAX)
 
 
 def safe_name(text: str) -> str:
@@ -214,25 +229,44 @@ def safe_name(text: str) -> str:
     return f"{readable}-{digest}" if readable else digest
 
 
+def check_window(value: object) -> Window:
+    """The window itself; raises `ConfigError` for anything else."""
+    if not isinstance(value, Window):
+        raise ConfigError(f"window is {shown(value)}: give a Window")
+    return value
+
+
 def _moment(text: str, *, what: str) -> datetime:
-    return datetime.fromisoformat(time_text(parse_time_ms(text, what=what)))
+    try:
+        return time_at(parse_time_ms(text, what=what))
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
 
 
-def is_topic_name(name: str) -> bool:
+def _check_lateness(lateness: timedelta) -> None:
+    check_span(lateness, what="allowed_lateness")
+    if lateness % timedelta(milliseconds=1):
+        raise ConfigError(
+            f"allowed_lateness {lateness} is not in whole milliseconds, and Kafka's timestamps are: round it"
+        )
+
+
+def is_topic_name(name: object) -> bool:
     """Whether a topic can be called so."""
-    return bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
+    return isinstance(name, str) and bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
 
 
 def _check_topic(name: str) -> None:
     if name.startswith("^"):
+        check_text(name, what="topic pattern", length_max=PATTERN_LENGTH_MAX)
         try:
             re.compile(name)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(
-                f"topic pattern {name!r} is not a regular expression: {error}"
+                f"topic pattern {shown(name)} is not a regular expression: {error}"
             ) from error
     elif not is_topic_name(name):
         raise ConfigError(
-            f"topic {name!r} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
+            f"topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
             "a pattern begins with '^'"
         )

@@ -280,6 +280,10 @@ class ClientSettings:
         Raises `SettingNotAllowedError` for a key outside the allow-list and `ConfigError` for a value of
         another type, or when there is no ``bootstrap.servers``.
         """
+        if not isinstance(mapping, Mapping):
+            raise ConfigError(
+                f"client settings are a {type(mapping).__name__}: give a mapping of librdkafka keys to values"
+            )
         allowed = frozenset(extra_allowed)
         kept = _FORCED_UNLESS_ALLOWED & allowed
         values: dict[str, str] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
@@ -56,8 +57,16 @@ def check_cutoff(window: Window, now_ms: int) -> None:
         )
 
 
+def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, what: str) -> None:
+    """Raises `ConfigError` unless there is one of the others for each plan."""
+    if len(others) != len(plans):
+        raise ConfigError(f"{len(plans)} plans and {len(others)} {what}: give one for each plan")
+
+
 def check_committable(group: str, plan: WindowPlan) -> None:
-    """Raises when a plan is of another group, or only a preview."""
+    """Raises when this is no plan, when a plan is of another group, or only a preview."""
+    if not isinstance(plan, WindowPlan):
+        raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
     if plan.group != group:
         raise WindowMismatchError(
             f"the plan of window {plan.window_id} is of group {plan.group}, not {group}",

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from kafka_ordered_ops.core import adoption
 from kafka_ordered_ops.core.adoption import Adoption, LogNow
+from kafka_ordered_ops.core.arguments import check_span
 from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, may_be_pruned, prune
 from kafka_ordered_ops.core.types import TopicPartition
@@ -73,8 +73,7 @@ class Keeper:
 
     def prune(self, older_than: timedelta, *, forget: bool) -> list[str]:
         """See `OrderedWindows.prune`."""
-        if older_than < timedelta(0):
-            raise ConfigError(f"older_than {older_than} is negative")
+        check_span(older_than, what="older_than")
         before_ms = int(self._clock() * 1000) - older_than // timedelta(milliseconds=1)
         old: dict[str, int] = {}
 

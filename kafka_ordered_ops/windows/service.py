@@ -18,17 +18,23 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core import decisions, parts
 from kafka_ordered_ops.core.adoption import Adoption
+from kafka_ordered_ops.core.arguments import (
+    check_choice,
+    check_group,
+    check_run_id,
+    check_timeout_s,
+    checked_clock,
+    shown,
+)
 from kafka_ordered_ops.core.checks import known_window
 from kafka_ordered_ops.core.decisions import Outcome, commit, in_turn, publish, write_down
 from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
-from kafka_ordered_ops.core.gaps import Gap, gaps_of
-from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.liveness import Liveness
+from kafka_ordered_ops.core.group_state import Change, GroupView, WindowRecord
 from kafka_ordered_ops.core.parts import shares
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.policy import Policy
+from kafka_ordered_ops.core.policy import Policy, check_policy
 from kafka_ordered_ops.core.types import OnForeignCommit
-from kafka_ordered_ops.core.window import Window, check_window_id, default_window_id
+from kafka_ordered_ops.core.window import Window, check_window, check_window_id, default_window_id
 from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
@@ -38,6 +44,7 @@ from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
 from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
+    check_same_length,
     commits_of_others,
     kept_result,
     present,
@@ -51,7 +58,7 @@ from kafka_ordered_ops.windows.delivery import (
     deliver,
 )
 from kafka_ordered_ops.windows.keeping import Keeper
-from kafka_ordered_ops.windows.live import check_live
+from kafka_ordered_ops.windows.looking import Looks
 from kafka_ordered_ops.windows.planner import Planner
 
 #: A read whose position stands still for this long is over.
@@ -61,7 +68,7 @@ STALL_TIMEOUT_S: Final = 60.0
 DEFAULT_POLICY: Final = Policy()
 
 
-class OrderedWindows:
+class OrderedWindows(Looks):
     """Windows of one consumer group.
 
     Args:
@@ -75,6 +82,11 @@ class OrderedWindows:
         on_foreign_commit: stop when somebody else moved the group's committed offset, or `adopt` it.
         progress: told how far a scan is, as (offsets done, offsets in all).
         clock: the time in seconds since the epoch; for tests.
+
+    Raises:
+        ConfigError: a value of another type or out of range: the group and the run id have at most 512 printable
+            characters, the bounds are more than 0 and at most 31 days.
+        SettingNotAllowedError: a client setting outside the allow-list.
     """
 
     def __init__(
@@ -91,14 +103,20 @@ class OrderedWindows:
         progress: ScanProgress | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not group or not group.isprintable():
-            raise ConfigError(f"group {group!r} is not a consumer group's name")
+        check_group(group)
+        check_run_id(run_id)
+        check_timeout_s(timeout_s, what="timeout_s")
+        check_timeout_s(lookup_timeout_s, what="lookup_timeout_s")
+        check_timeout_s(stall_timeout_s, what="stall_timeout_s")
+        clock = checked_clock(clock)
         if not isinstance(settings, ClientSettings):
             settings = ClientSettings.from_mapping(settings)
         self.settings = settings
         self.group = group
         self._clock = clock
-        self._on_foreign_commit = OnForeignCommit(on_foreign_commit)
+        self._on_foreign_commit = check_choice(
+            on_foreign_commit, OnForeignCommit, what="on_foreign_commit"
+        )
         self._lookup = open_lookup(settings, timeout_s=lookup_timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
         self._planner = Planner(
@@ -148,7 +166,8 @@ class OrderedWindows:
 
         Raises what `plan` raises, but for the group's live members.
         """
-        return self._planner.preview({self._window_id(window, window_id): window}, policy)[0]
+        named = {self._window_id(window, window_id): window}
+        return self._planner.preview(named, check_policy(policy))[0]
 
     def plan(
         self,
@@ -188,6 +207,7 @@ class OrderedWindows:
             ConfigError: they differ otherwise, or an id stands twice.
             PlanError: and all that `plan` raises; then none of them is planned.
         """
+        check_policy(policy)
         names = window_ids or [None] * len(windows)
         if len(names) != len(windows):
             raise ConfigError(f"{len(windows)} windows and {len(names)} window ids")
@@ -234,6 +254,8 @@ class OrderedWindows:
             WindowMismatchError: the window was not split like that.
             WindowSupersededError: another try took the window over.
         """
+        if not isinstance(part, WindowPlan):
+            raise ConfigError(f"{shown(part)} is no part: give one of those that `split` returned")
         told = kept_result(part, result if isinstance(result, Mapping) else result.to_json())
         now_ms = self._now_ms()
         [record] = self._update(
@@ -276,8 +298,7 @@ class OrderedWindows:
             check_committable(self.group, plan)
         plans = list(plans)
         if staged is not None:
-            if len(staged) != len(plans):
-                raise ConfigError(f"{len(plans)} plans and {len(staged)} outputs")
+            check_same_length(plans, staged, what="outputs")
             plans = self.write_down_many(plans, [dict(one.to_json()) for one in staged])
         now_ms = self._now_ms()
 
@@ -313,6 +334,7 @@ class OrderedWindows:
         """`write_down` for several windows in one transaction; those that are done stay as they are."""
         for plan in plans:
             check_committable(self.group, plan)
+        check_same_length(plans, results, what="results")
         now_ms = self._now_ms()
         steps = [
             partial(write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
@@ -328,6 +350,7 @@ class OrderedWindows:
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
         """`publish` for several windows; one transaction writes it down."""
+        check_same_length(plans, staged, what="outputs")
         # Before anything is visible, and again, inside the fence, when it is written down.
         view = self._ledger.read(self.group, [plan.window_id for plan in plans])
         for plan in plans:
@@ -350,6 +373,8 @@ class OrderedWindows:
             WindowSupersededError: it is committed already. Of a plan also: another try has taken it up.
         """
         owner = None if isinstance(window, str) else window
+        if not isinstance(window, str | WindowPlan):
+            raise ConfigError(f"{shown(window)} is no window: give its id, or its plan")
         window_id = window if isinstance(window, str) else window.window_id
         after = self._ledger.update(
             self.group,
@@ -389,68 +414,6 @@ class OrderedWindows:
         yield plan
         self.commit(plan)
 
-    # --- looking ---------------------------------------------------------------------------------
-
-    def show(self, window_id: str) -> WindowRecord:
-        """A window as the ledger has it; raises `UnknownWindowError`."""
-        return self.show_many([window_id])[0]
-
-    def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
-        """Windows as the ledger has them; raises `UnknownWindowError`."""
-        view = self._ledger.read(self.group, window_ids)
-        return [known_window(view, name) for name in window_ids]
-
-    def check_readable(self, plan: WindowPlan) -> None:
-        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
-        self._planner.check_still_there(plan)
-
-    def list(
-        self, keep: Callable[[WindowRecord], bool] = lambda _: True
-    ) -> builtins.list[WindowRecord]:
-        """Every window of the group that is to be kept, by cutoff, then by id."""
-        found = self._ledger.read(self.group, keep=keep).windows.values()
-        # Open ones are there in any case.
-        kept = [record for record in found if keep(record)]
-        return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
-
-    def state(self) -> GroupState | None:
-        """The group's progress; None before its first plan."""
-        return self._ledger.read(self.group).state
-
-    def gaps(self) -> builtins.list[Gap]:
-        """The times that no interval of the group covers and in which records wait; a sweep takes them.
-
-        From the ledger alone: what was read to plan intervals says what was left.
-        """
-        return gaps_of(self._ledger.read(self.group))
-
-    def live(
-        self,
-        window: Window,
-        *,
-        grace: timedelta | None = None,
-        before: Liveness | None = None,
-    ) -> Liveness:
-        """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
-
-        Live: a record stamped at or after the cutoff (and the allowed lateness) is there. Idle: there is
-        none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
-        What was read for the answer `before` is not read again. Changes nothing.
-
-        Raises:
-            UnknownTopicError, BrokerError, ReadError, LedgerError
-        """
-        return check_live(
-            self._lookup,
-            self.settings,
-            self.group,
-            window,
-            grace=grace,
-            now_ms=self._now_ms(),
-            view=self._ledger.read(self.group),
-            before=before,
-        )
-
     # --- keeping ---------------------------------------------------------------------------------
 
     def adopt(self, *, dry_run: bool = False) -> Adoption:
@@ -478,12 +441,10 @@ class OrderedWindows:
     # --- inside ----------------------------------------------------------------------------------
 
     def _window_id(self, window: Window, window_id: str | None) -> str:
+        check_window(window)
         return check_window_id(
             default_window_id(self.group, window) if window_id is None else window_id
         )
-
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
 
     def _update(self, plans: Sequence[WindowPlan], decide: Decision) -> builtins.list[WindowRecord]:
         names = [plan.window_id for plan in plans]

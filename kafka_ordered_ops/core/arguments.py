@@ -1,0 +1,153 @@
+"""Arguments are checked where they come in: type and range, before anything is touched.
+
+What a constructor lets through is written into the ledger, and every process of the group reads it back. So a
+value is refused here, by name, unless it is read back as itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import TIME_MS_MAX
+
+#: Longest group: as long as a window id. Kafka's own limit (32,767 bytes) is far beyond what its tools show.
+GROUP_LENGTH_MAX: Final = 512
+
+#: Longest run id: hosts use less than half of it.
+RUN_ID_LENGTH_MAX: Final = 512
+
+#: Longest bound for one call: a month. Beyond some weeks clients count milliseconds wrongly.
+TIMEOUT_S_MAX: Final = 31 * 86_400.0
+
+#: What an error shows of a value.
+_SHOWN_LENGTH: Final = 60
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its text, cut short."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whatever was given, the error is about the argument
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
+
+
+def check_choice(value: object, kind: type[_Choice], *, what: str) -> _Choice:
+    """A member of an enumeration, given as such or as its text; raises `ConfigError`."""
+    if isinstance(value, str):
+        try:
+            return kind(value)
+        except ValueError:
+            pass
+    raise ConfigError(
+        f"{what} is {shown(value)}: give one of {', '.join(repr(one.value) for one in kind)}"
+    )
+
+
+def check_flag(value: object, *, what: str) -> bool:
+    """True or false and nothing like it; raises `ConfigError`."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} is {shown(value)}: give True or False")
+    return value
+
+
+def check_count(value: object, *, what: str, least: int, greatest: int) -> int:
+    """A whole number in a range, both ends included; raises `ConfigError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
+        raise ConfigError(
+            f"{what} is {shown(value)}: give a whole number from {least:,} to {greatest:,}"
+        )
+    return int(value)
+
+
+def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> str:
+    """Printable text of a bounded length; raises `ConfigError`.
+
+    Line breaks, control characters and halves of surrogate pairs are not printable.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"{what} is {shown(value)}: give text")
+    if not least <= len(value) <= length_max or not value.isprintable():
+        raise ConfigError(
+            f"{what} {shown(value)} has {len(value):,} characters: use {least} to {length_max:,}, all of them "
+            "printable"
+        )
+    # Of a subclass, only its text.
+    return str.__str__(value)
+
+
+def check_texts(value: object, *, what: str) -> tuple[str, ...]:
+    """A list or tuple of strings; raises `ConfigError`. A set has no order, and a string is no list."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
+        raise ConfigError(f"{what} is a list of names or patterns, not {shown(value)}")
+    for one in value:
+        if not isinstance(one, str):
+            raise ConfigError(f"{what} has {shown(one)} in it: give a list of names or patterns")
+    return tuple(str.__str__(one) for one in value)
+
+
+def check_span(value: object, *, what: str) -> timedelta:
+    """A span of time that is not negative; raises `ConfigError`."""
+    if not isinstance(value, timedelta):
+        raise ConfigError(f"{what} is {shown(value)}: give a timedelta")
+    if value < timedelta(0):
+        raise ConfigError(f"{what} {value} is negative, and spans of time are not")
+    return value
+
+
+def check_timeout_s(value: object, *, what: str) -> float:
+    """A bound in seconds, above zero and at most `TIMEOUT_S_MAX`; raises `ConfigError`."""
+    number = _number(value)
+    if number is None or not 0 < number <= TIMEOUT_S_MAX:
+        raise ConfigError(
+            f"{what} is {shown(value)}: give seconds, more than 0 and at most {TIMEOUT_S_MAX:,.0f}"
+        )
+    return number
+
+
+def check_group(value: object) -> str:
+    """The name of a consumer group; raises `ConfigError`."""
+    return check_text(value, what="group", length_max=GROUP_LENGTH_MAX)
+
+
+def check_run_id(value: object) -> str | None:
+    """Who plans, in a host's words; raises `ConfigError`."""
+    if value is None:
+        return None
+    return check_text(value, what="run_id", length_max=RUN_ID_LENGTH_MAX, least=0)
+
+
+def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
+    """A clock that tells seconds from 1970 to 9999, and raises `ConfigError` instead of anything else."""
+    if not callable(clock):
+        raise ConfigError(f"clock is {shown(clock)}: give a function such as time.time")
+
+    def told() -> float:
+        value = clock()
+        now_s = _number(value)
+        if now_s is None or not 0 <= now_s <= TIME_MS_MAX / 1000:
+            raise ConfigError(
+                f"the clock says {shown(value)}: give a function that returns seconds since 1970, before the year "
+                "10000"
+            )
+        return now_s
+
+    return told
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,98 @@
+"""Looking at a group: its windows, its progress, its gaps, and whether a window is live."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from kafka_ordered_ops.core.arguments import check_span
+from kafka_ordered_ops.core.checks import known_window
+from kafka_ordered_ops.core.gaps import Gap, gaps_of
+from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.liveness import Liveness
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.window import Window, check_window, check_window_id
+from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.live import check_live
+from kafka_ordered_ops.windows.planner import Planner
+
+
+class Looks:
+    """The calls of `OrderedWindows` that change nothing."""
+
+    settings: ClientSettings
+    group: str
+    _lookup: LookupDoor
+    _ledger: LedgerDoor
+    _planner: Planner
+    _clock: Callable[[], float]
+
+    def show(self, window_id: str) -> WindowRecord:
+        """A window as the ledger has it; raises `UnknownWindowError`."""
+        return self.show_many([window_id])[0]
+
+    def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
+        """Windows as the ledger has them; raises `UnknownWindowError`."""
+        for window_id in window_ids:
+            check_window_id(window_id)
+        view = self._ledger.read(self.group, window_ids)
+        return [known_window(view, name) for name in window_ids]
+
+    def check_readable(self, plan: WindowPlan) -> None:
+        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        self._planner.check_still_there(plan)
+
+    def list(
+        self, keep: Callable[[WindowRecord], bool] = lambda _: True
+    ) -> builtins.list[WindowRecord]:
+        """Every window of the group that is to be kept, by cutoff, then by id."""
+        found = self._ledger.read(self.group, keep=keep).windows.values()
+        # Open ones are there in any case.
+        kept = [record for record in found if keep(record)]
+        return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
+
+    def state(self) -> GroupState | None:
+        """The group's progress; None before its first plan."""
+        return self._ledger.read(self.group).state
+
+    def gaps(self) -> builtins.list[Gap]:
+        """The times that no interval of the group covers and in which records wait; a sweep takes them.
+
+        From the ledger alone: what was read to plan intervals says what was left.
+        """
+        return gaps_of(self._ledger.read(self.group))
+
+    def live(
+        self,
+        window: Window,
+        *,
+        grace: timedelta | None = None,
+        before: Liveness | None = None,
+    ) -> Liveness:
+        """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
+
+        Live: a record stamped at or after the cutoff (and the allowed lateness) is there. Idle: there is
+        none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
+        What was read for the answer `before` is not read again. Changes nothing.
+
+        Raises:
+            UnknownTopicError, BrokerError, ReadError, LedgerError
+        """
+        check_window(window)
+        if grace is not None:
+            check_span(grace, what="grace")
+        return check_live(
+            self._lookup,
+            self.settings,
+            self.group,
+            window,
+            grace=grace,
+            now_ms=self._now_ms(),
+            view=self._ledger.read(self.group),
+            before=before,
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
