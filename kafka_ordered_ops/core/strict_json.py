@@ -94,6 +94,9 @@ class Fields:
         self._rest = dict(value)
         self._where = where
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._rest
+
     def _take(self, name: str, kind: type | tuple[type, ...]) -> Any:
         if name not in self._rest:
             raise JsonError(f"{self._where}.{name} is missing")

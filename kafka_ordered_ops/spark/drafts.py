@@ -7,20 +7,29 @@ complete. The stage is always one job's, whole; of two that end well, the later 
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.spark.files import as_sink_error, files_for, marker_path, remove_stage
-from kafka_ordered_ops.spark.output import STAGE_FOLDER, Facts, StagedOutput
+from kafka_ordered_ops.spark.files import (
+    UNDER_WAY_NAME,
+    Files,
+    as_sink_error,
+    files_for,
+    is_own_folder,
+    marker_path,
+    remove_stage,
+)
+from kafka_ordered_ops.spark.holding import Holding, count
+from kafka_ordered_ops.spark.output import Facts, StagedOutput
+from kafka_ordered_ops.spark.ownership import under_way
 from kafka_ordered_ops.spark.parts import take_part_back
 
-#: In a draft from its beginning to its end; no data, by the rule of Spark and Hive.
-_UNDER_WAY: Final = "_under_way"
+_log = logging.getLogger(__name__)
 
 
 def _token() -> str:
@@ -49,15 +58,25 @@ class Draft:
         return f"{self.output.stage_path}~shared-{self.token}"
 
     def make(self) -> None:
-        """Makes the folder, empty."""
-        files = files_for(self.output.root)
+        """Makes the folder, empty.
+
+        Raises:
+            SinkError: the window's place is taken by another group's window, or by something that this package
+                did not write; or the file system failed.
+        """
+        output, files = self.output, files_for(self.output.root)
         # Locked: another job that ends may remove the window's folder, if it is empty.
-        with as_sink_error(f"the stage {self.path} cannot be made"), files.locked(self._stages):
+        with (
+            as_sink_error(f"the stage {self.path} cannot be made"),
+            files.locked(output.stages_folder),
+        ):
+            output.check_place(files)
+            self._check_stage(files)
             files.make_folder(self.path)
-            files.write(f"{self.path}/{_UNDER_WAY}", b"")
+            files.write(f"{self.path}/{UNDER_WAY_NAME}", under_way(output.group))
 
     def seal(self, facts: Facts) -> StagedOutput:
-        """Declares the draft complete: makes its files durable, then writes the marker.
+        """Declares the draft complete: makes its files durable, counts what they hold, then writes the marker.
 
         Returns the output with its facts, as the ledger keeps it; it is there once the draft has landed.
 
@@ -69,17 +88,43 @@ class Draft:
         files = files_for(self.output.root)
         with as_sink_error(f"the stage {self.path} cannot be completed"):
             # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
-            if not files.exists(under_way := f"{self.path}/{_UNDER_WAY}"):
+            if not files.exists(flag := f"{self.path}/{UNDER_WAY_NAME}"):
                 raise SinkError(
                     f"window {self.output.window_id}: {self.path} was removed while this job wrote to it. Another "
                     f"job of attempt {self.output.attempt} was published meanwhile, or the window given up: leave "
                     "it to that one",
                     window_id=self.output.window_id,
                 )
-            files.remove(under_way)
             files.settle(self.path)
+            holding = count(files, self.path)
+            self._check_rows(holding, facts.get("records"))
+            sealed = replace(self.output, facts=dict(facts), holding=holding)
             files.write(marker_path(self.path), sealed.marker())
+            files.remove(flag)
         return sealed
+
+    def _check_rows(self, holding: Holding, records: int | None) -> None:
+        # A window without rows has a file, too: readers find the columns in it.
+        if holding.files and (records is None or holding.rows in (None, records)):
+            return
+        raise SinkError(
+            f"window {self.output.window_id}: {records or 0:,} rows were written to {self.path}, and the {holding.files:,} "
+            f"files that this process sees there hold {holding.rows or 0:,}. Not all executors write to the folder that "
+            "is seen here: name one that the driver and all executors share, and see that it is mounted on each "
+            "of them. Nothing was committed",
+            window_id=self.output.window_id,
+            records=records,
+            found=holding.rows or 0,
+        )
+
+    def _check_stage(self, files: Files) -> None:
+        """Raises `SinkError` when the stage is not this package's: it would have to go for the new one."""
+        path = self.output.stage_path
+        if files.exists(path) and not is_own_folder(files, path):
+            raise SinkError(
+                f"{path} is in the way: this package did not make it. Move it away, then run the same again",
+                window_id=self.output.window_id,
+            )
 
     def land(self) -> None:
         """Makes the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
@@ -87,8 +132,10 @@ class Draft:
         files = files_for(output.root)
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be completed"),
-            files.locked(self._stages),
+            files.locked(output.stages_folder),
         ):
+            output.check_place(files)
+            self._check_stage(files)
             if output.part is not None:
                 take_part_back(files, output)
             elif files.exists(output.stage_path):
@@ -102,13 +149,9 @@ class Draft:
         with as_sink_error(f"the stage {self.path} cannot be removed"):
             for folder in (self.path, self.shared_path):
                 remove_stage(files, folder)
-            if files.exists(self._stages):
-                with files.locked(self._stages):
+            if files.exists(self.output.stages_folder):
+                with files.locked(self.output.stages_folder):
                     files.remove_if_empty(os.path.dirname(self.path))
-
-    @property
-    def _stages(self) -> str:
-        return f"{self.output.root}/{STAGE_FOLDER}"
 
 
 @contextmanager
@@ -122,7 +165,10 @@ def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
         for draft in drafts:
             draft.land()
     except BaseException:
-        with ExitStack() as stack:
-            for draft in drafts:
-                stack.callback(draft.drop)
+        for draft in drafts:
+            try:
+                draft.drop()
+            except SinkError as error:
+                # What went wrong before says more; what is left goes with the next publish of the window.
+                _log.warning("%s", error)
         raise

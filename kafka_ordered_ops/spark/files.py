@@ -6,11 +6,11 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
@@ -25,14 +25,27 @@ _LOCK_POLL_S: Final = 0.05
 #: Written last into a folder: one that has it is complete.
 MARKER_NAME: Final = "_window.json"
 
+#: A marker is some hundred bytes; something larger is not ours.
+MARKER_BYTES_MAX: Final = 64 * 1024
+
+#: In a draft from its beginning to its end, and in a stage on its way out; no data, by the rule of Spark and Hive.
+UNDER_WAY_NAME: Final = "_under_way"
+_GOING_NAME: Final = "_going"
+
+#: A folder that has one of these was made here. They go last, so that a removal that was cut short goes on.
+_OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, _GOING_NAME)
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 class Files(Protocol):
     """A file system as `StagedOutput` sees it. A change is durable when the call returns."""
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a small file; None when there is none."""
+    def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
+        """The content of a small file, cut one byte behind the limit; None when there is none."""
+
+    def open(self, path: str) -> BinaryIO:
+        """A data file, to be read here and there."""
 
     def write(self, path: str, content: bytes) -> None:
         """Writes a small file so that it is there whole or not at all."""
@@ -40,8 +53,14 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Whether anything has this name."""
 
+    def is_folder(self, path: str) -> bool:
+        """Whether this is a folder; a link to one is none."""
+
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none when there is no folder."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The data files in a folder, with their sizes."""
 
     def make_folder(self, path: str) -> None:
         """Makes a folder and its parents, where missing."""
@@ -68,33 +87,74 @@ class Files(Protocol):
 class LocalFiles:
     """`Files` on a local or mounted POSIX file system."""
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a small file; None when there is none."""
+    def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
+        """The content of a small file, cut one byte behind the limit; None when there is none.
+
+        Whatever is no regular file is none: a link is not followed, and a pipe is not waited for.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return Path(path).read_bytes()
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                return None
+            with open(os.open(path, flags), "rb") as file:
+                return file.read(limit_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def open(self, path: str) -> BinaryIO:
+        """A data file, to be read here and there."""
+        return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
 
     def write(self, path: str, content: bytes) -> None:
         """Writes a small file so that it is there whole or not at all."""
         temporary = f"{path}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
         _sync(os.path.dirname(path))
 
     def exists(self, path: str) -> bool:
         """Whether anything has this name, a dangling link included."""
         return os.path.lexists(path)
 
+    def is_folder(self, path: str) -> bool:
+        """Whether this is a folder; a link to one is none."""
+        try:
+            return stat.S_ISDIR(os.lstat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none when there is no folder."""
         try:
             return sorted(os.listdir(folder))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The data files in a folder, with their sizes.
+
+        Raises:
+            SinkError: something that is called like a data file is none.
+        """
+        sizes = {}
+        for name in filter(is_data, self.names(folder)):
+            found = os.lstat(f"{folder}/{name}")
+            if not stat.S_ISREG(found.st_mode):
+                raise SinkError(
+                    f"{folder}/{name} is no file, and was not written here: remove it, then do the same again"
+                )
+            sizes[name] = found.st_size
+        return sizes
 
     def make_folder(self, path: str) -> None:
         """Makes a folder and its parents, where missing."""
@@ -121,11 +181,17 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         """Removes a file, or a folder with all that is in it; links are removed, never followed."""
-        if os.path.islink(path) or os.path.isfile(path):
-            os.unlink(path)
-        else:
-            with suppress(FileNotFoundError):
-                shutil.rmtree(path)
+        if not self.is_folder(path):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+            return
+        with suppress(FileNotFoundError):
+            for name in sorted(os.listdir(path), key=_OWN_NAMES.__contains__):
+                if self.is_folder(inner := f"{path}/{name}"):
+                    shutil.rmtree(inner)
+                else:
+                    os.unlink(inner)
+            os.rmdir(path)
 
     def remove_if_empty(self, folder: str) -> None:
         """Removes a folder that holds nothing."""
@@ -145,8 +211,9 @@ class LocalFiles:
         """Keeps other publishers of the same root out, across processes; the system frees a dead one's lock.
 
         Raises:
-            SinkError: another process did not let go in time.
+            SinkError: another process did not let go in time, or the folder is none.
         """
+        check_own_folder(self, folder)
         self.make_folder(folder)
         path = os.path.join(folder, ".lock")
         deadline = time.monotonic() + LOCK_WAIT_S
@@ -175,11 +242,29 @@ def normal_root(root: str | os.PathLike[str]) -> str:
     A window may be published by another process than the one that wrote it, with another working folder.
 
     Raises:
-        ConfigError: an empty name, or a ``file:`` URI of another machine.
+        ConfigError: an empty name, one that no file can have, or a ``file:`` URI of another machine.
     """
-    text = os.fspath(root)
-    if not text:
+    text: object = os.fspath(root) if isinstance(root, os.PathLike) else root
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"the root folder for a window's output is {type(text).__name__}: name it as text or as a Path"
+        )
+    if not text.strip():
         raise ConfigError("the root folder for a window's output is empty: name a folder")
+    local = _local_root(text)
+    try:
+        local.encode()
+    except UnicodeEncodeError:
+        local = "\0"
+    if "\0" in local:
+        raise ConfigError(
+            f"{text!r} cannot be the root folder for a window's output: a NUL, or bytes that are not UTF-8, stand "
+            "in its name, which the ledger and Parquet readers cannot hold. Name another folder"
+        )
+    return local
+
+
+def _local_root(text: str) -> str:
     scheme = _SCHEME.match(text)
     if scheme is None:
         return os.path.abspath(text)
@@ -215,10 +300,33 @@ def marker_path(folder: str) -> str:
     return f"{folder}/{MARKER_NAME}"
 
 
+def check_own_folder(files: Files, path: str) -> None:
+    """Raises `SinkError` when a place for a folder of this package is taken by a file or a link.
+
+    What lies behind a link is not ours: it is neither written nor deleted.
+    """
+    if files.exists(path) and not files.is_folder(path):
+        raise SinkError(
+            f"{path} is in the way: it is a link or a file, and this package keeps a folder of its own there. "
+            "Move it away, then do the same again; nothing was changed"
+        )
+
+
+def is_own_folder(files: Files, path: str) -> bool:
+    """Whether this is a folder that this package has made: it says so, or is empty."""
+    return files.is_folder(path) and (
+        any(files.read(f"{path}/{name}") is not None for name in _OWN_NAMES)
+        or not files.names(path)
+    )
+
+
 def remove_stage(files: Files, folder: str) -> None:
-    """Removes a folder that may be complete; it is no longer, from the first step on."""
-    if files.exists(marker := marker_path(folder)):
-        files.remove(marker)
+    """Removes a folder that may be complete; it is no longer, from the first step on.
+
+    A link in its place is removed itself: what it leads to stays.
+    """
+    if files.is_folder(folder) and files.exists(marker := marker_path(folder)):
+        files.rename(marker, f"{folder}/{_GOING_NAME}")
     files.remove(folder)
 
 
@@ -254,7 +362,8 @@ def spark_path(path: str) -> str:
 
 
 def _sync(path: str) -> None:
-    if os.path.islink(path):
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -209,7 +209,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
     """What such a file says; None where there is none. Raises `JsonError`."""
-    content = _files.read(str(path))
+    content = _files.read(str(path), limit_bytes=limit_bytes)
     return None if content is None else strict_json.loads(content, limit_bytes=limit_bytes)
 
 

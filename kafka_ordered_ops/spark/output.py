@@ -10,7 +10,11 @@
 The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
 last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
 it is. A publish is two renames (the older folder aside, the stage in its place); between them nothing is
-visible, and whoever publishes again ends at the same place from wherever a crash left it.
+visible, and whoever publishes again ends at the same place from wherever a crash left it. The marker also
+says which files there were: a stage that has lost some since is not published.
+
+The windows of a folder are told apart by their ids. Of two groups that use the same id, the one that comes
+later is refused. What stands in the way and was not made here, a link in particular, is left as it is.
 
 The parts of a split window have stages of their own. Joining them moves their files into one folder, which
 becomes the window's stage once it is complete; a part keeps its marker until then, so whoever joins again
@@ -29,20 +33,34 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     SinkError,
-    WindowSupersededError,
 )
 from kafka_ordered_ops.core.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window import check_window_id, safe_name
 from kafka_ordered_ops.spark.files import (
+    MARKER_BYTES_MAX,
     MARKER_NAME,
     Files,
     as_sink_error,
+    check_own_folder,
     files_for,
+    is_own_folder,
     marker_path,
     normal_root,
     remove_stage,
     spark_path,
+)
+from kafka_ordered_ops.spark.holding import Holding
+from kafka_ordered_ops.spark.ownership import (
+    REPLACED_FOLDER,
+    STAGE_NAME,
+    check_newest,
+    check_owned,
+    check_replaceable,
+    is_own_name,
+    lost_files,
+    shown_marker,
+    whole_marker,
 )
 from kafka_ordered_ops.spark.parts import in_part_order, join_parts
 
@@ -50,17 +68,10 @@ from kafka_ordered_ops.spark.parts import in_part_order, join_parts
 OUTPUT_VERSION: Final = 1
 
 STAGE_FOLDER: Final = ".koo-stage"
-_REPLACED_FOLDER: Final = ".replaced"
 _MERGING: Final = "~merging"
-
-#: A marker is some hundred bytes; something larger is not ours.
-_MARKER_BYTES_MAX: Final = 64 * 1024
 
 #: A claim id becomes part of a path.
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-
-#: A folder of an attempt: no claim id has the last group's first character.
-_STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 #: Counts and times of what was written: whole numbers, or None where there is nothing to say.
 Facts = Mapping[str, int | None]
@@ -77,6 +88,8 @@ class StagedOutput:
         attempt: the attempt that wrote.
         part: the share of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
+        group: the consumer group whose window it is; None: not known, as in what earlier versions have written.
+        holding: the files that were written; None before `seal`, and from earlier versions.
 
     Raises:
         ConfigError: an argument that cannot be part of a path, or a part that there cannot be.
@@ -88,6 +101,8 @@ class StagedOutput:
     attempt: int
     part: PlanPart | None = None
     facts: Facts = field(default_factory=dict)
+    group: str | None = None
+    holding: Holding | None = None
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -103,12 +118,19 @@ class StagedOutput:
     @classmethod
     def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> StagedOutput:
         """The place for this plan's attempt below `root`; nothing is touched."""
-        return cls(os.fspath(root), plan.window_id, plan.claim_id, plan.attempt, plan.part)
+        return cls(
+            normal_root(root),
+            plan.window_id,
+            plan.claim_id,
+            plan.attempt,
+            plan.part,
+            group=plan.group,
+        )
 
     @property
     def whole(self) -> StagedOutput:
         """The place of the whole window's output; of a whole output, itself."""
-        return self if self.part is None else replace(self, part=None, facts={})
+        return self if self.part is None else replace(self, part=None, facts={}, holding=None)
 
     @property
     def final_path(self) -> str:
@@ -118,7 +140,7 @@ class StagedOutput:
     @property
     def stage_path(self) -> str:
         """The hidden folder that this attempt writes to."""
-        return f"{self._window_folder}/{self._stage_name}"
+        return f"{self.window_folder}/{self._stage_name}"
 
     @property
     def merging_path(self) -> str:
@@ -131,68 +153,122 @@ class StagedOutput:
         return spark_path(self.stage_path)
 
     def exists(self) -> bool:
-        """Whether the stage is there and complete."""
+        """Whether the stage is there and complete, with all the files that were written.
+
+        Raises:
+            SinkError: the file system failed.
+        """
         files = files_for(self.root)
-        if self.own_marker(files, self.stage_path) is not None:
-            return True
-        if not files.exists(self._window_folder):
-            return False
-        # Another job of this attempt may be putting its own in its place at this very moment.
-        with files.locked(f"{self.root}/{STAGE_FOLDER}"):
-            return self.own_marker(files, self.stage_path) is not None
+        with as_sink_error(f"the stage {self.stage_path} cannot be looked at"):
+            if whole_marker(files, self, self.stage_path) is not None:
+                return True
+            if not files.exists(self.window_folder):
+                return False
+            # Another job of this attempt may be putting its own in its place at this very moment.
+            with files.locked(self.stages_folder):
+                return whole_marker(files, self, self.stage_path) is not None
 
     def is_published(self) -> bool:
-        """Whether readers see the output of this very attempt."""
-        return self.own_marker(files_for(self.root), self.final_path) is not None
+        """Whether readers see the output of this very attempt, with all its rows.
+
+        Raises:
+            SinkError: the file system failed.
+        """
+        with as_sink_error(f"{self.final_path} cannot be looked at"):
+            return shown_marker(files_for(self.root), self) is not None
 
     def as_found(self) -> StagedOutput:
         """This output with the facts of its stage's marker, if there is one."""
-        return self.own_marker(files_for(self.root), self.stage_path) or self
+        with as_sink_error(f"the stage {self.stage_path} cannot be looked at"):
+            return self.own_marker(files_for(self.root), self.stage_path) or self
+
+    def check_place(self, files: Files) -> None:
+        """Looks, before a job runs, whether its output could be published.
+
+        Raises:
+            SinkError: the window's place is taken: by the window of another group, or by something that this
+                package did not write.
+        """
+        for folder in (self.window_folder, self.stage_path):
+            check_own_folder(files, folder)
+        if files.exists(self.final_path):
+            check_owned(files, self, read_marker(files, self.root, self.final_path))
+
+    def check_ready(self) -> None:
+        """Looks, before the window is committed, whether `publish` could publish this; nothing is changed.
+
+        Raises what `publish` raises.
+        """
+        files = files_for(self.root)
+        with as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"):
+            if not files.exists(self.stages_folder):
+                self._is_to_be_swapped(files)
+                return
+            with files.locked(self.stages_folder):
+                self._is_to_be_swapped(files)
 
     def publish(self) -> None:
         """Puts the stage in the place of the window's older output. Again: a no-op.
 
         Raises:
             ConfigError: a part of a split window; only the whole is published.
-            SinkError: there is neither a complete stage nor this attempt's published output; or the place
-                is taken by something that this package did not write; or the file system failed.
+            SinkError: there is neither a complete stage nor this attempt's published output; or files of it are
+                gone; or the place is taken by another group's window, or by something that this package did
+                not write; or the file system failed. What is visible stays as it is.
             WindowSupersededError: a newer attempt of the same claim is published already.
         """
+        files = files_for(self.root)
+        with (
+            as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"),
+            files.locked(self.stages_folder),
+        ):
+            if self._is_to_be_swapped(files):
+                self._swap(files)
+            self._clean(files)
+
+    def _is_to_be_swapped(self, files: Files) -> bool:
+        """Whether the stage goes into the place; False: it is there. Raises what `publish` raises."""
         if self.part is not None:
             raise ConfigError(
                 f"{self.part} of window {self.window_id} is not published by itself: join all parts first "
                 "(StagedOutput.merged)"
             )
-        files = files_for(self.root)
-        with (
-            as_sink_error(f"window {self.window_id} cannot be published to {self.final_path}"),
-            files.locked(f"{self.root}/{STAGE_FOLDER}"),
-        ):
-            published = read_marker(files, self.root, self.final_path)
-            if published != self:
-                if self.own_marker(files, self.stage_path) is not None:
-                    self._check_replaceable(files, published)
-                    self._swap(files)
-                else:
-                    self._restore_replaced(files)
-                    self._check_published(files)
-            self._clean(files)
+        check_own_folder(files, self.window_folder)
+        published = read_marker(files, self.root, self.final_path)
+        if published == self and shown_marker(files, self) is not None:
+            return False
+        staged = self.own_marker(files, self.stage_path)
+        if staged is None:
+            self._check_published(files)
+            return False
+        if (lost := lost_files(files, staged, files.sizes(self.stage_path))) is not None:
+            raise SinkError(
+                f"window {self.window_id} is not published: {self.stage_path} is no longer what was written "
+                f"there: {lost}. {self._visible(files)} Run the window again, or replay it, to write its files again",
+                window_id=self.window_id,
+                claim_id=self.claim_id,
+                attempt=self.attempt,
+            )
+        check_replaceable(files, self, published)
+        return True
 
     def discard(self) -> None:
         """Removes the stage, a whole window's parts too; what is published stays. Again: a no-op."""
         files = files_for(self.root)
-        if not files.exists(self._window_folder):
+        if not files.exists(self.window_folder):
             return
         with (
             as_sink_error(f"the stage {self.stage_path} cannot be removed"),
-            files.locked(f"{self.root}/{STAGE_FOLDER}"),
+            files.locked(self.stages_folder),
         ):
+            check_own_folder(files, self.window_folder)
             self._restore_replaced(files)
             # Parts before what was moved out of them: a part that is there is never less than it says.
-            for name in sorted(files.names(self._window_folder), key=_is_merging):
-                if name == self._stage_name or name.startswith(f"{self._stage_name}~"):
-                    remove_stage(files, f"{self._window_folder}/{name}")
-            files.remove_if_empty(self._window_folder)
+            for name in sorted(files.names(self.window_folder), key=_is_merging):
+                mine = name == self._stage_name or name.startswith(f"{self._stage_name}~")
+                if mine and is_own_name(files, self, name):
+                    remove_stage(files, f"{self.window_folder}/{name}")
+            files.remove_if_empty(self.window_folder)
 
     @classmethod
     def merged(cls, parts: Sequence[StagedOutput]) -> StagedOutput:
@@ -211,11 +287,12 @@ class StagedOutput:
         files = files_for(whole.root)
         with (
             as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
-            files.locked(f"{whole.root}/{STAGE_FOLDER}"),
+            files.locked(whole.stages_folder),
         ):
+            check_own_folder(files, whole.window_folder)
             joined = (
-                whole.own_marker(files, whole.stage_path)
-                or whole.own_marker(files, whole.final_path)
+                whole_marker(files, whole, whole.stage_path)
+                or shown_marker(files, whole)
                 or join_parts(files, whole, parts)
             )
             for part in parts:
@@ -225,7 +302,7 @@ class StagedOutput:
 
     def to_json(self) -> dict[str, Any]:
         """Versioned JSON: what the ledger keeps, enough to publish from another process."""
-        return {
+        fields: dict[str, Any] = {
             "version": OUTPUT_VERSION,
             "root": self.root,
             "window_id": self.window_id,
@@ -234,6 +311,11 @@ class StagedOutput:
             "part": None if self.part is None else self.part.to_json(),
             "facts": dict(self.facts),
         }
+        if self.group is not None:
+            fields["group"] = self.group
+        if self.holding is not None:
+            fields["holding"] = self.holding.to_json()
+        return fields
 
     @classmethod
     def from_json(cls, fields: Fields) -> StagedOutput:
@@ -251,6 +333,10 @@ class StagedOutput:
                 attempt=fields.integer("attempt"),
                 part=None if part is None else PlanPart.from_json(part),
                 facts=_facts(fields.anything("facts")),
+                group=fields.text("group") if "group" in fields else None,
+                holding=Holding.from_json(fields.object("holding"))
+                if "holding" in fields
+                else None,
             )
         except ConfigError as error:
             raise JsonError(str(error)) from error
@@ -260,6 +346,8 @@ class StagedOutput:
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
         """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
+
+        One whose files are not all there is gone: it is written again, never published.
 
         A part counts as there when the whole window's output is. Of a window that was split, the ledger keeps
         ``{"parts": [...]}``: its parts are joined (`merged`). For `OrderedWindows.deliver`.
@@ -284,12 +372,19 @@ class StagedOutput:
         return f"{self.claim_id}-{self.attempt}{suffix}"
 
     @property
-    def _window_folder(self) -> str:
-        return f"{self.root}/{STAGE_FOLDER}/{safe_name(self.window_id)}"
+    def stages_folder(self) -> str:
+        """The hidden folder of all stages; its lock keeps publishers apart."""
+        return f"{self.root}/{STAGE_FOLDER}"
 
     @property
-    def _replaced_path(self) -> str:
-        return f"{self._window_folder}/{_REPLACED_FOLDER}"
+    def window_folder(self) -> str:
+        """The hidden folder of the window's stages."""
+        return f"{self.stages_folder}/{safe_name(self.window_id)}"
+
+    @property
+    def replaced_path(self) -> str:
+        """Where the older output is for the instant of a publish."""
+        return f"{self.window_folder}/{REPLACED_FOLDER}"
 
     def marker(self) -> bytes:
         """The marker's content."""
@@ -303,74 +398,59 @@ class StagedOutput:
         return marker if self._is_mine(marker) else None
 
     def _is_mine(self, marker: StagedOutput | None) -> bool:
-        return marker is not None and replace(marker, facts={}) == replace(self, facts={})
-
-    def _check_replaceable(self, files: Files, published: StagedOutput | None) -> None:
-        """A folder that this package did not write is never replaced, nor is a newer attempt's."""
-        if published is None:
-            if files.names(self.final_path):
-                raise SinkError(
-                    f"{self.final_path} is in the way of window {self.window_id}: it has no readable "
-                    f"{MARKER_NAME}, so something else wrote it. Move it away, then publish again; the "
-                    f"new output waits in {self.stage_path}"
-                )
-        elif published.window_id != self.window_id:
-            raise SinkError(
-                f"{self.final_path} holds window {published.window_id!r}, not {self.window_id!r}: it was "
-                "copied or renamed by hand. Move it away, then publish again"
-            )
-        else:
-            self._check_newest(published)
-
-    def _check_newest(self, published: StagedOutput) -> None:
-        if published.claim_id == self.claim_id and published.attempt > self.attempt:
-            raise WindowSupersededError(
-                f"attempt {self.attempt} of window {self.window_id} comes too late: {self.final_path} holds "
-                f"attempt {published.attempt} of the same claim {self.claim_id}. Nothing is to be done",
-                window_id=self.window_id,
-            )
+        if marker is None or (
+            None not in (marker.group, self.group) and marker.group != self.group
+        ):
+            return False
+        return _place(marker) == _place(self)
 
     def _swap(self, files: Files) -> None:
         if files.exists(self.final_path):
             # One left by a crash is older than what is published: it was on its way out.
-            files.remove(self._replaced_path)
-            files.rename(self.final_path, self._replaced_path)
+            files.remove(self.replaced_path)
+            files.rename(self.final_path, self.replaced_path)
         files.rename(self.stage_path, self.final_path)
 
     def _restore_replaced(self, files: Files) -> None:
         """Puts the older output back where a crash between the two renames has left nothing visible."""
-        if not files.exists(self.final_path) and files.exists(self._replaced_path):
-            files.rename(self._replaced_path, self.final_path)
+        if not files.exists(self.final_path) and is_own_folder(files, self.replaced_path):
+            files.rename(self.replaced_path, self.final_path)
 
     def _check_published(self, files: Files) -> None:
+        """Raises unless readers see this attempt's output; for one that has no stage."""
         published = read_marker(files, self.root, self.final_path)
         if self._is_mine(published):
-            return
-        if published is not None:
+            if shown_marker(files, self) is not None:
+                return
+        elif published is not None:
             # Whoever publishes removes what older attempts have staged.
-            self._check_newest(published)
-        found = (
-            f"holds attempt {published.attempt} of claim {published.claim_id}"
-            if published
-            else "has no output of this package"
-        )
+            check_newest(self, published)
         raise SinkError(
             f"window {self.window_id} cannot be published: there is no complete stage of attempt {self.attempt} "
-            f"of claim {self.claim_id} at {self.stage_path}, and {self.final_path} {found}. The files were "
+            f"of claim {self.claim_id} at {self.stage_path}. {self._visible(files)} The files were "
             "deleted, or were written on another machine. Replay the window to write them again",
             window_id=self.window_id,
             claim_id=self.claim_id,
             attempt=self.attempt,
         )
 
+    def _visible(self, files: Files) -> str:
+        """A sentence on what is in the window's place."""
+        published = read_marker(files, self.root, self.final_path)
+        if published is None:
+            return f"{self.final_path} has no output of this package."
+        holds = f"{self.final_path} holds attempt {published.attempt} of claim {published.claim_id}"
+        lost = lost_files(files, published, files.sizes(self.final_path))
+        return f"{holds}." if lost is None else f"{holds}, of which files are gone: {lost}."
+
     def _clean(self, files: Files) -> None:
         """Removes what the published output has made worthless, and nothing that may still be published."""
-        for name in files.names(self._window_folder):
-            stage = _STAGE_NAME.fullmatch(name)
+        for name in files.names(self.window_folder):
+            stage = STAGE_NAME.fullmatch(name)
             newer = stage and stage[1] == self.claim_id and int(stage[2]) > self.attempt
-            if not newer:
-                remove_stage(files, f"{self._window_folder}/{name}")
-        files.remove_if_empty(self._window_folder)
+            if not newer and is_own_name(files, self, name):
+                remove_stage(files, f"{self.window_folder}/{name}")
+        files.remove_if_empty(self.window_folder)
 
 
 def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
@@ -379,10 +459,14 @@ def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
     if content is None:
         return None
     try:
-        value = strict_json.loads(content, limit_bytes=_MARKER_BYTES_MAX)
+        value = strict_json.loads(content, limit_bytes=MARKER_BYTES_MAX)
         return StagedOutput.from_json(Fields({**value, "root": root}, MARKER_NAME))
     except (JsonError, TypeError):
         return None
+
+
+def _place(output: StagedOutput) -> tuple[object, ...]:
+    return (output.root, output.window_id, output.claim_id, output.attempt, output.part)
 
 
 def _is_merging(name: str) -> bool:

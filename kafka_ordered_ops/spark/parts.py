@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import PlanPart
 from kafka_ordered_ops.spark.files import Files, is_data, marker_path, remove_stage
+from kafka_ordered_ops.spark.holding import count
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark.output import Facts, StagedOutput
@@ -77,16 +78,19 @@ def join_parts(files: Files, whole: StagedOutput, parts: Sequence[StagedOutput])
     merging = whole.merging_path
     joined = whole.own_marker(files, merging)
     if joined is None:
-        facts = sum_of_facts([_facts_of(files, part) for part in parts])
+        markers = [_marker_of(files, part) for part in parts]
+        facts = sum_of_facts([marker.facts for marker in markers])
+        changed = [one for one in markers if not _is_as_written(files, one)]
         files.make_folder(merging)
         for part in parts:
             for name in filter(is_data, files.names(part.stage_path)):
                 # By name part after part, and each in its own order.
                 target = f"{_prefix(part)}{name.removeprefix('part-')}"
                 files.move(f"{part.stage_path}/{name}", f"{merging}/{target}")
-        _check_count(files, whole, facts)
-        joined = replace(whole, facts=facts)
+        _check_files(files, whole, markers, changed)
         files.settle(merging)
+        holding = count(files, merging)
+        joined = replace(whole, facts=facts, holding=holding)
         files.write(marker_path(merging), joined.marker())
     # Something that was written to the whole window's stage, and not completed.
     remove_stage(files, whole.stage_path)
@@ -110,7 +114,18 @@ def _prefix(output: StagedOutput) -> str:
     return f"part-{_part_of(output).index:05d}-"
 
 
-def _facts_of(files: Files, part: StagedOutput) -> Facts:
+def sizes_of_part(files: Files, part: StagedOutput) -> dict[str, int]:
+    """The files that a part has written, with their sizes: where they were, or where joining has moved them."""
+    prefix = _prefix(part)
+    moved = {
+        f"part-{name.removeprefix(prefix)}": size
+        for name, size in files.sizes(part.merging_path).items()
+        if name.startswith(prefix)
+    }
+    return {**moved, **files.sizes(part.stage_path)}
+
+
+def _marker_of(files: Files, part: StagedOutput) -> StagedOutput:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
         raise SinkError(
@@ -120,18 +135,33 @@ def _facts_of(files: Files, part: StagedOutput) -> Facts:
             claim_id=part.claim_id,
             attempt=part.attempt,
         )
-    return marker.facts
+    return marker
 
 
-def _check_count(files: Files, whole: StagedOutput, facts: Facts) -> None:
-    found, wanted = sum(map(is_data, files.names(whole.merging_path))), facts.get("files")
-    if wanted is not None and found != wanted:
-        raise SinkError(
-            f"the parts of window {whole.window_id} have written {wanted:,} files, and {found:,} are in "
-            f"{whole.merging_path}: something else has deleted or added some. Remove that folder, and run the "
-            "parts again",
-            window_id=whole.window_id,
-        )
+def _is_as_written(files: Files, part: StagedOutput) -> bool:
+    """Whether a part's files, wherever they are, are those that its marker tells of."""
+    return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
+
+
+def _check_files(
+    files: Files,
+    whole: StagedOutput,
+    parts: Sequence[StagedOutput],
+    changed: Sequence[StagedOutput],
+) -> None:
+    """Raises `SinkError` unless the files that are together are those that the parts have written."""
+    counts = [one.facts.get("files") if one.holding is None else one.holding.files for one in parts]
+    written = None if None in counts else sum(one for one in counts if one is not None)
+    found = len(files.sizes(whole.merging_path))
+    if not changed and written in (None, found):
+        return
+    named = ", ".join(str(one.part) for one in changed[:8])
+    raise SinkError(
+        f"the parts of window {whole.window_id} have written {written} files, and {found:,} are in "
+        f"{whole.merging_path}: something else has deleted, added or changed some"
+        f"{f', of {named}' if named else ''}. Remove that folder, and run the parts again",
+        window_id=whole.window_id,
+    )
 
 
 def _part_of(output: StagedOutput) -> PlanPart:

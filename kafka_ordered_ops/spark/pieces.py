@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -103,6 +104,12 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     Raises:
         ConfigError: no plan, two groups or isolations, or a window that stands twice among them.
     """
+    # A plan is a sequence itself, of partitions' shares.
+    given: Any = plans
+    if isinstance(given, WindowPlan) or not all(isinstance(one, WindowPlan) for one in given):
+        raise ConfigError(
+            "the plans are no list of window plans: hand over what `plan` has returned"
+        )
     if not plans:
         raise ConfigError("there is no plan: name at least one")
     for one, other in pairwise(plans):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 def stage_window(
     plan: WindowPlan,
-    settings: ClientSettings,
+    settings: ClientSettings | Mapping[str, str | int | float | bool],
     root: str | os.PathLike[str],
     *,
     ordered: bool = True,
@@ -75,7 +75,7 @@ def stage_window(
 
 def stage_windows(
     plans: Sequence[WindowPlan],
-    settings: ClientSettings,
+    settings: ClientSettings | Mapping[str, str | int | float | bool],
     root: str | os.PathLike[str],
     *,
     ordered: bool = True,
@@ -97,7 +97,7 @@ def stage_windows(
 
     Args:
         plans: windows of one group and isolation, each once.
-        settings: how to reach the cluster.
+        settings: how to reach the cluster: client settings, or a mapping of librdkafka keys.
         root: the folder that holds the output of all windows.
         ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
             their names. Otherwise records are written as they arrive and not held.
@@ -112,8 +112,12 @@ def stage_windows(
             would hide theirs.
         ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
             share offsets.
+        SinkError: the file system failed, or the files do not hold what was written; or another group's window
+            is in the place of one.
         ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
     """
+    if not isinstance(settings, ClientSettings):
+        settings = ClientSettings.from_mapping(settings)
     if limit_bytes < 1 or rows_per_file < 1:
         raise ConfigError(
             f"limit_bytes={limit_bytes} and rows_per_file={rows_per_file} must be positive"

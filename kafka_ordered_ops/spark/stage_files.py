@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.spark.columns import STAGE_SCHEMA, partition_of, timestamps_ms_of
+from kafka_ordered_ops.spark.files import as_sink_error
 from kafka_ordered_ops.spark.output import Facts
 
 #: A file is one row group, which a reader holds whole and never splits: in this range files are few and
@@ -277,12 +278,13 @@ def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
 def _write_file(rows: Rows, path: str) -> int:
     """Writes one file; gives the size of its rows in memory."""
     table = rows()
-    pq.write_table(
-        table,
-        path,
-        row_group_size=max(1, table.num_rows),
-        compression="zstd",
-        # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
-        use_dictionary=["topic", "partition", "timestamp_type"],  # type: ignore[arg-type]
-    )
+    with as_sink_error(f"{path} cannot be written"):
+        pq.write_table(
+            table,
+            path,
+            row_group_size=max(1, table.num_rows),
+            compression="zstd",
+            # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
+            use_dictionary=["topic", "partition", "timestamp_type"],  # type: ignore[arg-type]
+        )
     return table.nbytes

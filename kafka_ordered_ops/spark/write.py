@@ -7,16 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafka_ordered_ops.core.errors import JobFailedError, SinkError
+from kafka_ordered_ops.core.errors import JobFailedError
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
-from kafka_ordered_ops.spark.files import spark_path
+from kafka_ordered_ops.spark.files import as_sink_error, files_for, spark_path
 from kafka_ordered_ops.spark.order import order_of
 from kafka_ordered_ops.spark.output import Facts, StagedOutput
 from kafka_ordered_ops.spark.stage import check_has_output
@@ -61,7 +60,8 @@ def write_window(
 
     Raises:
         JobFailedError: the job failed. Nothing was committed, and the stage is removed; so with every error.
-        SinkError: its files are not here.
+        SinkError: its files, as this process sees them, do not hold all rows that the job has written: not all
+            executors write to the same folder. Or another group's window is in the place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver this one's records; an empty output would hide theirs.
         ConfigError: the path is not local.
@@ -75,7 +75,7 @@ def write_window(
         in_order = known is not None and known.window_ids == (plan.window_id,)
         facts = _run(df.drop("window_id"), draft, plan, sort=ordered and not in_order)
         elapsed_ms = round((time.monotonic() - started) * 1000)
-        return draft.seal({**facts, **_files(draft, facts), "elapsed_ms": elapsed_ms})
+        return draft.seal({**facts, **_files(draft), "elapsed_ms": elapsed_ms})
 
 
 def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
@@ -212,17 +212,11 @@ def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
     return f.col("offset") >= f.try_element_at(f.create_map(*heads), where)
 
 
-def _files(draft: Draft, facts: Facts) -> Facts:
-    window_id = draft.output.window_id
-    files = list(Path(draft.path).glob("part-*.parquet"))
-    if facts["records"] and not files:
-        raise SinkError(
-            f"Spark has written {facts['records']:,} records of window {window_id}, but there is no file "
-            f"in {draft.path} on this machine: the executors run on others. Name a folder that the "
-            "driver and all executors see",
-            window_id=window_id,
-        )
-    return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
+def _files(draft: Draft) -> Facts:
+    """How many files there are here; whether they hold everything is for `Draft.seal` to say."""
+    with as_sink_error(f"the stage {draft.path} cannot be looked at"):
+        sizes = files_for(draft.output.root).sizes(draft.path)
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 
 def _first_line(error: BaseException) -> str:

@@ -76,7 +76,8 @@ def write_windows(
 
     Raises:
         JobFailedError: the job failed. Nothing was committed, and all stages are removed; so with every error.
-        SinkError: its files are not here, or `df` has rows of no window of `plans`.
+        SinkError: its files, as this process sees them, do not hold all rows that the job has written; or `df` has
+            rows of no window of `plans`; or another group's window is in the place of one.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
         WindowCoveredError: other windows deliver one's records; an empty output would hide theirs.
         ConfigError: the path is not local; `df` has no ``window_id``; no plan, or plans of several groups.
@@ -108,7 +109,8 @@ def write_windows(
                 moved = move(files, written, draft)
             elapsed_ms = round((time.monotonic() - started) * 1000)
             sealed.append(draft.seal({**counted, **moved, "elapsed_ms": elapsed_ms}))
-        files.remove(folder)
+        with as_sink_error(f"{folder} cannot be removed"):
+            files.remove(folder)
     return sealed
 
 
@@ -258,8 +260,9 @@ def _check_rows(
     if (here := sum(records.values())) != written.records:
         raise SinkError(
             f"Spark has written {written.records:,} records of {len(plans)} windows of group {plans[0].group}, "
-            f"and the files in {written.folder} on this machine hold {here:,}: executors run on others. Name a "
-            "folder that the driver and all executors see"
+            f"and the files in {written.folder} on this machine hold {here:,}: not all executors write to the folder that "
+            "is seen here. Name one that the driver and all executors share, and see that it is mounted on each of "
+            "them. Nothing was committed"
         )
     strangers = records.keys() - {plan.window_id for plan in plans}
     if strangers:
@@ -279,8 +282,15 @@ def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) 
 
 
 def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
-    (name,) = data_names(files, written.empty_folder)
-    content = files.read(f"{written.empty_folder}/{name}") or b""
+    names = data_names(files, written.empty_folder)
+    if not names:
+        raise SinkError(
+            f"Spark has written a file without rows to {written.empty_folder}, and it is not seen from this machine: "
+            "executors write elsewhere. Name a folder that the driver and all executors share"
+        )
+    name = names[0]
+    with files.open(f"{written.empty_folder}/{name}") as file:
+        content = file.read()
     files.write(_file_path(draft, 0), content)
     return {"files": 1, "bytes": len(content)}
 

@@ -33,7 +33,9 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         SinkError: JSON cannot hold it, or nobody could read it again: it would lock the group.
+        WindowMismatchError: it says that it is of another window, claim or part.
     """
+    check_identity(plan, result)
     try:
         kept: dict[str, Any] = strict_json.as_read_back(dict(result), limit_bytes=RESULT_BYTES_MAX)
     except JsonError as error:
@@ -44,6 +46,42 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
             window_id=plan.window_id,
         ) from error
     return kept
+
+
+def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
+    """Raises `WindowMismatchError` for an output that says it is of another window, group, claim or part.
+
+    An output may say whose it is by ``window_id`` and ``claim_id``, and beside a claim by ``group``, ``attempt`` and
+    ``part``; by itself, or in a mapping ``write``. One that says nothing is taken as it is.
+    """
+    write = result.get("write")
+    if "window_id" not in result and isinstance(write, Mapping):
+        result = write
+    wanted: dict[str, Any] = {"window_id": plan.window_id, "claim_id": plan.claim_id}
+    if "claim_id" in result:
+        wanted |= {
+            "group": plan.group,
+            "part": None if plan.part is None else plan.part.to_json(),
+        }
+    differences = {
+        name: (one, result[name])
+        for name, one in wanted.items()
+        if name in result and result[name] != one and (name != "group" or result[name] is not None)
+    }
+    attempt = result.get("attempt") if "claim_id" in result else None
+    # An earlier attempt's output is taken up by a later one.
+    if not differences and isinstance(attempt, int) and attempt > plan.attempt:
+        differences = {"attempt": (plan.attempt, attempt)}
+    if differences:
+        told = ", ".join(
+            f"{name} {found!r} instead of {one!r}" for name, (one, found) in differences.items()
+        )
+        raise WindowMismatchError(
+            f"the output that was handed over for window {plan.window_id} of group {plan.group} is not of this plan: "
+            f"it says {told}. Nothing was changed: hand over each window's own output, in the order of the plans",
+            window_id=plan.window_id,
+            differences=differences,
+        )
 
 
 def check_cutoff(window: Window, now_ms: int) -> None:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kafka_ordered_ops.core.errors import WindowSupersededError
-from kafka_ordered_ops.core.group_state import WindowRecord
+from kafka_ordered_ops.core.checks import owned
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.windows.checks import check_committable
+from kafka_ordered_ops.windows.checks import check_committable, check_identity, check_same_length
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows.service import OrderedWindows
 
 
+T = TypeVar("T")
+
+
 class Staged(Protocol):
-    """A sink's output that is complete and not visible yet."""
+    """A sink's output that is complete and not visible yet.
+
+    It may have a method ``check_ready()``, which raises what `publish` would raise; it is called before the commit.
+    """
 
     def to_json(self) -> Mapping[str, Any]:
-        """What another process needs to publish it; kept in the ledger."""
+        """What another process needs to publish it; kept in the ledger.
+
+        With ``window_id``, and perhaps ``claim_id``, ``group``, ``attempt`` and ``part``, it says whose it is, and is
+        refused for any other plan.
+        """
 
     def publish(self) -> None:
         """Makes it visible; doing it again changes nothing."""
@@ -35,6 +46,38 @@ WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
 #: Finds an earlier try's output from what it said of itself; None where it is gone.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
+
+
+def check_outputs(
+    plans: Sequence[WindowPlan],
+    outputs: Sequence[Staged | Mapping[str, Any]],
+    read: Callable[[Sequence[str]], GroupView] | None = None,
+) -> None:
+    """Raises unless each output is of its plan, as far as it says whose it is.
+
+    With `read`, which gives the group's view, also unless it could be published, as far as it can say so.
+
+    Raises:
+        ConfigError: they are more or fewer.
+        WindowMismatchError: an output is of another window, claim, group or part.
+        SinkError: an output is not there, or not all of it, or its place is taken.
+        WindowSupersededError: another attempt, a new plan or an abandonment owns a window.
+    """
+    check_same_length(plans, outputs, what="outputs")
+    for plan, one in zip(plans, outputs, strict=True):
+        check_identity(plan, one if isinstance(one, Mapping) else one.to_json())
+    if read is None:
+        return
+    try:
+        for one in outputs:
+            if (check_ready := getattr(one, "check_ready", None)) is not None:
+                check_ready()
+    except SinkError:
+        # Whoever owns the window now may have removed it: then there is nothing to be done.
+        view = read([plan.window_id for plan in plans])
+        for plan in plans:
+            owned(view, plan)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +121,7 @@ def deliver(
             windows.check_readable(plan)
         missing.append(plan)
     written = write(missing) if missing else ()
+    check_outputs(missing, written)
     fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
     _finish(windows, plans, outputs, fresh)
     records = {record.plan.window_id: record for record in windows.show_many(names)}

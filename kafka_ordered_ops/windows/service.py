@@ -44,7 +44,6 @@ from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
 from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
-    check_same_length,
     commits_of_others,
     kept_result,
     present,
@@ -55,6 +54,7 @@ from kafka_ordered_ops.windows.delivery import (
     Staged,
     Write,
     WriteMany,
+    check_outputs,
     deliver,
 )
 from kafka_ordered_ops.windows.keeping import Keeper
@@ -298,7 +298,7 @@ class OrderedWindows(Looks):
             check_committable(self.group, plan)
         plans = list(plans)
         if staged is not None:
-            check_same_length(plans, staged, what="outputs")
+            check_outputs(plans, staged, partial(self._ledger.read, self.group))
             plans = self.write_down_many(plans, [dict(one.to_json()) for one in staged])
         now_ms = self._now_ms()
 
@@ -334,7 +334,7 @@ class OrderedWindows(Looks):
         """`write_down` for several windows in one transaction; those that are done stay as they are."""
         for plan in plans:
             check_committable(self.group, plan)
-        check_same_length(plans, results, what="results")
+        check_outputs(plans, results)
         now_ms = self._now_ms()
         steps = [
             partial(write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
@@ -350,7 +350,7 @@ class OrderedWindows(Looks):
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
         """`publish` for several windows; one transaction writes it down."""
-        check_same_length(plans, staged, what="outputs")
+        check_outputs(plans, staged)
         # Before anything is visible, and again, inside the fence, when it is written down.
         view = self._ledger.read(self.group, [plan.window_id for plan in plans])
         for plan in plans:
