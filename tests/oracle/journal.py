@@ -58,6 +58,12 @@ class Question:
         return mine == theirs
 
     @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Question:
+        """From a journal's line."""
+        names = {name: tuple(found[name]) for name in ("topics", "exclude")}
+        return cls(**{**found, **names})
+
+    @classmethod
     def of(cls, window: Window) -> Question:
         """From what was given to the package."""
         return cls(
@@ -108,14 +114,12 @@ class PlanSeen:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> PlanSeen:
         """From a journal's line."""
-        question = dict(found["question"])
-        question |= {name: tuple(question[name]) for name in ("topics", "exclude")}
         return cls(
             **{
                 name: found[name]
                 for name in ("group", "window_id", "claim_id", "attempt", "status", "content")
             },
-            question=Question(**question),
+            question=Question.from_json(found["question"]),
             shares={
                 LogKey(*key): Share(_offsets(taken), _offsets(lost), decided_end)
                 for key, taken, lost, decided_end in found["shares"]
@@ -142,10 +146,8 @@ class Call:
     message: str = ""
     #: Whatever else came of it.
     told: Any = None
-    #: Where each log stood just before and just after; where nobody looked, nothing.
-    bounds: tuple[dict[LogKey, tuple[int, int, int]], dict[LogKey, tuple[int, int, int]]] = field(
-        default_factory=lambda: ({}, {})
-    )
+    #: What there was to see just before and just after; where nobody looked, nothing.
+    moments: tuple[Any, Any] = (None, None)
 
     @property
     def went_well(self) -> bool:
@@ -190,8 +192,8 @@ class Journal:
 class Recorder:
     """An `OrderedWindows` whose calls are written down, in memory or as lines of a file.
 
-    Whatever a call raises is written down and raised again. `clock` tells the order of calls; `bounds` is asked
-    before and after each of them.
+    Whatever a call raises is written down and raised again. `clock` tells the order of calls; `look` is called
+    before and after each of them, and `heard` with each call that has ended.
     """
 
     def __init__(
@@ -202,14 +204,16 @@ class Recorder:
         journal: Journal | None = None,
         lines: TextIO | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
-        bounds: Callable[[], dict[LogKey, tuple[int, int, int]]] = dict,
+        look: Callable[[], Any] = lambda: None,
+        heard: Callable[[Call], Any] = lambda _: None,
     ) -> None:
         self.service = service
         self.actor = actor
         self._journal = journal
         self._lines = lines
         self._clock = clock
-        self._bounds = bounds
+        self._look = look
+        self._heard = heard
         self._numbers = itertools.count()
 
     def plan(self, window: Window, window_id: str, **options: Any) -> WindowPlan:
@@ -320,10 +324,14 @@ class Recorder:
 
     def delivered(self, plan: WindowPlan, rows: Iterable[DeliveredRow]) -> None:
         """Writes down what somebody read of a plan."""
+        self.delivered_from(plan, lambda: rows)
+
+    def delivered_from(self, plan: WindowPlan, read: Callable[[], Iterable[DeliveredRow]]) -> None:
+        """Reads a plan, and writes down what came."""
         self._call(
             "delivered",
             {"plans": [_token(plan)]},
-            lambda: [list(row) for row in rows],
+            lambda: [list(row) for row in read()],
             told=lambda told: told,
         )
 
@@ -336,7 +344,7 @@ class Recorder:
         plans: Callable[[T], Iterable[WindowPlan]] = lambda _: (),
         told: Callable[[T], Any] = lambda _: None,
     ) -> T:
-        before = self._bounds()
+        before = self._look()
         call = Call(self.actor, next(self._numbers), name, asked, self._clock())
         self._write({key: vars(call)[key] for key in ("actor", "number", "name", "asked", "began")})
         raw: list[dict[str, Any]] = []
@@ -351,7 +359,7 @@ class Recorder:
         finally:
             call.ended = self._clock()
             call.plans = [PlanSeen.from_json(one) for one in raw]
-            call.bounds = before, self._bounds()
+            call.moments = before, self._look()
             ending = {
                 key: vars(call)[key]
                 for key in ("number", "ended", "error", "documented", "message", "told")
@@ -359,6 +367,7 @@ class Recorder:
             self._write({**ending, "plans": raw})
             if self._journal is not None:
                 self._journal.calls.append(call)
+            self._heard(call)
         return outcome
 
     def _write(self, line: Mapping[str, Any]) -> None:

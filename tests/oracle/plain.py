@@ -12,11 +12,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.doors import open_lookup
-from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.testing import InMemoryKafka
-from kafka_ordered_ops.testing.kafka import RecordState
+from kafka_ordered_ops.testing import InMemoryKafka, TransactionState
+from kafka_ordered_ops.testing.log import PartitionLog
 
 TIMEOUT_S: Final = 60.0
 
@@ -71,42 +68,20 @@ class MemoryPlain:
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicSeen]:
         """The topics of these names that exist, with all that is in their logs."""
-        there = self._kafka.topics()
-        names = [name for name in names if name in there]
-        if not names:
-            return {}
-        with open_lookup(ClientSettings.from_mapping(self._kafka.settings)) as lookup:
-            facts = lookup.topics(names)
-            tps = [TopicPartition(name, n) for name in names for n in facts[name].partitions]
-            starts = lookup.log_starts(tps)
-            stable = lookup.end_offsets(tps, Isolation.READ_COMMITTED)
-            ends = lookup.end_offsets(tps, Isolation.READ_UNCOMMITTED)
-        return {
-            name: TopicSeen(
-                facts[name].topic_id,
-                {
-                    tp.partition: LogSeen(
-                        starts[tp], stable[tp], ends[tp], self._rows(tp, stable[tp])
-                    )
-                    for tp in tps
-                    if tp.topic == name
-                },
-            )
-            for name in names
-        }
+        cluster = self._kafka._cluster
+        with cluster.changed:
+            there = [cluster.topics[name] for name in names if name in cluster.topics]
+            return {
+                topic.name: TopicSeen(
+                    topic.topic_id, {n: _of_memory(log) for n, log in enumerate(topic.logs)}
+                )
+                for topic in there
+            }
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed, by topic and partition."""
         found = self._kafka.committed(group)
         return {(tp.topic, tp.partition): one.offset for tp, one in found.items()}
-
-    def _rows(self, tp: TopicPartition, stable_end: int) -> dict[int, Row]:
-        committed = {RecordState.COMMITTED: True, RecordState.ABORTED: False}
-        return {
-            one.offset: Row(one.timestamp_ms, one.value, committed.get(one.state))
-            for one in self._kafka.records(tp.topic, tp.partition, everything=True)
-            if one.state is not RecordState.MARKER
-        }
 
 
 class BrokerPlain:
@@ -201,3 +176,17 @@ def _log_seen(
         for offset, row in rows.items()
     }
     return LogSeen(max(start, stable_start), stable_end, end, {**told, **visible})
+
+
+def _of_memory(log: PartitionLog) -> LogSeen:
+    fates = {TransactionState.COMMITTED: True, TransactionState.ABORTED: False}
+    rows = {
+        one.offset: Row(
+            one.message.timestamp_ms,
+            one.message.value,
+            True if one.transaction is None else fates.get(one.transaction.state),
+        )
+        for one in log.entries()
+        if not one.is_marker
+    }
+    return LogSeen(log.log_start, log.last_stable_offset, log.high_watermark, rows)

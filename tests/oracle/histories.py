@@ -1,0 +1,554 @@
+"""Random histories of everything that can happen to a group: one seed, one history.
+
+A history is a list of steps whose numbers are read against what is there when their turn comes; so a part of a
+history is a history too, and a failing one can be made small by leaving steps out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import pairwise
+from random import Random
+from typing import Any, Final
+
+from kafka_ordered_ops.core.bounds import AtOffset, Bound, Earliest, Latest
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.policy import Policy
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
+from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka.doors import read_committed_offsets
+from tests.memory_world import MemoryWorld
+from tests.oracle.journal import Journal, Recorder
+from tests.oracle.plain import Plain
+from tests.oracle.reading import quick_rows, staged_rows
+from tests.oracle.serial import Judge
+from tests.oracle.truth import Truth
+from tests.windows_support import BASE_MS, TIMEOUT_S, at
+from tests.worlds import World
+
+#: Names of topics that may come to be, in a script's words.
+TOPICS: Final = ("orders", "others", "otters")
+ACTORS: Final = 3
+#: Numbers that a step carries: more than any step reads.
+_NUMBERS: Final = 12
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what, by whom, with which numbers; and what others do inside it."""
+
+    what: str
+    label: str
+    actor: int
+    numbers: tuple[int, ...]
+    inside: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        within = f" while {[str(one) for one in self.inside]}" if self.inside else ""
+        return f"{self.label}: {self.actor} {self.what}{self.numbers}{within}"
+
+
+@dataclass(frozen=True)
+class History:
+    """What stays the same in it, and its steps."""
+
+    seed: int
+    in_intervals: bool
+    committed_only: bool
+    by_pattern: bool
+    start: str
+    segment_ms: int | None
+    lateness_s: tuple[float | None, ...]
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        mine = {name: one for name, one in vars(self).items() if name != "steps"}
+        return "\n".join([str(mine), *(f"  {step}" for step in self.steps)])
+
+
+#: Each with how often it comes; those of the second table never come inside another step.
+_INSIDE: Final = {
+    "plan": 8,
+    "plan_known": 4,
+    "plan_many": 2,
+    "commit": 7,
+    "commit_many": 1,
+    "abandon": 4,
+    "report": 1,
+    "prune": 2,
+}
+_OUTSIDE: Final = {
+    "write": 14,
+    "send": 4,
+    "end": 3,
+    "plan_otherwise": 0.5,
+    "write_down": 1,
+    "split": 1.5,
+    "read": 5,
+    "replay": 1,
+    "delete_before": 1.5,
+    "compact": 0.7,
+    "recreate": 0.7,
+    "grow": 0.7,
+    "appear": 0.3,
+    "foreign": 0.7,
+    "back_up": 0.5,
+    "restore": 0.5,
+    "expire": 0.5,
+    "adopt": 2,
+    "redefine": 0.3,
+    "list": 1,
+}
+
+
+def history(seed: int, length: int = 30) -> History:
+    """The history of a seed."""
+    random = Random(seed)
+
+    def step(number: str, table: dict[str, float], depth: int) -> Step:
+        [what] = random.choices(list(table), list(table.values()))
+        numbers = tuple(random.randrange(1_000) for _ in range(_NUMBERS))
+        inside: tuple[Step, ...] = ()
+        if depth == 0 and what in _INSIDE and random.random() < 0.35:
+            count = random.choice([1, 1, 2])
+            inside = tuple(step(f"{number}.{n}", dict(_INSIDE), 1) for n in range(count))
+        return Step(what, number, random.randrange(ACTORS), numbers, inside)
+
+    table = {**_INSIDE, **_OUTSIDE}
+    return History(
+        seed=seed,
+        in_intervals=random.random() < 0.6,
+        committed_only=random.random() < 0.8,
+        by_pattern=random.random() < 0.3,
+        start=random.choice(["earliest"] * 4 + ["latest", "offset:3"]),
+        segment_ms=random.choice([None, None, 3_000]),
+        lateness_s=random.choice([(None,), (None,), (None, 0, 5), (0,), (10,)]),
+        steps=tuple(
+            step(str(n), {"write": 3, "send": 1, "end": 1} if n < length // 8 else table, 0)
+            for n in range(length)
+        ),
+    )
+
+
+def problems_of(
+    told: History, world: World, plain: Plain, *, transcript: list[str] | None = None
+) -> list[str]:
+    """Lives through a history, and says what was wrong; it stops at the first thing."""
+    with tempfile.TemporaryDirectory(prefix="koo-history-") as folder:
+        return _Life(told, world, plain, folder, transcript).live()
+
+
+def smaller(told: History, still_fails: Callable[[History], bool]) -> History:
+    """A part of a failing history that still fails, with no step that could be left out alone."""
+    steps = list(told.steps)
+    size = len(steps)
+    while size:
+        at = 0
+        while at < len(steps):
+            shorter = steps[:at] + steps[at + size :]
+            if still_fails(replace(told, steps=tuple(shorter))):
+                steps = shorter
+            else:
+                at += size
+        size //= 2
+    for at, step in enumerate(steps):
+        for one in step.inside:
+            fewer = replace(steps[at], inside=tuple(o for o in steps[at].inside if o != one))
+            shorter = [*steps[:at], fewer, *steps[at + 1 :]]
+            if still_fails(replace(told, steps=tuple(shorter))):
+                steps = shorter
+    return replace(told, steps=tuple(steps))
+
+
+@dataclass
+class _Known:
+    """What the driver was told, and may use again."""
+
+    plans: list[WindowPlan] = field(default_factory=list)
+    parts: list[WindowPlan] = field(default_factory=list)
+    open_transactions: set[str] = field(default_factory=set)
+    places: list[tuple[str, int]] = field(default_factory=list)
+    backup: dict[tuple[str, int], tuple[int, bytes]] = field(default_factory=dict)
+    values: int = 0
+
+
+class _Life:
+    def __init__(
+        self,
+        told: History,
+        world: World,
+        plain: Plain,
+        folder: str,
+        transcript: list[str] | None,
+    ) -> None:
+        self.told = told
+        self.world = world
+        self.folder = folder
+        self.transcript = transcript
+        self.known = _Known()
+        self.names = ["^o.*"] if told.by_pattern else ["orders", "others"]
+        self.asked_names = self.names
+        truth = Truth(plain, [world.named(name) for name in TOPICS])
+        self.judge = Judge(truth, world.named("g"), lambda: BASE_MS + round(world.now * 1000))
+        self.journal = Journal()
+        self.ticks = 0
+        self.recorders = [
+            Recorder(
+                world.windows("g", run_id=f"actor {n}"),
+                f"actor {n}",
+                journal=self.journal,
+                clock=self._tick,
+                look=self.judge.look,
+                heard=self.judge.hear,
+            )
+            for n in range(ACTORS)
+        ]
+
+    def live(self) -> list[str]:
+        self._create("orders", 2)
+        self._create("others", 1)
+        for step in self.told.steps:
+            self._take(step)
+            if self.judge.problems:
+                return self.judge.problems
+        self._finish()
+        return self.judge.problems
+
+    # --- one step -----------------------------------------------------------------------------------
+
+    def _take(self, step: Step) -> None:
+        calls = len(self.journal.calls)
+        with ExitStack() as stack:
+            if step.inside:
+                stack.callback(self._between(step))
+            # The judge has heard of it.
+            with suppress(KafkaOrderedOpsError):
+                getattr(self, f"_{step.what}")(step)
+        if self.transcript is not None:
+            told = [
+                f"{call.name} {[_short(one) for one in call.asked.get('plans', call.asked.get('window_ids', []))]} -> "
+                f"{call.error or [_told(plan) for plan in call.plans] or call.told}"
+                for call in self.journal.calls[calls:]
+            ]
+            self.transcript.append(f"{step.label} {step.actor} {step.what}{step.numbers}: {told}")
+
+    def _between(self, step: Step) -> Callable[[], None]:
+        """Others act between the look of the step's call and its claim."""
+
+        def others() -> None:
+            for one in step.inside:
+                self._take(replace(one, actor=(step.actor + 1 + one.actor % 2) % ACTORS))
+
+        if isinstance(self.world, MemoryWorld):
+            cluster = self.world.kafka._cluster
+            self.world.kafka.before_commit(others)
+            return lambda: cluster.due_before_commit().clear()
+        ledger = self.recorders[step.actor].service._ledger
+        update = ledger.update
+
+        def overtaken(*arguments: Any, **options: Any) -> Any:
+            vars(ledger).pop("update", None)
+            others()
+            return update(*arguments, **options)
+
+        vars(ledger)["update"] = overtaken
+        return lambda: vars(ledger).pop("update", None)
+
+    def _tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+    # --- the cluster --------------------------------------------------------------------------------
+
+    def _create(self, topic: str, partitions: int) -> None:
+        segment_ms = self.told.segment_ms
+        config = {} if segment_ms is None else {"segment_ms": str(segment_ms)}
+        self.world.create(topic, partitions, **config)
+        self.known.places += [(topic, number) for number in range(partitions)]
+
+    def _place(self, number: int) -> tuple[str, int]:
+        return self.known.places[number % len(self.known.places)]
+
+    def _seconds(self, numbers: Sequence[int]) -> list[float]:
+        count = 1 + numbers[0] % 6
+        return [_second(number) for number in numbers[1 : 1 + count]]
+
+    def _write(self, step: Step) -> None:
+        topic, partition = self._place(step.numbers[0])
+        records = []
+        for second in self._seconds(step.numbers[1:]):
+            self.known.values += 1
+            records.append((second, None, b"%d" % self.known.values, ()))
+        self.world.write_content(topic, partition, records)
+
+    def _send(self, step: Step) -> None:
+        transaction = f"tx{step.numbers[0] % 2}"
+        self.known.open_transactions.add(transaction)
+        self.world.send(
+            transaction, *self._place(step.numbers[1]), *self._seconds(step.numbers[2:])
+        )
+
+    def _end(self, step: Step) -> None:
+        if self.known.open_transactions:
+            waiting = sorted(self.known.open_transactions)
+            transaction = waiting[step.numbers[0] % len(waiting)]
+            self.known.open_transactions.discard(transaction)
+            self.world.end(transaction, "abort" if step.numbers[1] % 3 == 0 else "commit")
+
+    def _delete_before(self, step: Step) -> None:
+        topic, partition = self._place(step.numbers[0])
+        tp = self.world.tp(topic, partition)
+        [end] = self.world._lookup.end_offsets([tp], Isolation.READ_COMMITTED).values()
+        self.judge.truth.look()
+        self.world.delete_before(topic, partition, step.numbers[1] % (end + 1))
+
+    def _compact(self, step: Step) -> None:
+        if isinstance(self.world, MemoryWorld):
+            topic, partition = self._place(step.numbers[0])
+            self.judge.truth.look()
+            chosen = {number % 40 for number in step.numbers[1:]}
+            self.world.kafka.compact(self.world.named(topic), partition, chosen)
+
+    def _recreate(self, step: Step) -> None:
+        if not self.known.open_transactions:
+            self.judge.truth.look()
+            self.world.delete("others")
+            self.known.places = [one for one in self.known.places if one[0] != "others"]
+            self._create("others", 1 + step.numbers[0] % 2)
+            self.world.write("others", 0, *self._seconds(step.numbers[1:]))
+
+    def _grow(self, step: Step) -> None:
+        topic, _ = self._place(step.numbers[0])
+        count = sum(name == topic for name, _ in self.known.places)
+        self.world.add_partitions(topic, count + 1)
+        self.known.places.append((topic, count))
+
+    def _appear(self, step: Step) -> None:
+        if not any(name == "otters" for name, _ in self.known.places):
+            self._create("otters", 1)
+            self.world.write("otters", 0, *self._seconds(step.numbers))
+
+    def _foreign(self, step: Step) -> None:
+        topic, partition = self._place(step.numbers[0])
+        self.world.foreign_commit("g", topic, {partition: step.numbers[1] % 15})
+
+    def _back_up(self, step: Step) -> None:
+        tps = [self.world.tp(*place) for place in self.known.places]
+        found = read_committed_offsets(
+            self.world.settings, self.world.named("g"), tps, timeout_s=TIMEOUT_S
+        )
+        self.known.backup = {
+            place: (one.offset, one.metadata)
+            for place in self.known.places
+            if (one := found[self.world.tp(*place)]) is not None
+        }
+
+    def _restore(self, step: Step) -> None:
+        for (topic, partition), (offset, metadata) in self.known.backup.items():
+            if (topic, partition) in self.known.places:
+                self.world.foreign_commit("g", topic, {partition: offset}, metadata)
+
+    def _expire(self, step: Step) -> None:
+        topic, partition = self._place(step.numbers[0])
+        tp: TopicPartition = self.world.tp(topic, partition)
+        committed = self.judge.truth.plain.committed(self.world.named("g"))
+        if (tp.topic, tp.partition) in committed:
+            self.world.expire("g", topic, partition)
+
+    # --- windows ------------------------------------------------------------------------------------
+
+    def _window(self, numbers: Sequence[int], names: Sequence[str] | None = None) -> Window:
+        before, length, kind, lateness, loss = numbers[:5]
+        before = 1 + before % 46
+        options: dict[str, Any] = {}
+        if self.told.in_intervals and kind % 5:
+            options["since"] = before - 1 - length % 20
+        elif self.told.in_intervals:
+            options["sweep"] = True
+        return self.world.window(
+            before,
+            self.asked_names if names is None else names,
+            lateness_s=self.told.lateness_s[lateness % len(self.told.lateness_s)],
+            start=_bound(self.told.start),
+            isolation=(
+                Isolation.READ_COMMITTED if self.told.committed_only else Isolation.READ_UNCOMMITTED
+            ),
+            on_data_loss=OnDataLoss.FAIL if loss % 3 == 0 else OnDataLoss.WARN,
+            **options,
+        )
+
+    def _plan(self, step: Step) -> None:
+        self._keep(self._actor(step).plan_many([self._window(step.numbers)], [f"w{step.label}"]))
+
+    def _plan_many(self, step: Step) -> None:
+        edges = sorted({number % 46 for number in step.numbers[3:6]} | {46})
+        first = self._window([0, 0, 1, *step.numbers[1:3]])
+        windows = [
+            replace(first, cutoff=at(high), since=at(low) if self.told.in_intervals else None)
+            for low, high in pairwise(edges)
+        ]
+        names = [f"w{step.label}-{n}" for n in range(len(windows))]
+        if windows:
+            order = Random(step.numbers[0]).sample(range(len(windows)), len(windows))
+            self._keep(
+                self._actor(step).plan_many([windows[n] for n in order], [names[n] for n in order])
+            )
+
+    def _plan_known(self, step: Step) -> None:
+        """Takes up a window; or plans one anew that was abandoned, rewound or forgotten."""
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            loss = OnDataLoss.FAIL if step.numbers[1] % 3 == 0 else OnDataLoss.WARN
+            window = replace(plan.window, on_data_loss=loss)
+            self._keep(self._actor(step).plan_many([window], [plan.window_id]))
+
+    def _plan_otherwise(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            window = replace(plan.window, cutoff=plan.window.cutoff + timedelta(seconds=1))
+            self._keep(self._actor(step).plan_many([window], [plan.window_id]))
+
+    def _redefine(self, step: Step) -> None:
+        names = ["orders"] if self.asked_names == self.names else self.names
+        window = self._window(step.numbers, names)
+        policy = Policy(redefine=True)
+        self._keep(self._actor(step).plan_many([window], [f"w{step.label}"], policy=policy))
+        self.asked_names = names
+
+    def _commit(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            self._actor(step).commit(plan)
+
+    def _commit_many(self, step: Step) -> None:
+        plans = [self._chosen(number) for number in step.numbers[:3]]
+        several = {plan.window_id: plan for plan in plans if plan is not None}
+        if several:
+            self._actor(step).commit(*several.values())
+
+    def _abandon(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            self._actor(step).abandon(plan if step.numbers[1] % 2 else plan.window_id)
+
+    def _write_down(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None and plan.status.is_open:
+            self._actor(step).write_down(plan, {"by": step.label})
+
+    def _split(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            self.known.parts = list(self._actor(step).split(plan, 1 + step.numbers[1] % 3))
+            for part in self.known.parts[step.numbers[2] % 2 :]:
+                self._actor(step).report(part, {"by": step.label})
+
+    def _report(self, step: Step) -> None:
+        if self.known.parts:
+            part = self.known.parts[step.numbers[0] % len(self.known.parts)]
+            self._actor(step).report(part, {"by": step.label})
+
+    def _read(self, step: Step) -> None:
+        plan = self._chosen(step.numbers[0])
+        # A reader takes a plan for what it is: whether its topic is another one is asked before.
+        if plan is not None and plan.content.value != "covered" and self._is_there(plan):
+            recorder = self._actor(step)
+            settings = recorder.service.settings
+            stall_s = self.world.stall_timeout_s
+            recorder.delivered_from(
+                plan,
+                lambda: (
+                    quick_rows(plan, settings, stall_timeout_s=stall_s)
+                    if step.numbers[1] % 8
+                    else staged_rows(plan, settings, self.folder, stall_timeout_s=stall_s)
+                ),
+            )
+
+    def _is_there(self, plan: WindowPlan) -> bool:
+        now = self.judge.truth.look().topic_ids
+        return all(now.get(part.tp.topic) == part.topic_id for part in plan)
+
+    def _replay(self, step: Step) -> None:
+        if (plan := self._chosen(step.numbers[0])) is not None:
+            self._actor(step).replay(plan.window_id)
+
+    def _adopt(self, step: Step) -> None:
+        recorder = self._actor(step)
+        if step.numbers[0] % 3 == 0:
+            recorder.adopt(dry_run=True)
+        recorder.adopt()
+
+    def _prune(self, step: Step) -> None:
+        self.world.now += step.numbers[0] % 120
+        span = timedelta(seconds=step.numbers[1] % 100)
+        self._actor(step).prune(span, forget=step.numbers[2] % 3 == 0)
+
+    def _list(self, step: Step) -> None:
+        self._actor(step).list()
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _actor(self, step: Step) -> Recorder:
+        return self.recorders[step.actor]
+
+    def _keep(self, plans: list[WindowPlan]) -> None:
+        self.known.plans += plans
+
+    def _chosen(self, number: int) -> WindowPlan | None:
+        """A plan that somebody was given, a newer one most often; it may be an old attempt of its window."""
+        plans = self.known.plans
+        if not plans:
+            return None
+        if number % 4 == 0:
+            return plans[number % len(plans)]
+        return plans[-1 - number % min(len(plans), 4)]
+
+    def _finish(self) -> None:
+        """Ends what is open, commits what is planned, and takes the rest."""
+        last = Step("finish", "end", 0, (0,) * _NUMBERS)
+        for transaction in sorted(self.known.open_transactions):
+            self.world.end(transaction, "commit")
+        recorder = self.recorders[0]
+        if not self.judge.group.attempts:
+            return
+        recorder.adopt()
+        for held in list(self.judge.group.windows.values()):
+            if not held.is_open:
+                continue
+            plan = next(p for p in reversed(self.known.plans) if p.claim_id == held.plan.claim_id)
+            window = replace(plan.window, on_data_loss=OnDataLoss.WARN)
+            recorder.commit(recorder.plan(window, plan.window_id))
+        window = replace(
+            self._window([45, 0, 0, 0, 1], self.names), cutoff=at(30_000), allowed_lateness=None
+        )
+        window = replace(window, allow_future_cutoff=True)
+        plan = recorder.plan(window, f"w{last.label}", policy=Policy(redefine=True))
+        recorder.commit(plan)
+        recorder.list()
+        self.judge.end(committed_only=self.told.committed_only)
+
+
+def _second(number: int) -> float:
+    """Of a record: most often one that windows ask for, sometimes one far behind them, or from the future."""
+    if number == 0:
+        return 20_000.0
+    return 5_000.0 if number < 20 else float(number % 45)
+
+
+def _bound(text: str) -> Bound:
+    if text.startswith("offset:"):
+        return AtOffset(int(text.removeprefix("offset:")))
+    return Latest() if text == "latest" else Earliest()
+
+
+def _told(plan: Any) -> str:
+    shares = {
+        str(key): (sorted(share.taken), sorted(share.lost), share.decided_end)
+        for key, share in plan.shares.items()
+    }
+    return (
+        f"{plan.window_id}/{plan.claim_id[:4]}/{plan.attempt} {plan.status} {plan.content} {shares}"
+    )
+
+
+def _short(one: Any) -> str:
+    return one if isinstance(one, str) else f"{one['window_id']}/{one.get('attempt')}"
