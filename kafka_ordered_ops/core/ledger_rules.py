@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kafka_ordered_ops.core.arguments import shown
@@ -35,6 +37,10 @@ LEDGER_CONFIG: Final[Mapping[str, str]] = {
     "max.message.bytes": str(2 * 1024 * 1024),
 }
 
+#: Where a cluster has as many brokers: one may be lost, and a change still counts only when two have it.
+LEDGER_REPLICAS: Final = 3
+LEDGER_MIN_IN_SYNC: Final = 2
+
 #: What is asked inside the fence, on the newest state of the group and its newest committed offsets.
 Decision = Callable[[GroupView, CommittedOffsets], Outcome]
 
@@ -60,6 +66,77 @@ def check_ledger_policy(name: str, policy: str | None) -> None:
             f"the ledger topic {name} has cleanup.policy={policy}: with anything but compact it "
             "forgets the progress of groups. Set cleanup.policy=compact"
         )
+
+
+def ledger_replicas(*, brokers: int, wanted: int) -> int:
+    """How many replicas a new ledger gets.
+
+    Args:
+        brokers: how many brokers are known, those included that are down.
+        wanted: how many replicas the cluster keeps of its own transactions; 0 where it does not say.
+    """
+    return min(LEDGER_REPLICAS, max(brokers, wanted, 1))
+
+
+def ledger_config(replicas: int) -> dict[str, str]:
+    """The configuration of a new ledger topic with so many replicas."""
+    enough = replicas >= LEDGER_REPLICAS
+    safe = {"min.insync.replicas": str(LEDGER_MIN_IN_SYNC)} if enough else {}
+    return {**LEDGER_CONFIG, **safe}
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How a ledger topic is replicated, and on what cluster."""
+
+    name: str
+    #: Brokers that are up, and those that hold replicas of the ledger.
+    brokers: frozenset[int]
+    #: For each partition, in their order: the brokers of its replicas.
+    replicas: tuple[tuple[int, ...], ...]
+    #: None where it is not known.
+    min_in_sync: int | None
+
+    @property
+    def enough(self) -> int:
+        """How many replicas each partition should have."""
+        return ledger_replicas(brokers=len(self.brokers), wanted=0)
+
+    def faults(self, bootstrap: str) -> list[str]:
+        """What may lose progress when one broker is lost, each with the command that fixes it."""
+        found: list[str] = []
+        fewest = min((len(one) for one in self.replicas), default=self.enough)
+        if fewest < self.enough:
+            found.append(
+                f"the ledger topic {self.name} has {fewest} of {self.enough} replicas in a cluster of "
+                f"{len(self.brokers)} brokers: losing {'a broker' if fewest == 1 else f'{fewest} brokers'} may "
+                f"lose the progress of all groups. Write this to ledger.json: {self._reassignment()}, then: "
+                f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --reassignment-json-file "
+                "ledger.json --execute"
+            )
+        if (
+            len(self.brokers) >= LEDGER_REPLICAS
+            and self.min_in_sync is not None
+            and self.min_in_sync < LEDGER_MIN_IN_SYNC
+        ):
+            found.append(
+                f"the ledger topic {self.name} has min.insync.replicas={self.min_in_sync}: a change counts as "
+                "stored when one broker has it, and may be lost with it. Set it: kafka-configs.sh "
+                f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {self.name} "
+                f"--add-config min.insync.replicas={LEDGER_MIN_IN_SYNC}"
+            )
+        return found
+
+    def _reassignment(self) -> str:
+        """The file for Kafka's tool: the replicas there are stay, and the missing ones are spread."""
+        every = sorted(self.brokers)
+        moves = []
+        for number, now in enumerate(self.replicas):
+            at = number % len(every)
+            others = [broker for broker in every[at:] + every[:at] if broker not in now]
+            wanted = [*now, *others][: max(self.enough, len(now))]
+            moves.append({"topic": self.name, "partition": number, "replicas": wanted})
+        return json.dumps({"version": 1, "partitions": moves}, separators=(",", ":"))
 
 
 def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None) -> None:
