@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -135,6 +136,28 @@ def test_what_comes_between_read_and_write_makes_the_decision_anew(
         windows.commit(windows.plan(before(100), "slow"))
     assert [record.status for record in windows.list()] == [WindowStatus.COMMITTED] * 2
     assert base_of(kafka) == 6
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["abandoned", "forgotten"])
+def test_a_take_up_that_is_overtaken_by_an_abandonment_plans_anew(
+    kafka: InMemoryKafka, windows: OrderedWindows, forgotten: bool
+) -> None:
+    """What it gets holds its offsets: a plan that nobody owns any more is never handed out."""
+    first = windows.plan(before(12), "w")
+    now_s = time.time() + 60
+    with OrderedWindows(kafka.settings, "g", clock=lambda: now_s) as quick:
+
+        def give_up() -> None:
+            quick.abandon("w")
+            if forgotten:
+                assert quick.prune(timedelta(0), forget=True) == ["w"]
+
+        kafka.before_commit(give_up)
+        again = windows.plan(before(12), "w")
+    assert (again.status, again.taken) == (WindowStatus.PLANNED, first.taken)
+    assert again.claim_id != first.claim_id
+    windows.commit(again)
+    assert [record.status for record in windows.list()] == [WindowStatus.COMMITTED]
 
 
 def test_whoever_is_overtaken_for_ever_gives_up(kafka: InMemoryKafka) -> None:

@@ -11,7 +11,6 @@ from kafka_ordered_ops.core.checks import (
     check_same_question,
     existing_window,
     known_state,
-    known_window,
     with_losses,
 )
 from kafka_ordered_ops.core.errors import WindowCoveredError
@@ -191,16 +190,20 @@ def take_up(
     log_starts: Mapping[TopicPartition, int],
     now_ms: int,
     run_id: str | None = None,
-) -> Change | WindowRecord:
+) -> Change | WindowRecord | None:
     """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
+
+    None: it was abandoned, rewound or forgotten since the group was looked at, and may be planned anew. Look again.
 
     A window that is committed already is returned as it is. Records that retention took since are written
     down as lost where the window allows it. Reports of single parts belong to the older try.
 
     Raises:
-        UnknownWindowError, WindowMismatchError, RecordsLostError
+        WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
     """
-    record = known_window(view, window_id)
+    record = existing_window(view, window_id)
+    if record is None:
+        return None
     check_same_question(record.plan, window)
     if not record.status.is_open:
         return record

@@ -88,8 +88,14 @@ class Refusals:
     def _lost(self) -> bool:
         start = self._after.start
         for held in self._named():
-            reads = self._call.name in ("replay", "delivered")
-            if (held.status == "planned" or reads) and any(
+            if self._call.name == "delivered" and any(
+                # An older attempt may take for granted what a newer one knows as lost.
+                offset < start(key)
+                for key, offsets in held.plan.holds.items()
+                for offset in offsets
+            ):
+                return True
+            if (held.status == "planned" or self._call.name == "replay") and any(
                 offset < start(key) for key, one in held.plan.shares.items() for offset in one.taken
             ):
                 return True
