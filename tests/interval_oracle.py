@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.logs import Records, read_plan, visible_records
+from tests.stragglers import checked_stragglers
 from tests.windows_support import BASE_MS, TIMEOUT_S, at
 
 Key = tuple[str, int, int]
@@ -140,6 +141,7 @@ class IntervalOracle:
             assert {part.tp: part.decided_end for part in plan} == self.ends
             assert taken_of(plan, self.visible) == expected
             assert late_of(plan, expected) == late & set(expected)
+            checked_stragglers(plan, self.visible)
             if not plan.offsets:
                 assert (plan.content is PlanContent.COVERED) == is_covered
             self.open[plan.window_id] = plan

@@ -38,6 +38,7 @@ from kafka_ordered_ops.core.planning import (
 from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window import Window
+from tests.stragglers import checked_stragglers
 
 
 @dataclass
@@ -141,6 +142,7 @@ class ModelGroup:
                 head_ends=tuple(head(window.cutoff_ms) for window in windows),
             ),
             WindowsAsked.of(windows, claims.late(tp, known.late).times),
+            origin=known.origin,
             done=known.done,
             claimed=claims.offsets(tp),
             time_map=self.view.time_map(tp),
@@ -208,6 +210,17 @@ class ModelGroup:
         self.view = replace(outcome, state=state, records=records).applied_to(self.view)
         self.view.check()
         return list(records)
+
+    def stragglers(self, plan: WindowPlan) -> int | None:
+        """How many stragglers a plan has, if it says so: checked against all records there are."""
+        return checked_stragglers(
+            plan,
+            {
+                (tp.topic, tp.partition, offset): time
+                for tp, log in self.logs.items()
+                for offset, time in log.visible_below(log.end).items()
+            },
+        )
 
     def records(self, plan: WindowPlan) -> dict[tuple[TopicPartition, int], int]:
         """The visible records of a plan, with their timestamps."""

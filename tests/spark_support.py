@@ -206,7 +206,7 @@ def part_of(
     partition: int,
     taken: OffsetSet,
     *,
-    head_end: int = 0,
+    head_end: int | None = 0,
     late: LateSteps = NO_STEPS,
 ) -> PartitionPlan:
     """One partition's share of a plan."""
@@ -254,7 +254,8 @@ class Case:
     plan: WindowPlan
     rows: list[Row]
     late: set[tuple[str, int, int]]
-    stragglers: int
+    #: None: the plan does not know of each record whether it is one.
+    stragglers: int | None
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,7 @@ class Log:
             for mine, taken in zip(parts, _dealt(end, rng, windows), strict=True):
                 step, before_ms = rng.randrange(max(1, end)), CUTOFF_MS - rng.randrange(60)
                 late = NO_STEPS.with_step(step, TimeRange(INT64_MIN, before_ms))
-                head_end = rng.randrange(max(1, end))
+                head_end = rng.choice([*[rng.randrange(max(1, end))] * 9, None])
                 mine.append(part_of(tp.topic, tp.partition, taken, head_end=head_end, late=late))
         plans = [plan_of(mine, window_id=f"2026-09-{n:02d}/é") for n, mine in enumerate(parts, 1)]
         return [self.case(plan) for plan in plans]
@@ -297,13 +298,13 @@ class Log:
             if part is None or row.offset not in part.taken:
                 continue
             rows.append(row)
-            stragglers += row.offset >= part.head_end
+            stragglers += part.head_end is not None and row.offset >= part.head_end
             if any(
                 row.offset >= offset and times.since_ms <= row.timestamp_ms < times.before_ms
                 for times, offset in part.late.pieces
             ):
                 late.add((row.topic, row.partition, row.offset))
-        return Case(plan, rows, late, stragglers)
+        return Case(plan, rows, late, stragglers if plan.tells_stragglers else None)
 
 
 def _dealt(end: int, rng: random.Random, windows: int) -> list[OffsetSet]:

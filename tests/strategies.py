@@ -68,7 +68,7 @@ partition_plans = st.builds(
     taken=large_offset_sets,
     lost=large_offset_sets,
     decided_end=st.integers(0, 2**62),
-    head_end=st.integers(0, 2**62),
+    head_end=st.none() | st.integers(0, 2**62),
     late=late_steps,
 )
 

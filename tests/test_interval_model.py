@@ -99,6 +99,7 @@ class Oracle:
         for (name, window), plan in zip(asked, plans, strict=True):
             expected = self.wanted(window)
             assert self.group.records(plan) == expected
+            self.group.stragglers(plan)
             for part in plan:
                 for (tp, offset), time in expected.items():
                     if tp == part.tp:

@@ -54,8 +54,11 @@ def ids(windows: Sequence[Window]) -> list[str]:
 
 
 def told(plan: WindowPlan) -> Mapping[object, object]:
-    """What a plan says of each partition, but for the form in which lateness is told."""
-    return {part.tp: (part.taken, part.lost, part.decided_end, part.head_end) for part in plan} | {
+    """What a plan says of each partition, but for the form in which lateness is told.
+
+    And but for where stragglers begin, which a plan that has read more knows more often.
+    """
+    return {part.tp: (part.taken, part.lost, part.decided_end) for part in plan} | {
         "content": plan.content
     }
 

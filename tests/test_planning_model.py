@@ -63,6 +63,7 @@ class Oracle:
         plan = self.group.plan(window(cutoff_ms), window_id)
         assert self.group.records(plan) == expected
         self._check_late(plan, expected)
+        self.group.stragglers(plan)
         if not plan.offsets:
             asked_before = any(cutoff >= cutoff_ms for cutoff, _ in self.frozen.values())
             assert (plan.content is PlanContent.COVERED) == asked_before

@@ -59,7 +59,7 @@ def wanted(case: Case) -> list[Told]:
             (tp := TopicPartition(row.topic, row.partition)),
             row.offset,
             row.timestamp_ms,
-            row.offset >= heads[tp],
+            (head := heads[tp]) is not None and row.offset >= head,
             (row.topic, row.partition, row.offset) in case.late,
         )
         for row in case.rows

@@ -18,6 +18,7 @@ from kafka_ordered_ops.kafka.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.logs import Records, await_markers, partitions_of, visible_records
+from tests.stragglers import checked_stragglers
 from tests.windows_support import BASE_MS, TIMEOUT_S
 
 
@@ -56,6 +57,7 @@ class WindowOracle:
         }
         found = read_times(self.windows.settings, plan)
         assert found == expected
+        checked_stragglers(plan, self._visible)
         return found
 
     def commit(self, plan: WindowPlan) -> Records:

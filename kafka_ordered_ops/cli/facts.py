@@ -14,9 +14,12 @@ from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.spark.output import output_of
 
 
-def head_count(part: PartitionPlan) -> int:
-    """Offsets that lie before the first record stamped at or after the cutoff."""
-    return part.taken.within(0, part.head_end).count
+def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
+    """Offsets before the first record stamped at or after the cutoff, and behind it; None: it is not known where."""
+    if part.head_end is None:
+        return None, None
+    head = part.taken.within(0, part.head_end).count
+    return head, part.taken.count - head
 
 
 def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
@@ -28,7 +31,9 @@ def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
 def result_facts(record: WindowRecord) -> dict[str, int | None]:
     """What the sink counted; empty for a window that it has not finished, or for another sink."""
     output = output_of(record.result)
-    return {} if output is None else dict(output.facts)
+    facts = {} if output is None else dict(output.facts)
+    # Of an older plan the sink has counted by the broker's index.
+    return facts if record.plan.tells_stragglers else {**facts, "stragglers": None}
 
 
 def plan_facts(plan: WindowPlan) -> dict[str, Any]:
@@ -64,11 +69,12 @@ def plan_json(
                 "log_start": log_starts.get(part.tp),
                 "committed": base_of(state, part.tp),
                 "offsets": part.taken.count,
-                "head": head_count(part),
-                "tail": part.taken.count - head_count(part),
+                "head": head,
+                "tail": tail,
                 "late_steps": _late_steps(part.late),
             }
             for part in plan
+            for head, tail in [head_and_tail(part)]
         ],
         "stepped_around": list(plan.stepped_around),
         "notes": list(plan.notes),

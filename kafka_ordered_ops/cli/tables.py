@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kafka_ordered_ops.cli.facts import (
     base_of,
-    head_count,
+    head_and_tail,
     record_facts,
     result_facts,
     seconds_of,
@@ -65,7 +65,7 @@ def plan_table(
         *(["late before"] if with_late else []),
     )
     for part in islice(plan, _PARTITIONS_SHOWN):
-        head = head_count(part)
+        head, tail = head_and_tail(part)
         table.add_row(
             str(part.tp),
             *([_number(log_starts.get(part.tp))] if log_starts else []),
@@ -73,7 +73,7 @@ def plan_table(
             _number(part.taken.count),
             _ranges(part.taken),
             _number(head),
-            _number(part.taken.count - head),
+            _number(tail),
             *([_ranges(part.lost)] if with_lost else []),
             *([_late(part.late)] if with_late else []),
         )
@@ -111,11 +111,11 @@ def deliveries_table(records: Sequence[WindowRecord]) -> Table:
         "cutoff",
         *(f">{name}" for name in names),
     )
-    sums = dict.fromkeys(names, 0)
+    sums: dict[str, int | None] = dict.fromkeys(names, 0)
     for record in records:
         facts = result_facts(record)
         for name in names:
-            sums[name] += facts.get(name) or 0
+            sums[name] = _sum(sums[name], facts.get(name, 0))
         table.add_row(
             record.plan.window_id,
             _state(record),
@@ -303,6 +303,11 @@ def _text(value: Any) -> str:
     if value is None or value == []:
         return _NOTHING
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    """Of counts; None where one of them is not known."""
+    return None if one is None or other is None else one + other
 
 
 def _number(value: int | None) -> str:

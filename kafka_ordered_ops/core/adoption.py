@@ -208,14 +208,13 @@ def _reaches_behind(
 def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
     """The partition's progress now; `kept` are the times that windows which were not rewound cover."""
     below = OffsetSet.of((0, moved.base_after))
-    done, origin, late = below, moved.base_after, NO_STEPS
+    done, late = below, NO_STEPS
     if moved.cause is Cause.FORWARD:
-        done, origin, late = partition.done | below, partition.origin, partition.late
+        done, late = partition.done | below, partition.late
     elif moved.cause is not Cause.RECREATED:
-        # What lies below the origin was never the group's to read, unless it is asked for now.
-        origin = min(partition.origin, moved.base_after)
         done, late = partition.done & below, kept
-    state = replace(partition, done=done, origin=origin)
+    # What lies below was delivered by others, or by windows that are rewound.
+    state = replace(partition, done=done, origin=moved.base_after)
     return replace(state, late=late.from_offset(state.base))
 
 

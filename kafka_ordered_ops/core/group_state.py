@@ -33,7 +33,8 @@ LEDGER_VERSION: Final = 1
 class PartitionState:
     """A group's progress on one partition."""
 
-    #: Where the group began; everything below counts as done without having been delivered.
+    #: Where the group began, or began again when it took over what others did. Everything below counts as done,
+    #: whoever delivered it; above it, only windows that are not rewound have taken offsets.
     origin: int
     #: Offsets that committed windows took; holds [0, origin).
     done: OffsetSet

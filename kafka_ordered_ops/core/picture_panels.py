@@ -114,10 +114,11 @@ class Panel:
 
     @property
     def cut(self) -> float | None:
-        """Where a cut by offset would end, if it would lose anything."""
-        if self.part.taken.end <= self.part.head_end:
+        """Where a cut by offset would end, if it is known to lose anything."""
+        head_end = self.part.head_end
+        if head_end is None or self.part.taken.end <= head_end:
             return None
-        return self.start + self.axis.place(self.part.head_end)
+        return self.start + self.axis.place(head_end)
 
     def places(self, dots: Dots, times: TimeAxis, *, scale: int, grid: int) -> Int64Array:
         """Where dots are drawn, in parts of a pixel, by x; of those in one cell of a grid of so many parts, one."""

@@ -23,7 +23,9 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window import Window
 
 #: Version of the plan's JSON. A reader refuses a higher one.
-PLAN_VERSION: Final = 1
+PLAN_VERSION: Final = 2
+#: The oldest version that is still read. Its `head_end` came from the broker's index, which counts markers.
+_PLAN_VERSION_LEAST: Final = 1
 
 #: A plan is held in memory by every process that touches it, and travels through the ledger.
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -102,9 +104,9 @@ class PartitionPlan:
     lost: OffsetSet
     #: Everything below was decided when the window was planned.
     decided_end: int
-    #: Records at or above it that the window takes are stragglers: written behind one stamped at or after
-    #: the cutoff.
-    head_end: int
+    #: The first visible record stamped at or after the cutoff, or `decided_end`: what the window takes from
+    #: there on are stragglers. None: it is not known, and the stragglers cannot be counted.
+    head_end: int | None
     #: Which of the records are late.
     late: LateSteps
 
@@ -121,9 +123,16 @@ class PartitionPlan:
             "late": self.late.to_json(),
         }
 
+    @property
+    def may_have_stragglers(self) -> bool:
+        """Whether it takes anything behind a record stamped at or after the cutoff, as far as is known."""
+        return bool(self.taken) and (self.head_end is None or self.head_end < self.taken.end)
+
     @classmethod
-    def from_json(cls, fields: Fields) -> PartitionPlan:
-        """The inverse of `to_json`; raises `JsonError`."""
+    def from_json(cls, fields: Fields, version: int = PLAN_VERSION) -> PartitionPlan:
+        """The inverse of `to_json`, of any version that is read; raises `JsonError`."""
+        is_exact = version > _PLAN_VERSION_LEAST
+        head_end = (fields.integer_or_none if is_exact else fields.integer)("head_end", least=0)
         plan = cls(
             # The same few names in each of a hundred thousand windows: held once.
             tp=TopicPartition(
@@ -133,7 +142,7 @@ class PartitionPlan:
             taken=ranges_from_json(fields.integers("taken")),
             lost=ranges_from_json(fields.integers("lost")),
             decided_end=fields.integer("decided_end", least=0),
-            head_end=fields.integer("head_end", least=0),
+            head_end=head_end if is_exact else None,
             late=LateSteps.from_json(fields.integers("late")),
         )
         fields.done()
@@ -198,6 +207,11 @@ class WindowPlan:
         """How many offsets are taken: an upper bound for records."""
         return sum(part.taken.count for part in self.partitions)
 
+    @property
+    def tells_stragglers(self) -> bool:
+        """Whether it is known of each record that it takes whether it is a straggler."""
+        return all(part.head_end is not None for part in self.partitions if part.taken)
+
     def __iter__(self) -> Iterator[PartitionPlan]:
         return iter(self.partitions)
 
@@ -230,9 +244,10 @@ class WindowPlan:
     @classmethod
     def from_json(cls, fields: Fields) -> WindowPlan:
         """The inverse of `to_json`; raises `JsonError`."""
-        if (version := fields.integer("version")) != PLAN_VERSION:
+        version = fields.integer("version")
+        if not _PLAN_VERSION_LEAST <= version <= PLAN_VERSION:
             raise JsonVersionError(
-                f"plan version {version}; this package reads version {PLAN_VERSION}"
+                f"plan version {version}; this package reads versions {_PLAN_VERSION_LEAST} to {PLAN_VERSION}"
             )
         try:
             window = Window.from_json(fields.object("window"))
@@ -250,7 +265,7 @@ class WindowPlan:
             content=fields.choice("content", PlanContent),
             planned_at_ms=fields.integer("planned_at_ms"),
             partitions=tuple(
-                PartitionPlan.from_json(part) for part in fields.objects("partitions")
+                PartitionPlan.from_json(part, version) for part in fields.objects("partitions")
             ),
             stepped_around=fields.texts("stepped_around"),
             held_by_open=tuple(HeldElsewhere.from_json(one) for one in held),

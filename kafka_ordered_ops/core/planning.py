@@ -29,12 +29,13 @@ from kafka_ordered_ops.core.bounds import (
     Relative,
 )
 from kafka_ordered_ops.core.errors import PlanError, invariant
+from kafka_ordered_ops.core.first_past import Sought, first_past
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
 from kafka_ordered_ops.core.plan import PartitionPlan
 from kafka_ordered_ops.core.scan_fold import ScanFold, ScanResult, ScanStop
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, DealtChunks, TimeMap
 from kafka_ordered_ops.core.time_split import NOBODY, LateSteps, TimeRange, TimeSplit
-from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window import Window
 
 #: A record stamped further ahead than this is no sign that time has passed (Kafka's own default for
@@ -55,7 +56,8 @@ class PartitionFacts:
     high_watermark: int
     #: Every record below it is stamped before the windows' `floor_ms`.
     floor: int
-    #: For each window: every record below it is stamped before the window's cutoff.
+    #: For each window: every record below it is stamped before the window's cutoff. By the index alone, so
+    #: that what lies there may be a marker.
     head_ends: tuple[int, ...]
 
 
@@ -68,6 +70,10 @@ class WindowsAsked:
     floor_ms: int
     #: Behind it a scan may stop; None: it may not.
     stop_after_ms: int | None
+    #: Of each window.
+    cutoffs_ms: tuple[int, ...]
+    #: Every record that a window of the group has taken is stamped before it.
+    taken_before_ms: int
 
     @classmethod
     def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
@@ -82,6 +88,8 @@ class WindowsAsked:
             split=TimeSplit.of([_times_taken(window.times, frozen) for window in windows]),
             floor_ms=floor_ms(windows),
             stop_after_ms=None if lateness_ms is None else greatest_ms + lateness_ms,
+            cutoffs_ms=tuple(window.cutoff_ms for window in windows),
+            taken_before_ms=max((times.before_ms for times in frozen), default=INT64_MIN),
         )
 
 
@@ -104,15 +112,20 @@ class PartitionQuestion:
     chunks: DealtChunks
     #: Its timestamps must be read.
     to_scan: OffsetSet
-    #: Chunks of the time map that need no reading.
+    #: Chunks of the time map that tell whose they are without reading.
     known: OffsetSet
     #: What the floor tells that the time map did not know.
     learned: TimeMap
+    #: For each window the first offset that is not scanned, and whose record may be stamped at or after its
+    #: cutoff.
+    doubtful: tuple[int, ...]
     stop: ScanStop | None
 
     def fold(self) -> ScanFold:
         """Takes in what a scan of `to_scan` finds."""
-        return ScanFold(self.to_scan, self.asked.split, self.stop, self.known)
+        return ScanFold(
+            self.to_scan, self.asked.split, self.stop, self.known, self.asked.cutoffs_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,8 @@ class PartitionDraft:
     learned: TimeMap
     superseded: OffsetSet
     records_scanned: int
+    #: For each window the first visible record stamped at or after its cutoff, as `PartitionPlan.head_end`.
+    head_ends: tuple[int | None, ...]
 
 
 def floor_ms(windows: Sequence[Window]) -> int:
@@ -200,12 +215,15 @@ def ask(
     facts: PartitionFacts,
     asked: WindowsAsked,
     *,
+    origin: int,
     done: OffsetSet,
     claimed: OffsetSet,
     time_map: TimeMap,
     now_ms: int,
 ) -> PartitionQuestion:
     """What is open on a partition, and what must be scanned.
+
+    Of the offsets that are done, those at or above `origin` were taken by windows.
 
     Raises:
         PlanError: the group's progress lies beyond the end of the log.
@@ -228,6 +246,11 @@ def ask(
     learned = EMPTY_MAP
     if head_window == NOBODY and head:
         learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)
+    rest = open_ - head
+    told = time_map.within(known & rest)
+    sought = _sought(facts, asked, open_, origin)
+    again = _read_again(sought, told, chunks, rest - known)
+    unread = told.without(again)
     return PartitionQuestion(
         facts=facts,
         asked=asked,
@@ -237,11 +260,47 @@ def ask(
         head=head,
         head_window=NOBODY if head_window is None else head_window,
         chunks=chunks,
-        to_scan=open_ - head - known,
+        to_scan=rest - (known - again),
         known=known,
         learned=learned,
+        doubtful=tuple(one.doubtful(unread) for one in sought),
         stop=_stop(asked, time_map, now_ms),
     )
+
+
+def _sought(
+    facts: PartitionFacts, asked: WindowsAsked, open_: OffsetSet, origin: int
+) -> list[Sought]:
+    """What is known of each window's first record past its cutoff."""
+
+    def taken_from(cutoff_ms: int, not_before: int) -> int:
+        if not_before < origin:
+            return not_before
+        # What windows of earlier cutoffs took is stamped before this one too.
+        is_past = asked.taken_before_ms > cutoff_ms
+        return open_.first_missing(not_before) if is_past else INT64_MAX
+
+    return [
+        Sought(cutoff_ms, not_before, taken_from(cutoff_ms, not_before))
+        for cutoff_ms, not_before in zip(asked.cutoffs_ms, facts.head_ends, strict=True)
+    ]
+
+
+def _read_again(
+    sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
+) -> OffsetSet:
+    """Chunks that tell whose they are, and are read all the same: a window may take stragglers behind them.
+
+    One for each window, and for most windows none: the chunk that holds the first record past the cutoff
+    holds most often earlier ones as well, and must be read anyway.
+    """
+    found = []
+    for number, one in enumerate(sought):
+        chunk, taken = one.chunk(told), chunks.of(number)
+        ends = [offsets.end for offsets in (taken, unknown) if offsets]
+        if chunk and chunk.first < min(one.taken_from, max(ends, default=0)):
+            found.append(chunk)
+    return union_of(found)
 
 
 def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | None:
@@ -281,6 +340,17 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
         learned=learned,
         superseded=question.chunks.straddling if scan is not None or learned else EMPTY_SET,
         records_scanned=records,
+        head_ends=tuple(
+            first_past(
+                None if scan is None else scan.first_past.get(cutoff_ms),
+                end=decided_end,
+                doubtful=doubtful,
+                taken=taken,
+            )
+            for cutoff_ms, doubtful, taken in zip(
+                question.asked.cutoffs_ms, question.doubtful, included, strict=True
+            )
+        ),
     )
 
 
@@ -301,7 +371,7 @@ def settle(
             draft,
             taken=included & open_now,
             lost=draft.lost & open_now if number == 0 else EMPTY_SET,
-            head_end=min(draft.facts.head_ends[number], draft.decided_end),
+            head_end=draft.head_ends[number],
             late=late,
         )
         for number, included in enumerate(draft.included)
@@ -309,7 +379,12 @@ def settle(
 
 
 def _share(
-    draft: PartitionDraft, *, taken: OffsetSet, lost: OffsetSet, head_end: int, late: LateSteps
+    draft: PartitionDraft,
+    *,
+    taken: OffsetSet,
+    lost: OffsetSet,
+    head_end: int | None,
+    late: LateSteps,
 ) -> PartitionPlan:
     first = min(one.first for one in (taken, lost) if one) if taken or lost else draft.decided_end
     return PartitionPlan(

@@ -8,11 +8,13 @@ does not need a range for every marker.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from kafka_ordered_ops.core.first_past import FirstPast
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
 from kafka_ordered_ops.core.time_map import TimeMap
 from kafka_ordered_ops.core.time_split import NOBODY, TimeSplit, rows_by_label
@@ -47,6 +49,8 @@ class ScanResult:
     stopped_at: int | None
     #: Visible records looked at.
     records: int
+    #: By cutoff the first visible record looked at that is stamped at or after it, if there is one.
+    first_past: Mapping[int, int]
 
     def of(self, window: int) -> OffsetSet:
         """The scanned offsets of a window."""
@@ -56,7 +60,8 @@ class ScanResult:
 class ScanFold:
     """One partition's scan; feed batches in offset order, then `finish`.
 
-    `known` are offsets that other chunks speak of: the chunks made here leave them out.
+    `known` are offsets that other chunks speak of: the chunks made here leave them out. Of each of `cutoffs_ms` the
+    first record that is stamped at or after it is told.
     """
 
     def __init__(
@@ -65,7 +70,9 @@ class ScanFold:
         split: TimeSplit,
         stop: ScanStop | None = None,
         known: OffsetSet = EMPTY_SET,
+        cutoffs_ms: Sequence[int] = (),
     ) -> None:
+        self._first_past = FirstPast(cutoffs_ms)
         self._wanted = wanted
         self._known = known
         self._split = split
@@ -94,12 +101,14 @@ class ScanFold:
             if not offsets.size:
                 return
         self._records += offsets.size
+        self._first_past.feed(offsets, timestamps_ms)
         labels = self._split.labels(timestamps_ms)
         changes = np.flatnonzero(np.diff(labels, prepend=self._label))
         self._run_starts.append(offsets[changes])
         self._run_labels.append(labels[changes])
         self._label = int(labels[-1])
-        self._fold_chunks(offsets, timestamps_ms, labels == NOBODY)
+        excluded = labels == NOBODY
+        self._fold_chunks(offsets, timestamps_ms, excluded & ~self._known.mask(offsets))
 
     def finish(self) -> ScanResult:
         """The result; the rest of the wanted set counts with the last record."""
@@ -123,6 +132,7 @@ class ScanFold:
             time_map=TimeMap(rows).without(self._known).limited(),
             stopped_at=self._stopped_at,
             records=self._records,
+            first_past=self._first_past.found(),
         )
 
     def _cut_at_stop(

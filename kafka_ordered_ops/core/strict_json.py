@@ -117,9 +117,10 @@ class Fields:
             raise JsonError(f"{self._where}.{name} is {value}, below {least}")
         return value
 
-    def integer_or_none(self, name: str) -> int | None:
-        """An int64 or null."""
-        return None if self._rest.get(name, 0) is None and self._drop(name) else self.integer(name)
+    def integer_or_none(self, name: str, *, least: int = INT64_MIN) -> int | None:
+        """An int64 of at least `least`, or null."""
+        is_null = self._rest.get(name, 0) is None and self._drop(name)
+        return None if is_null else self.integer(name, least=least)
 
     def text(self, name: str) -> str:
         """A string."""

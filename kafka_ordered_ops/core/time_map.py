@@ -92,6 +92,15 @@ class TimeMap:
         )
         return _offsets(self.rows[meets])
 
+    def first_reaching(self, time_ms: int, *, from_offset: int) -> OffsetSet:
+        """The first chunk at or above an offset whose bounds allow a record stamped at or after a time."""
+        at = int(np.searchsorted(self.rows[:, _END], from_offset, side="right"))
+        reaching = self.rows[at:, _GREATEST] >= time_ms
+        if not reaching.any():
+            return EMPTY_SET
+        start, end = self.rows[at + int(np.argmax(reaching)), :2].tolist()
+        return OffsetSet.of((start, end))
+
     def within(self, offsets: OffsetSet) -> TimeMap:
         """The map of these offsets only."""
         if not len(self.rows):

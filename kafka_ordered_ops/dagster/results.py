@@ -90,7 +90,8 @@ def window_metadata(
         f"{_PREFIX}/cutoff": time_text(plan.cutoff_ms),
         f"{_PREFIX}/offsets": plan.offsets,
         f"{_PREFIX}/late": facts.get("late"),
-        f"{_PREFIX}/stragglers": facts.get("stragglers"),
+        # Of an older plan the sink has counted by the broker's index.
+        f"{_PREFIX}/stragglers": facts.get("stragglers") if plan.tells_stragglers else None,
         f"{_PREFIX}/first_record": _time(facts.get("timestamp_ms_min")),
         f"{_PREFIX}/last_record": _time(facts.get("timestamp_ms_max")),
         f"{_PREFIX}/ran": ran,

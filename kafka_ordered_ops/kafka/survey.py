@@ -163,6 +163,7 @@ class Surveyor:
                 ask(
                     one,
                     asked[frozen],
+                    origin=state.origin,
                     done=state.done,
                     claimed=claims.offsets(one.tp),
                     time_map=view.time_map(one.tp),

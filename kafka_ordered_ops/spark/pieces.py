@@ -24,8 +24,8 @@ class Share:
     #: The window's place among the plans that are read together.
     window: int
     window_id: str
-    #: Records at or above it are stragglers.
-    head_end: int
+    #: Records at or above it are stragglers; None: nobody knows which are.
+    head_end: int | None
     late: LateSteps
 
 
@@ -52,8 +52,9 @@ class Piece:
         return np.array([share.window for share in self.shares], dtype=np.int64)[owners]
 
     def stragglers_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
-        """For each record whether its window takes it as a straggler."""
-        head_ends = np.array([share.head_end for share in self.shares], dtype=np.int64)
+        """For each record whether its window is known to take it as a straggler."""
+        known = (INT64_MAX if one.head_end is None else one.head_end for one in self.shares)
+        head_ends = np.fromiter(known, dtype=np.int64)
         stragglers: BoolArray = offsets >= head_ends[owners]
         return stragglers
 

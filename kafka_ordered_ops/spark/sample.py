@@ -77,7 +77,9 @@ def sample_output(
     dots, facts = kept.dots(), marker.facts
     if not dots and facts.get("records") != 0:
         return None
-    return RecordSample(facts.get("records"), facts.get("stragglers"), facts.get("late"), dots)
+    # Of an older plan the sink has counted by the broker's index.
+    stragglers = facts.get("stragglers") if plan.tells_stragglers else None
+    return RecordSample(facts.get("records"), stragglers, facts.get("late"), dots)
 
 
 def _batches(paths: Sequence[str], rows_max: int, timeout_s: float) -> Iterator[pa.RecordBatch]:
@@ -120,7 +122,7 @@ class _Kept:
 
     def __init__(self, plan: WindowPlan) -> None:
         pieces = pieces_of([plan])
-        self._behind = {part.tp: part.head_end < part.taken.end for part in plan if part.taken}
+        self._behind = {part.tp: part.may_have_stragglers for part in plan if part.taken}
         pieces.sort(key=lambda piece: (not self._behind[piece.tp], -piece.wanted.count))
         self._taken = {piece.tp: piece for piece in pieces}
         self._pieces = {piece.tp: piece for piece in pieces[:_PARTITIONS_MAX]}

@@ -92,8 +92,9 @@ def stage_windows(
     without records is one valid file without rows.
 
     Facts of each result: ``records``, ``stragglers`` (written behind a record stamped at or after the
-    cutoff), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max`` (null without records), ``bytes``
-    (Arrow), ``elapsed_ms`` (from the start to the window's completion), ``files``.
+    cutoff; null where the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
+    (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
+    ``files``.
 
     Args:
         plans: windows of one group and isolation, each once.
@@ -136,7 +137,7 @@ def stage_windows(
     )
     outputs = [StagedOutput.of(plan, root) for plan in plans]
     with drafts_of(outputs) as drafts:
-        tally = _Tally(len(plans))
+        tally = _Tally(plans)
         batches = _read(reader, pieces, tally, progress)
         if ordered:
             tables = in_order(hold(plans, batches, limit_bytes), rows_per_file)
@@ -168,7 +169,9 @@ def check_has_output(plan: WindowPlan) -> None:
 class _Tally:
     """What is counted for each window while records pass by."""
 
-    def __init__(self, windows: int) -> None:
+    def __init__(self, plans: Sequence[WindowPlan]) -> None:
+        windows = len(plans)
+        self._tells_stragglers = [plan.tells_stragglers for plan in plans]
         self._records, self._late, self._stragglers = np.zeros((3, windows), dtype=np.int64)
         self._least = np.full(windows, INT64_MAX)
         self._greatest = np.full(windows, INT64_MIN)
@@ -183,11 +186,11 @@ class _Tally:
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
     def facts(self, window: int) -> Facts:
-        records = int(self._records[window])
+        records, told = int(self._records[window]), self._tells_stragglers[window]
         return {
             "records": records,
             "late": int(self._late[window]),
-            "stragglers": int(self._stragglers[window]),
+            "stragglers": int(self._stragglers[window]) if told else None,
             "timestamp_ms_min": int(self._least[window]) if records else None,
             "timestamp_ms_max": int(self._greatest[window]) if records else None,
         }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core.errors import JobFailedError
-from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.spark.columns import ORDER
 from kafka_ordered_ops.spark.drafts import Draft, drafts_of
 from kafka_ordered_ops.spark.environment import check_pyspark
@@ -44,8 +45,8 @@ def write_window(
     `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
-    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers``. They are counted in
-    the same job.
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers`` (null where the plan
+    does not know which records are stragglers). They are counted in the same job.
 
     Args:
         df: the result of the user's job: the window's records, or anything made from them.
@@ -93,7 +94,11 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
         writer = observed.write.mode("append").option("compression", "zstd")
         writer.parquet(spark_path(draft.path))
     facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
-    return {**facts, "stragglers": 0} if _tells_places(df) and not behind_cutoff(plan) else facts
+    if not _tells_places(df) or "stragglers" in facts:
+        return facts
+    if not plan.tells_stragglers:
+        return {**facts, "stragglers": None}
+    return facts if behind_cutoff(plan) else {**facts, "stragglers": 0}
 
 
 @contextmanager
@@ -172,7 +177,8 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    if _tells_places(df) and 0 < len(behind := behind_cutoff(plan)) <= _HEADS_MAX:
+    behind = behind_cutoff(plan) if plan.tells_stragglers else {}
+    if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
         counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
     return counts
 
@@ -182,31 +188,35 @@ def _tells_places(df: DataFrame) -> bool:
     return set(ORDER) <= set(df.columns)
 
 
-def behind_cutoff(plan: WindowPlan) -> list[PartitionPlan]:
-    """The partitions of which anything is taken behind the first record stamped at or after the cutoff."""
-    return [part for part in plan if part.taken and part.taken.end > part.head_end]
+def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
+    """The partitions known to take anything behind a record stamped at or after the cutoff; its offset."""
+    return {
+        part.tp: part.head_end
+        for part in plan
+        if part.head_end is not None and part.may_have_stragglers
+    }
 
 
-def _is_straggler(behind: Sequence[PartitionPlan]) -> Column:
+def _is_straggler(behind: Mapping[TopicPartition, int]) -> Column:
     """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
 
     Args:
-        behind: the partitions of which anything is taken there, at least one; usually few.
+        behind: the first such offset of each partition that takes anything from there on, at least one.
     """
     from pyspark.sql import functions as f
 
     if len(behind) <= _COMPARED_MAX:
         compared = (
-            (f.col("partition") == part.tp.partition)
-            & (f.col("offset") >= f.lit(part.head_end).cast("bigint"))
-            & (f.col("topic") == part.tp.topic)
-            for part in behind
+            (f.col("partition") == tp.partition)
+            & (f.col("offset") >= f.lit(head_end).cast("bigint"))
+            & (f.col("topic") == tp.topic)
+            for tp, head_end in behind.items()
         )
         return reduce(lambda any_, one: any_ | one, compared)
     heads = [
         column
-        for part in behind
-        for column in (f.lit(str(part.tp)), f.lit(part.head_end).cast("bigint"))
+        for tp, head_end in behind.items()
+        for column in (f.lit(str(tp)), f.lit(head_end).cast("bigint"))
     ]
     where = f.concat("topic", f.lit("["), f.col("partition").cast("string"), f.lit("]"))
     return f.col("offset") >= f.try_element_at(f.create_map(*heads), where)

@@ -223,6 +223,9 @@ def _facts(
         number = row[WINDOW_NUMBER]
         window_id = None if number is None else written.window_ids[number]
         facts[window_id] = {name: row[name] for name in counts}
+    for plan in plans:
+        if "stragglers" in counts and not plan.tells_stragglers:
+            facts[plan.window_id] = {**facts[plan.window_id], "stragglers": None}
     return facts
 
 
@@ -242,10 +245,10 @@ def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
     """Where the heads end of those partitions of which a window takes something behind."""
     numbers = {window_id: number for number, window_id in enumerate(window_ids)}
     rows = [
-        (numbers[plan.window_id], part.tp.topic, part.tp.partition, part.head_end)
+        (numbers[plan.window_id], tp.topic, tp.partition, head_end)
         for plan in plans
         if plan.window_id in numbers
-        for part in behind_cutoff(plan)
+        for tp, head_end in behind_cutoff(plan).items()
     ]
     columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(_HEADS_TYPES)
     schema = pa.schema(_HEADS_TYPES)
