@@ -14,9 +14,20 @@ from kafka_ordered_ops.airflow.jobs import (
     copy_job,
     spark_job,
 )
+from kafka_ordered_ops.airflow.literals import is_literal
 from kafka_ordered_ops.airflow.sdk import BaseOperator
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.functions import check_does_work
+from kafka_ordered_ops.spark.job_checks import (
+    check_engine,
+    check_function,
+    check_output,
+    check_reading,
+    check_session,
+    check_spark_conf,
+    check_submission,
+    check_submit,
+    check_writable,
+)
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.plan import WindowPlan
@@ -79,9 +90,6 @@ class JobTask(BaseOperator):
             "batch_callable": batch_callable,
         }
         given = [name for name, job in jobs.items() if job is not None]
-        for function in (python_callable, batch_callable):
-            if function is not None:
-                check_does_work(function)
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: a task runs one job, give one of them")
         if output is None and given in ([], ["application"]):
@@ -96,16 +104,74 @@ class JobTask(BaseOperator):
         self.python_callable = python_callable
         self.batch_callable = batch_callable
         self.op_kwargs = {} if op_kwargs is None else op_kwargs
-        self.spark_conf = dict(spark_conf or {})
+        self.spark_conf = {} if spark_conf is None else spark_conf
         # Not `output`: that is what Airflow calls the XCom of a task.
         self.output_root = output
         self.ordered = ordered
         self.engine = engine
         self._stop = Stop()
+        self._check_literals()
 
     def on_kill(self) -> None:
         """Has the job ended, and nothing committed. Airflow calls it in a signal's handler."""
         self._stop.set()
+
+    def check_job(self, settings: ClientSettings, group: str) -> None:
+        """Raises for a job that cannot run: before its window is planned, which would hold its records.
+
+        Raises:
+            ConfigError: the output folder, the application, the function, the engine or Spark's settings.
+            SinkError: the output folder's file system fails.
+        """
+        self._check_form()
+        in_process: Mapping[str, Any] | None = None
+        if self.application is not None:
+            from kafka_ordered_ops.spark import SparkSubmit
+
+            self._arguments()
+            check_submission(self.application, settings, self._how() or SparkSubmit())
+        elif self._runs_spark:
+            in_process = self.spark_conf
+            check_session(self.spark_conf, java_home=None)
+        if self.application is not None or self._runs_spark:
+            check_reading(self.engine, settings, conf=in_process, group=group)
+        if self.output_root is not None:
+            check_writable(self.output_root)
+
+    @property
+    def _runs_spark(self) -> bool:
+        """Whether the job is a function with a session in this process."""
+        return self.python_callable is not None
+
+    def _check_literals(self) -> None:
+        """Raises `ConfigError` for what can be seen to be wrong without a run."""
+        self._check_form(is_known=is_literal)
+        check_spark_conf(self.spark_conf)
+        how = self._how()
+        if how is not None:
+            check_submit(how)
+
+    def _check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
+        check_engine(self.engine)
+        if self.output_root is not None and is_known(self.output_root):
+            check_output(self.output_root)
+        if self.application is not None and is_known(self.application):
+            _check_path(self.application)
+        # The names of a mapping are known before its values are rendered.
+        keywords: Any = self.op_kwargs
+        if isinstance(keywords, Mapping):
+            self._check_functions(keywords)
+        elif is_known(keywords):
+            raise ConfigError(f"op_kwargs is a mapping, not a {type(keywords).__name__}")
+        else:
+            self._check_functions(None)
+
+    def _check_functions(self, keywords: Mapping[str, Any] | None) -> None:
+        """Raises `ConfigError` for a function that cannot be called with what it is given."""
+        if self.python_callable is not None:
+            check_function(self.python_callable, "spark", "window", keywords=keywords)
+        if self.batch_callable is not None:
+            check_function(self.batch_callable, "batches", "plan", keywords=keywords)
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
         """Brings the records to where they belong, hidden until the commit.
@@ -149,12 +215,17 @@ class JobTask(BaseOperator):
 
         if self.submit is None or isinstance(self.submit, SparkSubmit):
             return self.submit
-        arguments = dict(self.submit)
         try:
+            arguments = dict(self.submit)
             if "deploy_mode" in arguments:
                 arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
             return SparkSubmit(**arguments)
         except ConfigError:
             raise
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ConfigError(f"submit= is no way to run spark-submit: {error}") from error
+
+
+def _check_path(application: object) -> None:
+    if not isinstance(application, str) or not application.strip() or "\0" in application:
+        raise ConfigError(f"application is the path of a Python file, not {application!r}")

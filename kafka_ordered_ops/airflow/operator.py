@@ -76,6 +76,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         with errors_for_airflow():
             times = self.times_of(context)
             with self.open_windows(context) as windows:
+                self.check_job(windows.settings, windows.group)
                 plan = self.plan(windows, context, times)
                 self.link_facts = self._known = plan_facts(plan)
                 self._brokers = windows.settings.bootstrap_servers

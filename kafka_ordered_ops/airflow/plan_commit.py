@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.facts import delivery_facts, part_facts, plan_facts
 from kafka_ordered_ops.airflow.job_task import JobTask
+from kafka_ordered_ops.airflow.literals import is_literal
 from kafka_ordered_ops.airflow.outlets import tell_outlets
 from kafka_ordered_ops.airflow.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.sdk import BaseOperator, Context, errors_for_airflow
@@ -29,6 +30,7 @@ from kafka_ordered_ops.core.checks import check_owned
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.parts import PARTS_MAX, shares
 from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.spark.job_checks import check_output
 from kafka_ordered_ops.spark.reported import Reported
 
 if TYPE_CHECKING:
@@ -76,8 +78,8 @@ class PlanWindowOperator(PlanTask):
     ) -> None:
         super().__init__(**kwargs)
         self.parts = parts
-        if parts is not None and not 1 <= parts <= PARTS_MAX:
-            raise ConfigError(f"parts={parts}: a window is split into 1 to {PARTS_MAX:,} parts")
+        if parts is not None and (type(parts) is not int or not 1 <= parts <= PARTS_MAX):
+            raise ConfigError(f"parts={parts!r}: a window is split into 1 to {PARTS_MAX:,} parts")
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Plans."""
@@ -181,10 +183,13 @@ class CommitWindowOperator(WindowFollower):
         # Not `output`: that is what Airflow calls the XCom of a task.
         self.output_root = output
         self.result = result
+        _check_literal_output(output)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commits and publishes."""
         with errors_for_airflow(), self.open_windows(context) as windows:
+            if self.output_root is not None:
+                check_output(self.output_root)
             told = self.told()
             record = windows.show(str(told["window_id"]))
             plan = _as_told(record.plan, told)
@@ -279,6 +284,7 @@ class WindowPartOperator(JobTask, WindowFollower):
                     "task over its output"
                 )
             index, count = int(told["part"]), int(told["parts"])
+            self.check_job(windows.settings, windows.group)
             part = shares(self.planned(windows), count)[index]
             staged = self.run_job(part, windows.settings)
             windows.report(part, staged)
@@ -309,10 +315,13 @@ class AbandonWindowOperator(WindowFollower):
     def __init__(self, *, output: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.output_root = output
+        _check_literal_output(output)
 
     def execute(self, context: Context) -> None:
         """Abandons the window if it is open, and still this run's."""
         with errors_for_airflow(), self.open_windows(context) as windows:
+            if self.output_root is not None:
+                check_output(self.output_root)
             plan = self.planned(windows)
             try:
                 windows.abandon(plan)
@@ -328,6 +337,11 @@ class AbandonWindowOperator(WindowFollower):
 
         if self.output_root is not None:
             StagedOutput.of(plan, self.output_root).discard()
+
+
+def _check_literal_output(output: str | None) -> None:
+    if output is not None and is_literal(output):
+        check_output(output)
 
 
 def _as_told(plan: WindowPlan, told: Mapping[str, Any]) -> WindowPlan:

@@ -7,9 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kafka_ordered_ops.airflow.facts import lines_of
+from kafka_ordered_ops.airflow.literals import is_literal
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context
 from kafka_ordered_ops.airflow.times import WindowMode, WindowTimes
 from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
+from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
@@ -72,15 +74,20 @@ class PlanTask(WindowTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.window_mode = WindowMode(mode)
-        self.on_covered = OnCovered(on_covered)
-        self.on_open_claim = OnOpenClaim(on_open_claim)
+        self.window_mode = check_choice(mode, WindowMode, what="mode")
+        self.on_covered = check_choice(on_covered, OnCovered, what="on_covered")
+        self.on_open_claim = check_choice(on_open_claim, OnOpenClaim, what="on_open_claim")
         self.claim_age = span_of(claim_age, "claim_age")
         self.claim_wait = span_of(claim_wait, "claim_wait")
-        self.on_empty = OnEmpty(on_empty)
-        self.on_foreign_commit = OnForeignCommit(on_foreign_commit)
+        self.on_empty = check_choice(on_empty, OnEmpty, what="on_empty")
+        self.on_foreign_commit = check_choice(
+            on_foreign_commit, OnForeignCommit, what="on_foreign_commit"
+        )
         self.redefine = redefine
         self.max_offsets = max_offsets
+        self._policy(self.on_covered)
+        if is_literal(max_offsets):
+            self._limit()
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Arguments of `OrderedWindows`."""
@@ -167,9 +174,12 @@ class PlanTask(WindowTask):
         if self.max_offsets is None:
             return None
         try:
-            return int(self.max_offsets)
-        except ValueError as error:
+            limit = int(self.max_offsets)
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"max_offsets is {self.max_offsets!r}, not a whole number") from error
+        if limit < 0:
+            raise ConfigError(f"max_offsets is {limit}: a window does not have fewer than none")
+        return limit
 
     def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
         """For a window that is done, or has nothing of its own."""

@@ -19,6 +19,7 @@ from kafka_ordered_ops.airflow.sdk import (
 from kafka_ordered_ops.airflow.times import default_window_id
 from kafka_ordered_ops.airflow.trigger import PartitionsLiveTrigger
 from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
+from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 
 
@@ -64,7 +65,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.until = Until(until)
+        self.until = check_choice(until, Until, what="until")
         self.grace = span_of(grace, "grace")
         self.window_task_id = window_task_id
         if self.until is Until.CAUGHT_UP and (grace, window_task_id) != (None, None):

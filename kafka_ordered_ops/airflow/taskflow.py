@@ -21,6 +21,8 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 from kafka_ordered_ops.airflow.jobs import Job, batch_job, spark_job
 from kafka_ordered_ops.airflow.operator import OrderedWindowOperator
 from kafka_ordered_ops.airflow.sdk import Context
+from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.spark.job_checks import check_function
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -69,7 +71,7 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         job: JobKind | str = JobKind.SPARK,
         **kwargs: Any,
     ) -> None:
-        self.job = JobKind(job)
+        self.job = check_choice(job, JobKind, what="job")
         name = "python_callable" if self.job is JobKind.SPARK else "batch_callable"
         super().__init__(
             python_callable=python_callable,
@@ -90,6 +92,17 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         )
         self._from_context = _asked_for(self.python_callable, given.arguments, context)
         return super().execute(context)
+
+    @property
+    def _runs_spark(self) -> bool:
+        return self.job is JobKind.SPARK
+
+    def _check_functions(self, _keywords: Mapping[str, Any] | None) -> None:
+        # Its arguments come from the call and from the context; Airflow's base class has looked at them.
+        jobs: tuple[Any, ...] = (self.python_callable, self.batch_callable)
+        for function in jobs:
+            if function is not None:
+                check_function(function, "data", "window")
 
     def _job(self) -> Job:
         keywords = {**self._from_context, **self.op_kwargs}

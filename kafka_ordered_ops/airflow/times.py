@@ -95,7 +95,7 @@ def resolve(
             partition has a date that Airflow does not tell.
     """
     mode = WindowMode(mode)
-    found = _found(context, _moment(cutoff, "cutoff"), _moment(since, "since"), partition_span)
+    found = _found(context, moment_of(cutoff, "cutoff"), moment_of(since, "since"), partition_span)
     if mode is WindowMode.CATCH_UP:
         if found.since is not None and found.source in (CutoffSource.PARAMETER, CutoffSource.CONF):
             raise ConfigError(
@@ -167,11 +167,11 @@ def _found(
     if (told := _told(cutoff, since, "cutoff", CutoffSource.PARAMETER)) is not None:
         return told
     conf = _conf(context)
-    cutoff = _moment(conf.get("cutoff"), 'dag_run.conf["cutoff"]')
-    since = _moment(conf.get("since"), 'dag_run.conf["since"]')
+    cutoff = moment_of(conf.get("cutoff"), 'dag_run.conf["cutoff"]')
+    since = moment_of(conf.get("since"), 'dag_run.conf["since"]')
     if (told := _told(cutoff, since, 'dag_run.conf["cutoff"]', CutoffSource.CONF)) is not None:
         return told
-    if (date := _moment(context.get("partition_date"), "partition_date")) is not None:
+    if (date := moment_of(context.get("partition_date"), "partition_date")) is not None:
         if partition_span is None:
             return WindowTimes(date, None, CutoffSource.PARTITION)
         return WindowTimes(date + partition_span, date, CutoffSource.PARTITION)
@@ -181,18 +181,18 @@ def _found(
             "partition: give cutoff=, and since= for an interval. Of a key that is a time in UTC: "
             'cutoff="{{ dag_run.partition_key }}Z"'
         )
-    if (end := _moment(context.get("data_interval_end"), "data_interval_end")) is not None:
-        start = _moment(context.get("data_interval_start"), "data_interval_start")
+    if (end := moment_of(context.get("data_interval_end"), "data_interval_end")) is not None:
+        start = moment_of(context.get("data_interval_start"), "data_interval_start")
         has_length = start is not None and start < end
         return WindowTimes(end, start if has_length else None, CutoffSource.INTERVAL)
     cutoffs = [
         moment
         for event in _events(context.get("triggering_asset_events"))
-        if (moment := _moment(_told_by(event), "the asset event's cutoff")) is not None
+        if (moment := moment_of(_told_by(event), "the asset event's cutoff")) is not None
     ]
     if cutoffs:
         return WindowTimes(max(cutoffs), None, CutoffSource.EVENT)
-    run_after = _moment(getattr(context.get("dag_run"), "run_after", None), "dag_run.run_after")
+    run_after = moment_of(getattr(context.get("dag_run"), "run_after", None), "dag_run.run_after")
     if run_after is not None:
         return WindowTimes(run_after, None, CutoffSource.RUN_AFTER)
     raise ConfigError("the run says nothing about its time: give cutoff=")
@@ -243,7 +243,7 @@ def _moment_text(value: Any) -> Any:
     return None if text in _NOTHING else text
 
 
-def _moment(value: Any, what: str) -> datetime | None:
+def moment_of(value: Any, what: str) -> datetime | None:
     """A time from a run, or from what a template was rendered to: a plain datetime in UTC."""
     value = _moment_text(value)
     if value is None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.frozen import frozen_times
+from kafka_ordered_ops.airflow.literals import is_literal
 from kafka_ordered_ops.airflow.sdk import BaseOperator, Context
 from kafka_ordered_ops.airflow.times import (
+    CutoffSource,
     WindowMode,
     WindowTimes,
     default_window_id,
+    moment_of,
     resolve,
 )
+from kafka_ordered_ops.core.arguments import check_choice, check_group, check_span, check_texts
 from kafka_ordered_ops.core.bounds import Bound, parse_bound
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms
+from kafka_ordered_ops.core.times import parse_duration_ms, time_at
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
-from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.core.window import Window, check_window_id
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: Any time will do where a window's other parameters are looked at.
+_STAND_IN: Final = time_at(0)
 
 
 class WindowTask(BaseOperator):
@@ -99,13 +107,37 @@ class WindowTask(BaseOperator):
         self.partition_span = partition_span
         self.start = start if start is None or isinstance(start, str) else str(start)
         self.allowed_lateness = allowed_lateness
-        self.isolation = Isolation(isolation)
-        self.on_data_loss = OnDataLoss(on_data_loss)
+        self.isolation = check_choice(isolation, Isolation, what="isolation")
+        self.on_data_loss = check_choice(on_data_loss, OnDataLoss, what="on_data_loss")
         self.window_id = window_id
-        self.settings_allowed = tuple(settings_allowed)
+        self.settings_allowed = tuple(_list(settings_allowed, "settings_allowed"))
         self.ledger_topic = ledger_topic
         #: As written in the DAG's file: rendering puts the result in its place.
         self._written = (str(cutoff), str(since))
+        self._check_literals_of_window()
+
+    def _check_literals_of_window(self) -> None:
+        """Raises `ConfigError` for what can be seen to be wrong without a run."""
+        if is_literal(self.group_id):
+            check_group(self.group_id)
+        if self.window_id is not None and is_literal(self.window_id):
+            check_window_id(self.window_id)
+        if not isinstance(self.partition_span, timedelta | None):
+            raise ConfigError(f"partition_span is {self.partition_span!r}, not a timedelta")
+        given_times = [
+            moment
+            for what, value in (("cutoff", self.cutoff), ("since", self.since))
+            if is_literal(value) and (moment := moment_of(value, what)) is not None
+        ]
+        both = len(given_times) == 2
+        self.window_of(
+            WindowTimes(
+                given_times[0] if both else _STAND_IN,
+                given_times[1] if both else None,
+                CutoffSource.PARAMETER,
+            ),
+            is_known=is_literal,
+        )
 
     def times_of(self, context: Context) -> WindowTimes:
         """The window's times: what the first try of this task found, as far as that was kept.
@@ -124,20 +156,22 @@ class WindowTask(BaseOperator):
         self.log.info("Window: %s.", times)
         return times
 
-    def window_of(self, times: WindowTimes) -> Window:
-        """The question to the group.
+    def window_of(
+        self, times: WindowTimes, *, is_known: Callable[[Any], bool] = lambda _: True
+    ) -> Window:
+        """The question to the group; in place of what is not known yet stands something that can be.
 
         Raises:
             ConfigError: a parameter that cannot be.
         """
         return Window(
-            _list(self.topics, "topics"),
+            _list(self.topics, "topics") if is_known(self.topics) else ["unknown"],
             cutoff=times.cutoff,
             since=times.since,
-            start=None if not self.start else parse_bound(str(self.start)),
+            start=parse_bound(str(self.start)) if self.start and is_known(self.start) else None,
             allowed_lateness=span_of(self.allowed_lateness, "allowed_lateness"),
             isolation=self.isolation,
-            exclude=_list(self.exclude, "exclude"),
+            exclude=_list(self.exclude, "exclude") if is_known(self.exclude) else (),
             on_data_loss=self.on_data_loss,
         )
 
@@ -162,16 +196,16 @@ class WindowTask(BaseOperator):
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
     """A span from a parameter; raises `ConfigError`."""
-    if value is None or isinstance(value, timedelta):
-        return value
-    return timedelta(milliseconds=parse_duration_ms(value, what=what))
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return timedelta(milliseconds=parse_duration_ms(value, what=what))
+    return check_span(value, what=what)
 
 
-def _list(value: str | Sequence[str], what: str) -> list[str]:
+def _list(value: Any, what: str) -> list[str]:
     """Names from one, or from a list; a rendered template may be either."""
     if isinstance(value, str):
         return [value]
-    names = list(value)
-    if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{what} is a list of names or patterns, not {names!r}")
-    return names
+    # What other tasks return may be a lazy sequence of Airflow's.
+    return list(check_texts(list(value) if isinstance(value, Iterable) else value, what=what))

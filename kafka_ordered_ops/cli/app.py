@@ -149,7 +149,6 @@ def run_window(
             f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they have their "
             "default names. Leave it out"
         )
-    sink.check()
     delivered = running.deliver(
         screen, connection, sink, questions, [window_id] * len(questions), policy
     )

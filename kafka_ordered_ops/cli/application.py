@@ -15,6 +15,12 @@ from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.job_checks import (
+    check_output,
+    check_reading,
+    check_submission,
+    check_writable,
+)
 from kafka_ordered_ops.spark.output import StagedOutput
 from kafka_ordered_ops.spark.result import JobProgress
 from kafka_ordered_ops.spark.spark_submit import SparkSubmit
@@ -48,8 +54,8 @@ class JobSink(Sink):
         ),
     ] = field(default_factory=list)
 
-    def check(self) -> None:
-        """Raises `ConfigError` while nothing has been touched."""
+    def check(self, settings: ClientSettings, group: str) -> None:
+        """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
         if self.application is None:
             if self.master is not None:
                 raise ConfigError(
@@ -60,11 +66,12 @@ class JobSink(Sink):
                     f"{self.arguments[0]!r} and what follows would be arguments of an application: name one with "
                     "--application"
                 )
-            super().check()
+            super().check(settings, group)
             return
-        if not self.application.is_file():
-            raise ConfigError(f"--application {self.application}: there is no such file")
-        _ = self._how().command
+        check_output(self.output)
+        check_submission(self.application, settings, self._how())
+        check_reading(self.engine.value, settings, conf=None, group=group)
+        check_writable(self.output)
 
     def _stage(
         self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen

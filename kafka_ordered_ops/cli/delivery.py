@@ -25,7 +25,12 @@ from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.job_checks import (
+    check_output,
+    check_reading,
+    check_session,
+    check_writable,
+)
 from kafka_ordered_ops.spark.output import StagedOutput
 
 #: How often Spark is asked how many tasks are done.
@@ -50,7 +55,7 @@ class Sink:
     """Where the records go, and how."""
 
     output: Annotated[
-        Path,
+        str,
         typer.Option(
             "--output", metavar="DIR", help="Folder that gets window_id=<id>/ with Parquet files."
         ),
@@ -75,19 +80,22 @@ class Sink:
         ),
     ] = field(default_factory=list)
 
-    def check(self) -> None:
-        """Raises `ConfigError` while nothing has been touched."""
+    def check(self, settings: ClientSettings, group: str) -> None:
+        """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
         conf = self.conf()
+        check_output(self.output)
         if self.engine is Engine.STAGE:
             if conf:
                 raise ConfigError("--spark-conf with --engine stage: there is no Spark to be set")
         else:
             try:
-                check_pyspark()
+                check_session(conf, java_home=bundled_java())
             except ConfigError as error:
-                raise ConfigError(
+                raise type(error)(
                     f"{error}. Or use --engine stage, which needs no Spark"
                 ) from error
+            check_reading(self.engine.value, settings, conf=conf, group=group)
+        check_writable(self.output)
 
     def conf(self) -> dict[str, str]:
         """The settings of --spark-conf; raises `ConfigError`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from kafka_ordered_ops.cli.delivery import Sink
 from kafka_ordered_ops.cli.facts import delivery_json
@@ -20,6 +19,7 @@ from kafka_ordered_ops.core.group_state import GroupState
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window import Window, default_window_id
+from kafka_ordered_ops.spark.files import normal_root
 from kafka_ordered_ops.spark.output import StagedOutput, output_of
 from kafka_ordered_ops.windows import Delivery, Policy
 
@@ -43,7 +43,12 @@ def deliver(
     window_ids: Sequence[str | None],
     policy: Policy,
 ) -> Delivered:
-    """Brings windows to published: one plan, one read, one commit for all that need it."""
+    """Brings windows to published: one plan, one read, one commit for all that need it.
+
+    Raises:
+        ConfigError: the job cannot run; nothing is planned then.
+    """
+    sink.check(connection.settings(), connection.group)
     with connection.open(screen) as windows, screen.progress("planning"):
         plans = windows.plan_many(questions, window_ids, policy)
         writer = sink.writer(windows.settings, screen)
@@ -101,7 +106,7 @@ def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
         )
 
 
-def _outcome(before: WindowPlan, delivery: Delivery, asked: Path) -> str:
+def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
     """What this call did, in one sentence."""
     name, output = f"window {before.window_id}", output_of(delivery.record.result)
     if before.content is PlanContent.COVERED:
@@ -112,7 +117,7 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: Path) -> str:
         WindowStatus.WRITTEN: "was written by an earlier try; it is committed and published now",
         WindowStatus.COMMITTED: "was committed by an earlier try; it is published now",
     }.get(before.status, "is already published; nothing was done")
-    if output is not None and Path(output.root) != asked.resolve():
+    if output is not None and output.root != normal_root(asked):
         return (
             f"{name} {told}: in {output.root}, not in {asked} (windows replay writes it elsewhere)"
         )

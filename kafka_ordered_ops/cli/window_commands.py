@@ -136,7 +136,6 @@ def sweep(
 ) -> None:
     """Run a window of what no interval covers. Otherwise it is as `run`."""
     window, policy = question.window(), policies.policy()
-    sink.check()
     tell_one(screen, sink, deliver(screen, connection, sink, [window], [window_id], policy))
 
 
@@ -171,7 +170,7 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
 @command
 def replay_window(screen: Screen, connection: Connection, window_id: WindowId, sink: Sink) -> None:
     """Read a committed window again into another folder. Commits nothing."""
-    sink.check()
+    sink.check(connection.settings(), connection.group)
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
         [output] = sink.writer(windows.settings, screen)([plan])

@@ -100,7 +100,7 @@ def ordered_window_asset(
             context: AssetExecutionContext, kafka: KafkaResource, given: dict[str, Any]
         ) -> Iterator[MaterializeResult[Any]]:
             step = Step(context, asset_key, made, partitions_def, kafka)
-            found = step.deliver(lambda windows: function(context, windows, **given))
+            found = step.deliver(lambda windows: function(context, windows, **given), function)
             yield _result_of(context, asset_key, made, found)
 
         one_each = BackfillPolicy.multi_run() if serial else BackfillPolicy.single_run()

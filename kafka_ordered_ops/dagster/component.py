@@ -43,9 +43,10 @@ from kafka_ordered_ops.dagster.component_models import (
 from kafka_ordered_ops.dagster.job import AssetWindows
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
-from kafka_ordered_ops.dagster.settings import ENGINES, OnNotLive, WindowSettings
+from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.spark.job_checks import ENGINES, check_application
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
@@ -239,8 +240,6 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
 
     def _check(self) -> None:
         key = self.key.to_user_string()
-        if self.engine not in ENGINES:
-            raise ConfigError(f"{key}: engine is {self.engine!r}, not one of {', '.join(ENGINES)}")
         for name in ("pool", "backfill_policy"):
             if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
                 raise ConfigError(f"{key}: {name} is given twice, in op as well")
@@ -248,7 +247,10 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
         if self.application is None and (self.application_args or self.submit is not None):
             raise ConfigError(f"{key}: application_args and submit are an application's")
-        self._how()
+        if self._own is None and self.application is not None:
+            # Beside the YAML file: what is missing there is missing in every run.
+            check_application(self.application)
+        self._usual()
         if self._own is None and self.output is None:
             raise ConfigError(
                 f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
@@ -260,12 +262,14 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         # Imported late: most components submit nothing.
         from kafka_ordered_ops.spark import DeployMode, SparkSubmit
 
-        arguments = dict(self.submit)
         try:
+            arguments = dict(self.submit)
             if "deploy_mode" in arguments:
                 arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
             return SparkSubmit(**arguments)
-        except (TypeError, ValueError) as error:
+        except ConfigError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
             raise ConfigError(f"submit is no way to run spark-submit: {error}") from error
 
 

@@ -45,7 +45,9 @@ from kafka_ordered_ops.dagster.results import (
     window_metadata,
 )
 from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.step_functions import Submitted
 from kafka_ordered_ops.dagster.times import Asked, asked_of, began, first_of
+from kafka_ordered_ops.spark.job_checks import check_reading, check_writable
 from kafka_ordered_ops.spark.reported import found_output
 
 if TYPE_CHECKING:
@@ -80,8 +82,12 @@ class Step:
     partitions_def: PartitionsDefinition[str] | None
     kafka: KafkaResource
 
-    def deliver(self, job: Job) -> Delivered:
+    def deliver(self, job: Job, function: object = None) -> Delivered:
         """Delivers the step's windows; Dagster is told nothing yet.
+
+        Args:
+            job: delivers the windows that it is given.
+            function: what it calls, which may know how to check itself beforehand.
 
         Raises:
             Failure: trying again cannot help, or partitions are not live and the asset wants them to be.
@@ -90,6 +96,7 @@ class Step:
         started = time.monotonic()
         job_told: dict[str, Any] = {}
         with errors_for_dagster(), self._open() as windows:
+            self._check_job(windows, function)
             pieces = self._asked(windows)
             asked = pieces.asked
             live = look_at(windows, self.settings, asked)
@@ -117,6 +124,15 @@ class Step:
             data_version=data_version_of(every),
             live=live,
         )
+
+    def _check_job(self, windows: OrderedWindows, function: object) -> None:
+        """Raises for a job that cannot run: before its windows are planned, which would hold their records."""
+        # A job of one's own has a session of its own, perhaps elsewhere.
+        check_reading(self.settings.engine, windows.settings, conf=None, group=windows.group)
+        if isinstance(function, Submitted):
+            function.check(windows.settings)
+        if self.settings.output is not None:
+            check_writable(self.settings.output)
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
         """What the step is to deliver."""

@@ -72,7 +72,7 @@ def ordered_window_op(
             _check_run(context, partitions_def)
             step = Step(context, AssetKey(name), made, partitions_def, kafka)
             yield _output_of(
-                context, step.deliver(lambda windows: function(context, windows, **given))
+                context, step.deliver(lambda windows: function(context, windows, **given), function)
             )
 
         definition: OpDefinition = op(name=op_safe(name), pool=pool, **(options or {}))(

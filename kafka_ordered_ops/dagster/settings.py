@@ -10,8 +10,10 @@ from typing import Final
 
 from dagster import AssetKey
 
+from kafka_ordered_ops.core.arguments import check_choice, check_group, check_span
 from kafka_ordered_ops.core.bounds import Bound, parse_bound
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -20,9 +22,10 @@ from kafka_ordered_ops.core.types import (
     OnOpenClaim,
 )
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.spark.job_checks import check_engine, check_output
 
-#: Who reads Kafka. By name: Spark's room has the engines, and the Kafka client with them.
-ENGINES: Final = ("python", "jvm", "stage")
+#: Stands for a window's cutoff where the other parts of its question are looked at.
+_ANY_TIME: Final = time_at(0)
 
 
 class OnNotLive(StrEnum):
@@ -91,6 +94,7 @@ class WindowSettings:
             raise ConfigError(
                 "topics and group_id are needed: what to read, and whose progress it is"
             )
+        check_group(self.group_id)
         choices = {
             "isolation": Isolation,
             "on_covered": OnCovered,
@@ -100,18 +104,17 @@ class WindowSettings:
             "on_not_live": OnNotLive,
         }
         for name, choice in choices.items():
-            given = getattr(self, name)
-            try:
-                object.__setattr__(self, name, choice(given))
-            except ValueError as error:
-                known = ", ".join(one.value for one in choice)
-                raise ConfigError(f"{name} is {given!r}, not one of {known}") from error
-        if self.engine not in ENGINES:
-            raise ConfigError(f"engine is {self.engine!r}, not one of {', '.join(ENGINES)}")
-        if self.open_lag is not None and self.open_lag < timedelta(0):
-            raise ConfigError(f"open_lag {self.open_lag} is negative: records of the future")
+            object.__setattr__(self, name, check_choice(getattr(self, name), choice, what=name))
+        check_engine(self.engine)
+        if self.output is not None:
+            check_output(self.output)
+        for name in ("allowed_lateness", "grace", "open_lag"):
+            if getattr(self, name) is not None:
+                check_span(getattr(self, name), what=name)
         if isinstance(self.start, str):
             object.__setattr__(self, "start", parse_bound(self.start))
+        # All that any window of the asset asks for, but its times.
+        self.window(_ANY_TIME, None)
         object.__setattr__(self, "topics", tuple(self.topics))
         object.__setattr__(self, "exclude", tuple(self.exclude))
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.functions import check_does_work
+from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.job import AssetWindows
 from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.spark.job_checks import check_function, check_submission, check_submit
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
+    from kafka_ordered_ops.windows import ClientSettings
 
 #: The resource that steps ask for.
 KAFKA: Final = "kafka"
@@ -32,18 +35,43 @@ def job_without_function(
     Raises:
         ConfigError: arguments for an application that there is not.
     """
-    if application is None and (application_args or submit is not None):
-        raise ConfigError("application_args= and submit= are an application's: give application=")
+    if application is None:
+        if application_args or submit is not None:
+            raise ConfigError(
+                "application_args= and submit= are an application's: give application="
+            )
+        return copied
+    if isinstance(application_args, str):
+        raise ConfigError(
+            f"application_args is one text, {application_args!r}: give a list of arguments"
+        )
+    if submit is not None:
+        check_submit(submit)
+    return Submitted(str(application), tuple(application_args), submit)
 
-    def copied(_context: Any, windows: AssetWindows) -> None:
-        """Copies the windows' records, as Parquet."""
-        windows.copy()
 
-    def submitted(_context: Any, windows: AssetWindows) -> None:
-        """Runs a Spark application for the windows."""
-        windows.submit(str(application), application_args, submit)
+def copied(_context: Any, windows: AssetWindows) -> None:
+    """Copies the windows' records, as Parquet."""
+    windows.copy()
 
-    return copied if application is None else submitted
+
+@dataclass(frozen=True)
+class Submitted:
+    """Runs a Spark application for the windows."""
+
+    application: str
+    arguments: Sequence[str]
+    submit: SparkSubmit | None
+
+    def __call__(self, _context: Any, windows: AssetWindows) -> None:
+        """Runs the application."""
+        windows.submit(self.application, self.arguments, self.submit)
+
+    def check(self, client: ClientSettings) -> None:
+        """Raises `ConfigError` where spark-submit could not run it."""
+        from kafka_ordered_ops.spark import SparkSubmit
+
+        check_submission(self.application, client, self.submit or SparkSubmit())
 
 
 def step_function(
@@ -60,12 +88,12 @@ def step_function(
     Raises:
         ConfigError: it does not take a context and windows, or does nothing when it is called.
     """
-    check_does_work(function)
+    check_function(function, "context", "windows")
     # As values: Dagster would look for names in this module.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     if len(parameters) < 2:
         raise ConfigError(
-            f"{function.__qualname__} is called with a context and windows, and resources after them"
+            f"{name_of(function)} is called with a context and windows, and resources after them"
         )
     context, rest = parameters[0], parameters[2:]
     own = [one.name for one in rest]

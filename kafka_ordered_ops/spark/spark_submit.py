@@ -93,7 +93,7 @@ class SparkSubmit:
         if self.program is not None:
             path = Path(self.program)
         elif (home := self.environment.get("SPARK_HOME") or os.environ.get("SPARK_HOME")) or (
-            home := _pyspark_home()
+            home := pyspark_home()
         ) is not None:
             path = Path(home, "bin", "spark-submit")
         else:
@@ -133,7 +133,8 @@ class SparkSubmit:
         return variables
 
 
-def _pyspark_home() -> str | None:
+def pyspark_home() -> str | None:
+    """The folder of the installed pyspark, which has a spark-submit; None without one."""
     try:
         found = find_spec("pyspark")
     except ValueError:

@@ -33,6 +33,7 @@ from kafka_ordered_ops.spark.handover import (
     settings_to_text,
     write_private,
 )
+from kafka_ordered_ops.spark.job_checks import check_submission
 from kafka_ordered_ops.spark.output import StagedOutput
 from kafka_ordered_ops.spark.pieces import check_together
 from kafka_ordered_ops.spark.process import Process
@@ -210,16 +211,7 @@ def _checked(
     for plan in plans:
         check_has_output(plan)
     files_for(root)
-    if settings.memory_name is not None:
-        raise ConfigError(
-            f"an application is another process, and cannot reach the InMemoryKafka {settings.memory_name!r}: "
-            "read and write in this process, or use a real broker"
-        )
-    path = os.path.abspath(application)
-    if not os.path.isfile(path):
-        raise ConfigError(f"there is no application at {path}: name a Python file on this machine")
-    _ = how.command
-    return path
+    return check_submission(application, settings, how)
 
 
 def _command(

@@ -101,6 +101,19 @@ def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, 
         raise ConfigError(f"{len(plans)} plans and {len(others)} {what}: give one for each plan")
 
 
+def check_plans(plans: object) -> None:
+    """Raises `ConfigError` for what is no list of plans, and for a window that stands twice in one."""
+    if not isinstance(plans, Sequence) or isinstance(plans, str | bytes):
+        raise ConfigError(f"{shown(plans)} is no list of plans: give what `plan_many` returned")
+    names = []
+    for plan in plans:
+        if not isinstance(plan, WindowPlan):
+            raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
+        names.append(plan.window_id)
+    if len(set(names)) != len(names):
+        raise ConfigError("a window stands twice among the plans: give each window once")
+
+
 def check_committable(group: str, plan: WindowPlan) -> None:
     """Raises when this is no plan, when a plan is of another group, or only a preview."""
     if not isinstance(plan, WindowPlan):

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.checks import owned
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.windows.checks import check_committable, check_identity, check_same_length
+from kafka_ordered_ops.windows.checks import (
+    check_committable,
+    check_identity,
+    check_plans,
+    check_same_length,
+)
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows.service import OrderedWindows
 
 
 T = TypeVar("T")
+
+#: What an output is asked for.
+_STAGED: Final = ("to_json", "publish", "discard")
 
 
 class Staged(Protocol):
@@ -60,10 +70,13 @@ def check_outputs(
     Raises:
         ConfigError: they are more or fewer.
         WindowMismatchError: an output is of another window, claim, group or part.
-        SinkError: an output is not there, or not all of it, or its place is taken.
+        SinkError: something is no output; or one is not there, or not all of it, or its place is taken.
         WindowSupersededError: another attempt, a new plan or an abandonment owns a window.
     """
+    _check_list(outputs)
     check_same_length(plans, outputs, what="outputs")
+    for plan, one in zip(plans, outputs, strict=True):
+        check_is_output(plan, one)
     for plan, one in zip(plans, outputs, strict=True):
         check_identity(plan, one if isinstance(one, Mapping) else one.to_json())
     if read is None:
@@ -78,6 +91,36 @@ def check_outputs(
         for plan in plans:
             owned(view, plan)
         raise
+
+
+def _check_list(outputs: object) -> None:
+    if not isinstance(outputs, Sequence) or isinstance(outputs, str | bytes):
+        raise SinkError(
+            f"{shown(outputs)} was handed over, and not a list of what was staged for each window. Nothing was "
+            "changed"
+        )
+
+
+def check_is_output(plan: WindowPlan, one: object) -> None:
+    """Raises `SinkError` for what is neither an output nor a mapping: a job that returned nothing, say."""
+    if isinstance(one, Mapping):
+        return
+    missing = [name for name in _STAGED if not callable(getattr(one, name, None))]
+    if missing:
+        raise SinkError(
+            f"the job of window {plan.window_id} of group {plan.group} handed over {shown(one)}, which has no "
+            f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return what was "
+            "staged for the window",
+            window_id=plan.window_id,
+        )
+
+
+def check_jobs(write: object, reopen: object) -> None:
+    """Raises `ConfigError` for what cannot be called, or does no work when it is called."""
+    for name, function in (("write", write), ("reopen", reopen)):
+        if not callable(function):
+            raise ConfigError(f"{name} is {shown(function)}: give a function")
+        check_does_work(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +141,8 @@ def deliver(
     windows: OrderedWindows, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
+    check_jobs(write, reopen)
+    check_plans(plans)
     for plan in plans:
         # Before a job runs for nothing.
         check_committable(windows.group, plan)

@@ -54,6 +54,7 @@ from kafka_ordered_ops.windows.delivery import (
     Staged,
     Write,
     WriteMany,
+    check_jobs,
     check_outputs,
     deliver,
 )
@@ -391,6 +392,7 @@ class OrderedWindows(Looks):
         said of itself, or returns None where it is gone. A written window whose output is gone is written
         again; a committed one is replayed.
         """
+        check_jobs(write, reopen)
         return self.deliver_many([plan], lambda plans: [write(one) for one in plans], reopen)[0]
 
     def deliver_many(

@@ -1,0 +1,21 @@
+"""Which parameters are known when a DAG's file is parsed: what is wrong with them is an import error of the DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: How Jinja's expressions, statements and comments begin.
+_JINJA = ("{{", "{%", "{#")
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a parameter is its own value: no template, and nothing that comes from another task."""
+    if isinstance(value, str):
+        return not any(mark in value for mark in _JINJA)
+    if isinstance(value, Mapping):
+        return all(is_literal(one) for pair in value.items() for one in pair)
+    if isinstance(value, Sequence | set | frozenset):
+        return all(map(is_literal, value))
+    # An output of another task, or what stands for one.
+    return not hasattr(value, "resolve")

@@ -1,0 +1,288 @@
+"""What can be seen to be wrong with a job before a window is planned for it: one check each, for all hosts.
+
+A planned window holds its records until it is delivered or abandoned. So a job that cannot run is refused
+first. The checks of *form* look at nothing but the argument, and suit the moment at which a job is defined;
+those of this *machine* (folders, files, programs) suit the process that runs the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import check_does_work, name_of
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.files import as_sink_error, files_for, normal_root
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark.spark_submit import SparkSubmit
+    from kafka_ordered_ops.windows import ClientSettings
+
+#: Who reads Kafka, by name: the enumeration `engines.Engine` comes with the Kafka client.
+ENGINES: Final = ("python", "jvm", "stage")
+
+#: What Spark and spark-submit take as a master.
+_MASTER: Final = re.compile(
+    r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[[\d\s,]+\]|yarn|spark://[^\s/]+(:\d+)?|k8s://\S+"
+)
+
+#: Any of these may bring the connector that the engine jvm reads with.
+_BRING_JARS: Final = frozenset(
+    {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath", "spark.remote"}
+)
+_CONNECTOR_JAR: Final = "spark-sql-kafka-0-10*.jar"
+
+#: What makes a folder unusable for good, and not for now.
+_FOR_GOOD: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+
+# --- form ------------------------------------------------------------------------------------------
+
+
+def check_output(output: object) -> str:
+    """Return the folder for outputs by its full name; nothing is touched.
+
+    Raises:
+        ConfigError: not a path, an empty path, or a place where windows cannot be published.
+    """
+    if not isinstance(output, str | os.PathLike):
+        raise ConfigError(f"the output folder is a path, not a {type(output).__name__}: {output!r}")
+    text = os.fspath(output)
+    if not isinstance(text, str) or "\0" in text or not text.strip():
+        raise ConfigError(f"the output folder {text!r} is not a path: name a folder")
+    root = normal_root(text)
+    files_for(root)
+    return root
+
+
+def check_engine(engine: object) -> str:
+    """Return the engine's name; raises `ConfigError` for an unknown one."""
+    if not isinstance(engine, str) or engine not in ENGINES:
+        raise ConfigError(f"engine is {engine!r}, not one of {', '.join(ENGINES)}")
+    return str(engine)
+
+
+def check_function(
+    function: object, *given: str, keywords: Mapping[str, Any] | None = None
+) -> None:
+    """Raises `ConfigError` for what cannot be called as a job, or does no work when it is called.
+
+    Args:
+        function: the user's.
+        given: what it is called with, by name.
+        keywords: its keyword arguments; None: they are not known yet.
+    """
+    if not callable(function):
+        raise ConfigError(
+            f"a job is a function of {' and '.join(given)}, not a {type(function).__name__}"
+        )
+    check_does_work(function)
+    if keywords is None:
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some functions of C do not say.
+        return
+    try:
+        signature.bind(*given, **keywords)
+    except TypeError as error:
+        more = f" and {', '.join(keywords)}" if keywords else ""
+        raise ConfigError(
+            f"{name_of(function)} is called with {' and '.join(given)}{more}: {error}"
+        ) from error
+
+
+def check_spark_conf(conf: object) -> None:
+    """Raises `ConfigError` for what are not settings of Spark, and for a master that Spark cannot parse."""
+    if not isinstance(conf, Mapping):
+        raise ConfigError(f"Spark's settings are a mapping of texts, not a {type(conf).__name__}")
+    for key, value in conf.items():
+        if not isinstance(key, str) or not key.startswith("spark."):
+            raise ConfigError(f"{key!r} is not a Spark setting: their names begin with 'spark.'")
+        # Without the value: it may be a secret.
+        if not isinstance(value, str | int | float) or "\0" in str(value):
+            raise ConfigError(
+                f"the Spark setting {key} is a {type(value).__name__}: give a text or a number"
+            )
+    if "spark.master" in conf:
+        check_master(str(conf["spark.master"]))
+
+
+def check_master(master: object) -> None:
+    """Raises `ConfigError` for a master that Spark cannot parse; None: as Spark is set up."""
+    if master is not None and (
+        not isinstance(master, str) or not _MASTER.fullmatch(master.strip())
+    ):
+        raise ConfigError(
+            f"master {master!r} is not a Spark master: use local[4], spark://HOST:PORT, yarn or k8s://URL"
+        )
+
+
+def check_submit(how: SparkSubmit) -> None:
+    """Raises `ConfigError` for settings of spark-submit that cannot be."""
+    check_master(how.master)
+    check_spark_conf(how.conf)
+
+
+# --- this machine ----------------------------------------------------------------------------------
+
+
+def check_writable(output: str | os.PathLike[str]) -> None:
+    """Makes the folder for outputs where it is missing, and writes a file there that nobody sees.
+
+    Raises:
+        ConfigError: as `check_output`; or the path leads to no folder that this process may write to.
+        SinkError: the file system failed otherwise.
+    """
+    root = check_output(output)
+    with as_sink_error(f"the output folder {root} cannot be used"):
+        try:
+            files_for(root).make_folder(root)
+            with tempfile.TemporaryFile(dir=root):
+                pass
+        except OSError as error:
+            if error.errno not in _FOR_GOOD:
+                raise
+            raise ConfigError(
+                f"windows cannot be written to {root}: {error.strerror}. Name a folder that this process may "
+                "write to"
+            ) from error
+
+
+def check_application(application: object) -> str:
+    """Return the application's full path; raises `ConfigError` for no file, or one that cannot be read."""
+    if not isinstance(application, str | os.PathLike) or "\0" in os.fspath(application):
+        raise ConfigError(f"application is the path of a Python file, not {application!r}")
+    path = os.path.abspath(os.fspath(application))
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        raise ConfigError(
+            f"there is no application at {path} that can be read: name a Python file on this machine"
+        )
+    return path
+
+
+def check_submission(application: object, settings: ClientSettings, how: SparkSubmit) -> str:
+    """Return the application's full path.
+
+    Raises:
+        ConfigError: spark-submit could not run it for windows of this cluster.
+    """
+    path = check_application(application)
+    check_submit(how)
+    _ = how.command
+    if settings.memory_name is not None:
+        raise ConfigError(
+            f"an application is another process, and cannot reach the InMemoryKafka {settings.memory_name!r}: "
+            "read and write in this process, or use a real broker"
+        )
+    return path
+
+
+def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] | None) -> None:
+    """Raises `ConfigError` where this process could not start Spark: no pyspark, no Java, wrong settings.
+
+    Args:
+        conf: Spark's settings.
+        java_home: the Java that the session will be told of.
+    """
+    check_spark_conf(conf)
+    check_pyspark()
+    if (
+        _has_session()
+        or "spark.remote" in conf
+        or os.environ.get("SPARK_REMOTE")
+        or _sets_environment()
+    ):
+        return
+    home = java_home or os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        raise ConfigError(
+            f"Spark needs Java 17 or newer, and there is none {f'below {home}' if home else 'on the path'}: "
+            "install it, or set JAVA_HOME"
+        )
+
+
+def check_reading(
+    engine: str, settings: ClientSettings, *, conf: Mapping[str, Any] | None, group: str
+) -> None:
+    """Raises `ConfigError` for an engine that cannot read from where the settings lead.
+
+    Args:
+        engine: who reads Kafka.
+        settings: how to reach the cluster.
+        conf: Spark's settings of a session in this process; None: another process has the session.
+        group: the consumer group.
+    """
+    from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
+    from kafka_ordered_ops.spark.engines import Engine
+
+    if Engine.of(engine, settings) is not Engine.JVM:
+        return
+    from kafka_ordered_ops.spark.jvm_settings import java_settings
+
+    java_settings(
+        settings,
+        group=group,
+        isolation=Isolation.READ_COMMITTED,
+        stall_timeout_s=STALL_TIMEOUT_S,
+    )
+    if conf is not None and not _may_have_connector(conf):
+        raise ConfigError(
+            "engine 'jvm' reads with Spark's Kafka connector, and this session would have none: set "
+            "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or use engine 'python'"
+        )
+
+
+def _has_session() -> bool:
+    """Whether Spark runs in this process already."""
+    sql: Any = sys.modules.get("pyspark.sql")
+    return sql is not None and sql.SparkSession.getActiveSession() is not None
+
+
+def _may_have_connector(conf: Mapping[str, Any]) -> bool:
+    """Whether there is any way by which a session may come to the connector."""
+    if _has_session() or _BRING_JARS & conf.keys() or os.environ.get("SPARK_REMOTE"):
+        return True
+    home = _spark_home()
+    if home is None or any((home / "jars").glob(_CONNECTOR_JAR)):
+        return True
+    return (_conf_folder(home) / "spark-defaults.conf").exists()
+
+
+def _sets_environment() -> bool:
+    """Whether Spark's own start script may set the Java."""
+    home = _spark_home()
+    return home is not None and (_conf_folder(home) / "spark-env.sh").exists()
+
+
+def _conf_folder(home: Path) -> Path:
+    return Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+
+
+def _spark_home() -> Path | None:
+    from kafka_ordered_ops.spark.spark_submit import pyspark_home
+
+    home = os.environ.get("SPARK_HOME") or pyspark_home()
+    return None if home is None else Path(home)
