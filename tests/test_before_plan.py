@@ -250,12 +250,12 @@ def _decorated(**arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda tmp: PlanWindowOperator(**_TASK, parts=2.5),
+        lambda tmp: PlanWindowOperator(**(_TASK | {"parts": 2.5})),
         lambda tmp: PlanWindowOperator(**_TASK, parts=True),
         lambda tmp: CommitWindowOperator(task_id="c", window={}, output="s3a://bucket"),
         lambda tmp: WindowPartOperator(task_id="p", window={}, output="s3a://bucket"),
         lambda tmp: PartitionsLiveSensor(**_TASK, until="soon"),
-        lambda tmp: PartitionsLiveSensor(**_TASK, grace=5),
+        lambda tmp: PartitionsLiveSensor(**(_TASK | {"grace": 5})),
         lambda tmp: _decorated(job="both", output=str(tmp))(take)(),
         lambda tmp: _decorated(output="s3a://bucket")(take)(),
         lambda tmp: _decorated(output=str(tmp))(waits)(),
