@@ -208,7 +208,7 @@ class ModelGroup:
         assert state == outcome.state
         assert records == outcome.records
         self.view = replace(outcome, state=state, records=records).applied_to(self.view)
-        self.view.check()
+        assert not self.view.disagreements()
         return list(records)
 
     def stragglers(self, plan: WindowPlan) -> int | None:

@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.errors import (
     LedgerLostError,
     LedgerUnavailableError,
     LedgerVersionError,
+    WindowSupersededError,
 )
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.kafka.offsets import read_committed_offsets
@@ -226,7 +227,7 @@ DAMAGES = [halved, without_a_field, of_another_type, nested, lambda _: b"\xff\xf
 @pytest.mark.parametrize(
     ("kind", "damage"),
     [
-        *itertools.product(["state", "window", "times"], DAMAGES),
+        *itertools.product(["state", "window"], DAMAGES),
         ("state", of_another),
         ("window", of_another),
     ],
@@ -241,7 +242,7 @@ def test_a_damaged_record_stops_its_group_until_it_is_restored(
 ) -> None:
     """Plan and commit name the record and change nothing; with the record put back they go on."""
     place = place_of(ledger, begun.group)
-    key = key_of(begun.group, kind, {"window": "open", "times": f"{orders}[0]"}.get(kind, ""))
+    key = key_of(begun.group, kind, {"window": "open"}.get(kind, ""))
     value, headers = stored(bootstrap, place)[key]
     open_plan = begun.show("open").plan
     put(bootstrap, place, key, damage(value), headers)
@@ -309,15 +310,52 @@ def test_a_count_of_parts_that_cannot_be_costs_nothing(
         begun.list()
 
 
-def test_a_time_map_of_no_partition_is_damage(
+@pytest.mark.parametrize("damage", [*DAMAGES, None])
+def test_a_damaged_time_map_is_made_again(
+    bootstrap: str,
+    begun: OrderedWindows,
+    orders: str,
+    ledger: str,
+    damage: Callable[[bytes], bytes] | None,
+) -> None:
+    """It only saves reading: one that cannot be read, or that is about no partition, is left out."""
+    place = place_of(ledger, begun.group)
+    key = key_of(begun.group, "times", f"{orders}[0]")
+    value, headers = stored(bootstrap, place)[key]
+    if damage is None:
+        put(bootstrap, place, key_of(begun.group, "times", "garbage"), value, headers)
+    else:
+        put(bootstrap, place, key, damage(value), headers)
+    with service(bootstrap, begun.group, ledger) as cold:
+        begun.commit(cold.plan(before(orders, 12), "open"))
+        rest = begun.plan(before(orders, 100), "rest")
+        assert offsets_of(read_plan(begun.settings, rest)) == {2, 4, 5}
+        assert cold.plan(before(orders, 100), "rest").taken == rest.taken
+
+
+def test_a_damaged_open_window_can_be_abandoned(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
-    """A key with our kind and a name that cannot be: a named error like any other."""
+    """What it held is planned again, and nobody who still has its plan can commit that."""
     place = place_of(ledger, begun.group)
-    value, headers = stored(bootstrap, place)[key_of(begun.group, "times", f"{orders}[0]")]
-    put(bootstrap, place, key_of(begun.group, "times", "garbage"), value, headers)
-    with pytest.raises(LedgerCorruptError, match="garbage"):
-        begun.plan(before(orders, 25), "next")
+    key = key_of(begun.group, "window", "open")
+    value, headers = stored(bootstrap, place)[key]
+    open_plan = begun.show("open").plan
+    put(bootstrap, place, key, halved(value), headers)
+    with service(bootstrap, begun.group, ledger) as cold:
+        for one in (begun, cold):
+            assert [record.plan.window_id for record in one.list()] == ["done"]
+            assert list(one.summaries().unreadable) == ["open"]
+            one.gaps()
+            one.live(before(orders, 12))
+        assert cold.abandon("open").status is WindowStatus.ABANDONED
+        again = begun.plan(before(orders, 12), "open")
+        assert again.taken == open_plan.taken
+        with pytest.raises(WindowSupersededError):
+            cold.commit(open_plan)
+        cold.commit(again)
+    assert key in stored(bootstrap, place)
+    assert committed_offset(begun, orders) == 2
 
 
 def test_an_open_window_that_the_state_does_not_know_cannot_commit(
@@ -335,7 +373,7 @@ def test_an_open_window_that_the_state_does_not_know_cannot_commit(
 def test_a_damaged_window_of_the_past_stops_only_the_looking_at_it(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
-    """Showing and listing name it; the group's next windows do not need it."""
+    """Showing names it; lists leave it out, or say so; the group's next windows do not need it."""
     put(
         bootstrap,
         place_of(ledger, begun.group),
@@ -343,9 +381,10 @@ def test_a_damaged_window_of_the_past_stops_only_the_looking_at_it(
         b"?",
         {"koo-generation": "99", "koo-parts": "1"},
     )
-    for look in (lambda: begun.show("done"), begun.list):
-        with pytest.raises(LedgerCorruptError, match="'done'"):
-            look()
+    with pytest.raises(LedgerCorruptError, match="'done'"):
+        begun.show("done")
+    assert [record.plan.window_id for record in begun.list()] == ["open"]
+    assert list(begun.summaries().unreadable) == ["done"]
     begun.commit(begun.plan(before(orders, 12), "open"))
     assert committed_offset(begun, orders) == 2
 

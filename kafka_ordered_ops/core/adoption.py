@@ -124,6 +124,8 @@ def adopt(
     moved = survey(state, others, logs)
     if not moved:
         return None, Adoption()
+    # What cannot be read may have to be rewound or abandoned.
+    view.check_readable()
     cut = {one.tp: one.base_after for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
     anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
     rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]

@@ -125,7 +125,9 @@ def catch_up(
         for record in view.open_windows()
         if record.plan.window.times.meets(times)
     ]
-    ordered, claims = sorted(looked, key=lambda one: one.tp), view.claims()
+    # What cannot be read may hold anything.
+    meeting += view.open_unreadable()
+    ordered, claims = sorted(looked, key=lambda one: one.tp), view.known_claims()
     return CatchUp(
         view.group,
         times,

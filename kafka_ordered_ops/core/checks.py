@@ -23,14 +23,20 @@ from kafka_ordered_ops.core.window import Window
 
 
 def known_window(view: GroupView, window_id: str) -> WindowRecord:
-    """The window's record; raises `UnknownWindowError`."""
+    """The window's record; raises `UnknownWindowError`, and `LedgerCorruptError` where it cannot be read."""
+    view.check_readable([window_id])
     record = view.windows.get(window_id)
     if record is None:
-        raise UnknownWindowError(
-            f"group {view.group} has no window {window_id}: list its windows, or plan it first",
-            window_id=window_id,
-        )
+        raise unknown_window(view.group, window_id)
     return record
+
+
+def unknown_window(group: str, window_id: str) -> UnknownWindowError:
+    """What is said of a window that the ledger does not have."""
+    return UnknownWindowError(
+        f"group {group} has no window {window_id}: list its windows, or plan it first",
+        window_id=window_id,
+    )
 
 
 def known_state(view: GroupView) -> GroupState:
@@ -46,7 +52,9 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
     Raises:
         WindowPrunedError: its plan is gone.
         WindowRewoundError: only some of its offsets were given back.
+        LedgerCorruptError: its record cannot be read.
     """
+    view.check_readable([window_id])
     record = view.windows.get(window_id)
     if record is None or record.status is WindowStatus.ABANDONED:
         return None

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kafka_ordered_ops.core import unreadable
 from kafka_ordered_ops.core.checks import (
     check_foreign,
     check_owned,
@@ -196,9 +197,13 @@ def abandon(
     `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
     abandoned only while that try may commit it.
 
+    A window that cannot be read is removed from the ledger, see `unreadable.abandon`; with `owner` it is an error.
+
     Raises:
-        UnknownWindowError, WindowSupersededError
+        UnknownWindowError, WindowSupersededError, LedgerCorruptError
     """
+    if owner is None and window_id in view.unreadable:
+        return unreadable.abandon(view, window_id, keep_origins=keep_origins)
     record = known_window(view, window_id)
     if record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND):
         return record
@@ -221,7 +226,7 @@ def abandon(
         # An origin that nothing was committed from may be chosen anew.
         name: topic
         for name, topic in state.topics.items()
-        if topic.settled or name in others or keep_origins
+        if topic.settled or name in others or keep_origins or view.open_unreadable()
     }
     freed = {
         # Nobody watches a topic without state: by its next first plan it may have been made anew.

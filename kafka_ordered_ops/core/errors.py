@@ -16,6 +16,7 @@
       RecordsLostError                 retention or deletion took records that were still to be delivered
       LedgerError
         LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
+        LedgerRecordError
       GroupInUseError                  the group has live members
       ForeignCommitError               somebody else moved the group
       CommitError
@@ -226,6 +227,14 @@ class LedgerLostError(LedgerError):
 
 class LedgerCorruptError(LedgerError):
     """A ledger record cannot be read: it is damaged, or something else writes to the topic."""
+
+
+class LedgerRecordError(LedgerError):
+    """A change was refused: one of its records could not be read again, or is too large. Nothing was written."""
+
+    #: ``state``, ``window`` or ``times``, and which one.
+    kind: str
+    name: str
 
 
 class LedgerVersionError(LedgerError):

@@ -47,7 +47,7 @@ class Gap:
 def gaps_of(view: GroupView) -> list[Gap]:
     """The gaps of a group in which records wait, by topic and time; from the ledger alone, nothing is read."""
     found: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(list)
-    claims = view.claims()
+    claims = view.known_claims()
     for tp, state in view.state or ():
         steps, time_map = claims.late(tp, state.late), view.time_map(tp)
         gaps = _between(steps.times)

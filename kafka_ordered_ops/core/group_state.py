@@ -298,38 +298,63 @@ class GroupView:
     windows: Mapping[str, WindowRecord] = field(default_factory=dict)
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """Raises `LedgerCorruptError` when the records disagree, which only a foreign hand can cause."""
+    #: What is wrong with windows whose records cannot be read, or disagree with the state. Nothing is known
+    #: of the offsets of those that are open.
+    unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
+
+    def disagreements(self) -> dict[str, LedgerCorruptError]:
+        """The windows that are open in the state and not in their records, or the reverse, by id.
+
+        Only a foreign hand can cause that; or a fold that has missed what was removed from the log.
+        """
         listed = dict.fromkeys(self.state.open if self.state else ())
-        missing = [
-            window_id
-            for window_id in listed
-            if (record := self.windows.get(window_id)) is None or not record.status.is_open
-        ]
-        if missing:
-            raise LedgerCorruptError(
-                f"group {self.group}: the ledger lists window {missing[0]} as open and holds no open record of "
-                f"it ({len(missing)} such): records were removed or written by something else. Restore the "
-                "ledger topic, or start a new group"
-            )
-        stray = [
-            window_id
-            for window_id, record in self.windows.items()
-            if record.status.is_open and window_id not in listed
-        ]
-        if stray:
-            raise LedgerCorruptError(
-                f"group {self.group}: the ledger holds window {stray[0]} as {self.windows[stray[0]].status}, and "
-                f"the group's state does not list it as open ({len(stray)} such): the state was removed or "
-                "replaced by something else. Restore the ledger topic, or start a new group"
-            )
+        wrong = {}
+        for window_id in listed:
+            record = self.windows.get(window_id)
+            if (record is None or not record.status.is_open) and window_id not in self.unreadable:
+                wrong[window_id] = LedgerCorruptError(
+                    f"group {self.group}: the ledger lists window {window_id} as open and holds no open record of "
+                    "it: the record was removed or written by something else. Restore it, or abandon the window "
+                    "to give its offsets free; no window is planned before that"
+                )
+        for window_id, record in self.windows.items():
+            if record.status.is_open and window_id not in listed:
+                wrong[window_id] = LedgerCorruptError(
+                    f"group {self.group}: the ledger holds window {window_id} as {record.status}, and the group's "
+                    "state does not list it as open: the state was removed or replaced by something else. Restore "
+                    "the ledger topic, or abandon the window to remove its record"
+                )
+        return wrong
+
+    def check_readable(self, window_ids: Iterable[str] | None = None) -> None:
+        """Raises `LedgerCorruptError` when one of the windows, or any, cannot be read."""
+        for window_id in self.unreadable if window_ids is None else window_ids:
+            if (error := self.unreadable.get(window_id)) is not None:
+                raise LedgerCorruptError(error.message)
 
     def open_windows(self) -> list[WindowRecord]:
-        """The windows that claim offsets."""
-        return [self.windows[window_id] for window_id in (self.state.open if self.state else ())]
+        """The windows that claim offsets, but for those that cannot be read."""
+        return [
+            self.windows[window_id]
+            for window_id in (self.state.open if self.state else ())
+            if window_id not in self.unreadable
+        ]
+
+    def open_unreadable(self) -> list[str]:
+        """The ids of windows that claim offsets, and nobody knows which."""
+        return [name for name in (self.state.open if self.state else ()) if name in self.unreadable]
 
     def claims(self) -> Claims:
-        """What open windows hold, by partition."""
+        """What open windows hold, by partition.
+
+        Raises:
+            LedgerCorruptError: an open window cannot be read: whatever was planned might be its own.
+        """
+        self.check_readable(self.open_unreadable())
+        return self.known_claims()
+
+    def known_claims(self) -> Claims:
+        """What those open windows hold that can be read: for people, and for nothing that is planned."""
         by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
         for record in self.open_windows():
             times = record.plan.window.times
@@ -363,6 +388,9 @@ class Change:
             view,
             state=self.state,
             windows={name: one for name, one in windows.items() if name not in self.forgotten},
+            unreadable={
+                name: one for name, one in view.unreadable.items() if name not in self.forgotten
+            },
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
         )
 

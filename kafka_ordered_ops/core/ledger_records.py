@@ -2,7 +2,7 @@
 
 Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and
 ``turn``, of which `kafka.turns` tells). Value: a part
-of a JSON text, at most `PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, say which
+of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, say which
 writing the part belongs to and how many there are; parts of an older, longer writing get tombstones in the
 same transaction. A record is whole when all parts of its newest generation are there, and under a
 transaction they always are.
@@ -14,20 +14,29 @@ import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.ledger_messages import (
+    FORGOTTEN,
+    GENERATION,
+    PARTS,
+    RECORD_BYTES_MAX,
+    STATE,
+    SUMMARY,
+    UNREADABLE,
+    written,
+)
+from kafka_ordered_ops.core.ledger_messages import LedgerMessage as LedgerMessage
+from kafka_ordered_ops.core.ledger_messages import RecordName as RecordName
+from kafka_ordered_ops.core.ledger_messages import record_key as record_key
+from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError
+from kafka_ordered_ops.core.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.time_map import TimeMap
 from kafka_ordered_ops.core.types import TopicPartition
-
-#: Half of Kafka's default record limit: headers, keys and batch overhead fit beside it.
-PART_BYTES_MAX: Final = 512 * 1024
-
-#: A whole record: the largest plan, and its window's other fields.
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 
 #: Values of windows that a process keeps: the open windows of most groups, and some thousand old ones of an
 #: hourly job. Twice the largest plan, so that a window just written need not be fetched to be looked at.
@@ -39,24 +48,8 @@ _WINDOWS_AT_ONCE: Final = 1_000
 #: A key of ours has no space around it, which is what takes the standard function half of its time.
 _DECODER: Final = json.JSONDecoder()
 
-_GENERATION: Final = "koo-generation"
-_PARTS: Final = "koo-parts"
-
 #: As a client hands them out.
 Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
-
-#: (key, value, headers); a value of None is a tombstone.
-LedgerMessage = tuple[bytes, bytes | None, dict[str, str]]
-
-
-class RecordName(NamedTuple):
-    """Which record of a group: its kind, and the window id or partition it is about."""
-
-    kind: str
-    name: str = ""
-
-
-STATE: Final = RecordName("state")
 
 
 class _Part(NamedTuple):
@@ -83,19 +76,15 @@ Keep = Callable[[WindowRecord], bool]
 
 
 class StaleFoldError(Exception):
-    """What was let go is gone from the log: something newer has come in its place. Fold the log anew."""
-
-
-def record_key(group: str, record: RecordName, part: int) -> bytes:
-    """The key of one part of a record."""
-    return strict_json.dumps([group, record.kind, record.name, part]).encode()
+    """What was folded may be gone from the log, or what was let go is: fold the log anew from its start."""
 
 
 class LedgerFold:
     """One group's records, folded from the messages of its ledger partition in their order.
 
-    Compaction does no harm to the fold: the newest record of a key is never removed, and what was folded
-    stays folded. A group has few open windows and may have a hundred thousand old ones: where values can be
+    Compaction removes no newest record, but for tombstones: a process that was idle meanwhile never hears that
+    a window was forgotten. So the state says how many were, and what disagrees with the fold is believed only
+    when the log was folded anew (`view`). A group has few open windows and may have a hundred thousand old ones: where values can be
     fetched again, those of windows are held up to `held_bytes_max`, and of the oldest only their places.
     """
 
@@ -120,6 +109,14 @@ class LedgerFold:
         # The parts of windows whose values are held, the oldest first. Some are overwritten since.
         self._held: deque[tuple[RecordName, int, _Part]] = deque()
         self._held_bytes = 0
+        #: Headers of windows, as they were last written.
+        self._summaries: dict[RecordName, bytes] = {}
+        #: How many windows were forgotten: as the state says, and as this fold knows of. None: it has just begun.
+        self._forgotten_told = 0
+        self._forgotten_known: int | None = None
+        #: What cannot be read, although the log was folded anew to look at it.
+        self._confirmed: set[RecordName] = set()
+        self._dropped: dict[RecordName, LedgerCorruptError] = {}
 
     def take(
         self,
@@ -141,67 +138,165 @@ class LedgerFold:
             _, kind, name, number = parsed
             self._fold(RecordName(kind, name), number, offset, value, headers() or [])
 
+    def has_read_all(self) -> None:
+        """The log is folded up to its end as of now: what was removed before, nobody needs to hear of."""
+        if self._forgotten_known is None:
+            self._forgotten_known = self._forgotten_told
+
     def view(
-        self, wanted: Collection[str] = (), *, everything: bool = False, keep: Keep | None = None
+        self,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        keep: Keep | None = None,
+        certain: bool = True,
     ) -> GroupView:
         """The group as folded: its state, time maps, open windows, and those wanted by id.
 
-        With `everything` all of its windows; with `keep` those of all that it says yes to, besides.
+        With `everything` all of its windows; with `keep` those of all that it says yes to, besides. A window
+        that cannot be read is in `unreadable`, and a time map that cannot be read is left out: it is made again
+        by reading. Unless the fold is `certain`, because it was made anew, it is stale where anything is wrong.
 
         Raises:
-            LedgerCorruptError, LedgerVersionError: a record cannot be read.
+            LedgerCorruptError: the group's state cannot be read.
+            LedgerVersionError: a newer version of this package wrote a record.
             StaleFoldError: the log has changed under the fold.
         """
-        state: GroupState | None = self._parse_all([STATE], GroupState.from_json).get(STATE)
-        if state is not None and state.group != self.group:
-            raise self._corrupt(STATE, f"it is the state of group {state.group!r}")
+        state = self._state(certain=certain)
+        unreadable: dict[str, LedgerCorruptError] = {}
         ids = {*(state.open if state else ()), *wanted}
-        windows = self._windows([RecordName("window", one) for one in ids])
+        windows = self._windows([RecordName("window", one) for one in ids], unreadable)
         self._looked_at = dict(windows)
         if everything or keep is not None:
-            others = [name for name in self._parts if name.kind == "window" and name not in windows]
-            others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
-            for at in range(0, len(others), _WINDOWS_AT_ONCE):
-                for name, record in self._windows(others[at : at + _WINDOWS_AT_ONCE]).items():
+            for some in self._in_batches(windows):
+                for name, record in self._windows(some, unreadable).items():
                     if keep is None or keep(record):
                         windows[name] = record
-        time_maps = {
-            self._partition_of(name): time_map
-            for name, time_map in self._parse_all(self._times, TimeMap.from_json).items()
-        }
         view = GroupView(
             self.group,
             state,
             {name.name: record for name, record in windows.items()},
-            {tp: time_map for tp, time_map in time_maps.items() if time_map},
+            self._time_maps(),
+            unreadable,
         )
-        view.check()
-        return view
+        disagreements = view.disagreements()
+        unreadable |= disagreements
+        for window_id in disagreements:
+            windows.pop(RecordName("window", window_id), None)
+        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        return GroupView(
+            self.group,
+            state,
+            {name.name: record for name, record in windows.items()},
+            view.time_maps,
+            unreadable,
+        )
+
+    def summaries(self, *, certain: bool = True) -> Summaries:
+        """All windows as a list shows them, without their plans; raises what `view` raises."""
+        # Open windows are few, and what is wrong with one of them matters.
+        unreadable = dict(self.view(certain=certain).unreadable)
+        found: list[WindowSummary] = []
+        untold: list[RecordName] = []
+        for name in self._parts:
+            if name.kind == "window":
+                header = self._summaries.get(name)
+                summary = None if header is None else WindowSummary.from_text(name.name, header)
+                if summary is None:
+                    untold.append(name)
+                else:
+                    found.append(summary)
+        for at in range(0, len(untold), _WINDOWS_AT_ONCE):
+            records = self._windows(untold[at : at + _WINDOWS_AT_ONCE], unreadable)
+            found += [WindowSummary.of(record) for record in records.values()]
+        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        return Summaries.made(found, unreadable)
+
+    def newly_dropped(self) -> list[LedgerCorruptError]:
+        """What was wrong with time maps that were left out since this was asked last."""
+        dropped = list(self._dropped.values())
+        self._dropped.clear()
+        return dropped
+
+    def _state(self, *, certain: bool) -> GroupState | None:
+        told = self._forgotten_told
+        if self._forgotten_known is not None and told != self._forgotten_known and not certain:
+            raise StaleFoldError(f"{told} windows were forgotten, {self._forgotten_known} known")
+        self._forgotten_known = told
+        try:
+            state: GroupState | None = self._parse_all([STATE], GroupState.from_json).get(STATE)
+            if state is not None and state.group != self.group:
+                raise self._corrupt(STATE, f"it is the state of group {state.group!r}")
+        except LedgerCorruptError:
+            self._confirm([STATE], certain=certain)
+            raise
+        return state
+
+    def _confirm(self, wrong: Collection[RecordName], *, certain: bool) -> None:
+        """Raises `StaleFoldError` where something is wrong that was not looked at anew yet."""
+        if not certain and not self._confirmed.issuperset(wrong):
+            raise StaleFoldError(f"{len(wrong)} records disagree with the fold")
+        self._confirmed.update(wrong)
+
+    def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
+        """The other windows, as they lie in the log."""
+        others = [name for name in self._parts if name.kind == "window" and name not in known]
+        others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
+        for at in range(0, len(others), _WINDOWS_AT_ONCE):
+            yield others[at : at + _WINDOWS_AT_ONCE]
+
+    def _time_maps(self) -> dict[TopicPartition, TimeMap]:
+        found: dict[TopicPartition, TimeMap] = {}
+        for name in list(self._times):
+            try:
+                tp = self._partition_of(name)
+                time_map = self._parse_all([name], TimeMap.from_json)[name]
+            except LedgerCorruptError as error:
+                # Its times are read again by the next plan.
+                self._dropped[name] = error
+                self._times.pop(name)
+                continue
+            if time_map:
+                found[tp] = time_map
+        return found
 
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
         """A change as (key, value, headers), leftovers of longer writings as tombstones."""
-        generation = change.state.sequence
-        yield from self._written(STATE, change.state.to_json(), generation)
+        generation = {GENERATION: str(change.state.sequence)}
+        write = partial(written, self.where, self.group)
+        forgotten = self._forgotten_told + len(change.forgotten)
+        told = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
+        yield from self._whole(
+            STATE, write(STATE, change.state.to_json(), GroupState.from_json, told)
+        )
         for record in change.records:
             window = RecordName("window", record.plan.window_id)
-            yield from self._written(window, record.to_json(), generation)
+            summary = WindowSummary.of(record).to_text()
+            told = generation if summary is None else {**generation, SUMMARY: summary}
+            yield from self._whole(
+                window, write(window, record.to_json(), WindowRecord.from_json, told)
+            )
         for window_id in change.forgotten:
-            yield from self._tombstones(RecordName("window", window_id), 0)
+            told = {FORGOTTEN: "1"}
+            for key, value, _ in self._tombstones(RecordName("window", window_id), 0):
+                yield key, value, told
+                told = {}
         for tp, time_map in change.time_maps.items():
             # An empty map is written too: a tombstone goes from the log after a day, and a process that had
             # been idle until then would go on with the map that it folded before.
             times = RecordName("times", str(tp))
-            yield from self._written(times, time_map.to_json(), generation)
+            yield from self._whole(
+                times, write(times, time_map.to_json(), TimeMap.from_json, generation)
+            )
 
-    def _written(
-        self, record: RecordName, value: Mapping[str, Any], generation: int
+    def _whole(
+        self, record: RecordName, messages: Iterator[LedgerMessage]
     ) -> Iterator[LedgerMessage]:
-        data = strict_json.dumps(value).encode()
-        parts = [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)]
-        headers = {_GENERATION: str(generation), _PARTS: str(len(parts))}
-        for number, part in enumerate(parts):
-            yield record_key(self.group, record, number), part, headers
-        yield from self._tombstones(record, len(parts))
+        """A record's parts, and tombstones for what a longer writing has left behind them."""
+        count = 0
+        for count, message in enumerate(messages, start=1):  # noqa: B007
+            yield message
+        yield from self._tombstones(record, count)
 
     def _tombstones(self, record: RecordName, from_part: int) -> Iterator[LedgerMessage]:
         for number in self._parts.get(record, {}):
@@ -218,7 +313,12 @@ class LedgerFold:
     ) -> None:
         self._parsed.pop(record, None)
         self._looked_at.pop(record, None)
+        self._confirmed.discard(record)
+        if number == 0:
+            self._summaries.pop(record, None)
         if value is None:
+            if self._forgotten_known is not None and FORGOTTEN in dict(headers):
+                self._forgotten_known += 1
             parts = self._parts.get(record, {})
             parts.pop(number, None)
             if not parts:
@@ -229,14 +329,18 @@ class LedgerFold:
         found = dict(headers)
         part: _Part | _Damaged
         try:
-            part = _Part(int(found[_GENERATION] or ""), int(found[_PARTS] or ""), offset, data)
+            part = _Part(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
         except (KeyError, ValueError, TypeError):
             # Told when somebody needs it: a good writing behind it mends the record.
             part = _Damaged(offset)
         self._parts.setdefault(record, {})[number] = part
+        if record == STATE and number == 0:
+            self._forgotten_told = _count_of(found.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
         elif record.kind == "window" and isinstance(part, _Part):
+            if number == 0 and (summary := found.get(SUMMARY)) is not None:
+                self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
             self._hold(record, number, part, len(data))
 
     def _hold(self, record: RecordName, number: int, part: _Part, size: int) -> None:
@@ -255,8 +359,13 @@ class LedgerFold:
         if parts.get(number) is part:
             parts[number] = _Part(part.generation, part.parts, part.offset, None)
 
-    def _windows(self, names: Collection[RecordName]) -> dict[RecordName, WindowRecord]:
-        """Those of the windows that there are; what the last view held is not parsed again."""
+    def _windows(
+        self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
+    ) -> dict[RecordName, WindowRecord]:
+        """Those of the windows that there are; what the last view held is not parsed again.
+
+        What cannot be read is said in `unreadable`.
+        """
         unknown = [name for name in names if name in self._parts and name not in self._looked_at]
         values = self._fetched(unknown)
         windows: dict[RecordName, WindowRecord] = {}
@@ -264,8 +373,13 @@ class LedgerFold:
             if name in self._looked_at:
                 windows[name] = self._looked_at[name]
             elif name in self._parts:
-                windows[name] = self._parse(name, WindowRecord.from_json, values)
-                self._check_identity(name, windows[name])
+                try:
+                    record = self._parse(name, WindowRecord.from_json, values)
+                    self._check_identity(name, record)
+                except LedgerCorruptError as error:
+                    unreadable[name.name] = error
+                else:
+                    windows[name] = record
         return windows
 
     def _parse_all(
@@ -322,7 +436,7 @@ class LedgerFold:
                 f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where}: {error}. "
                 "Upgrade this package to the version that wrote it"
             ) from error
-        except JsonError as error:
+        except UNREADABLE as error:
             raise self._corrupt(record, str(error)) from error
 
     def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
@@ -339,11 +453,24 @@ class LedgerFold:
         return TopicPartition(topic, int(number))
 
     def _corrupt(self, record: RecordName, why: str) -> LedgerCorruptError:
+        cure = (
+            "Restore it, or abandon the window: that removes the record and gives its offsets free. While it is open, "
+            "no window is planned"
+            if record.kind == "window"
+            else "Something else writes to the topic, or it was damaged: restore it, or start a new group"
+        )
         return LedgerCorruptError(
             f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
-            f"read: {why}. Something else writes to the topic, or it was damaged: restore it, or start a new "
-            "group"
+            f"read: {why}. {cure}"
         )
+
+
+def _count_of(header: str | bytes | None) -> int:
+    """A count from a header; 0 where there is none, or none that can be one."""
+    try:
+        return int(header or 0)
+    except ValueError:
+        return 0
 
 
 def _parse_key(key: bytes) -> tuple[str, str, str, int] | None:

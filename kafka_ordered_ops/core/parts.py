@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.checks import known_state, owned
 from kafka_ordered_ops.core.decisions import Outcome
-from kafka_ordered_ops.core.errors import ConfigError, WindowMismatchError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowMismatchError
 from kafka_ordered_ops.core.group_state import Change, GroupView, PartReports, next_state
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, PlanPart, WindowPlan
@@ -20,6 +21,11 @@ from kafka_ordered_ops.core.types import WindowStatus
 
 #: More tasks than any scheduler maps; each one reports in a transaction of its own.
 PARTS_MAX: Final = 10_000
+
+
+#: What all parts of a window may report together, as JSON. Once they all have, the record holds it twice, and
+#: the plan beside it: together less than a record may have.
+REPORTS_BYTES_MAX: Final = 20 * 1024 * 1024
 
 
 def shares(plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
@@ -103,6 +109,7 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
 
     Raises:
         UnknownWindowError, WindowSupersededError
+        SinkError: the reports of all parts together are too long.
         WindowMismatchError: the window was not split like that.
     """
     part = plan.part
@@ -125,9 +132,23 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
     if part.index in parts.results:
         return record
     parts = replace(parts, results={**parts.results, part.index: result})
+    _check_reports(plan, parts)
     record = replace(record, parts=parts, touched_at_ms=now_ms)
     if not parts.missing:
         written = replace(record.plan, status=WindowStatus.WRITTEN)
         in_order = [parts.results[index] for index in range(parts.count)]
         record = replace(record, plan=written, result={"parts": in_order})
     return Change(state=next_state(known_state(view)), records=(record,))
+
+
+def _check_reports(plan: WindowPlan, parts: PartReports) -> None:
+    """Raises `SinkError` where the parts of a window have reported more than its record can hold."""
+    size = sum(len(strict_json.dumps(one).encode()) for one in parts.results.values())
+    if size > REPORTS_BYTES_MAX:
+        raise SinkError(
+            f"window {plan.window_id} of group {plan.group}: with this report of {plan.part}, {len(parts.results):,} of "
+            f"its {parts.count:,} parts have reported {size:,} bytes, and all of them may report {REPORTS_BYTES_MAX:,}: "
+            "report the place of a list of files instead of the list, or abandon the window and plan smaller ones. "
+            "Nothing was written",
+            window_id=plan.window_id,
+        )

@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.group_state import GroupView
 from kafka_ordered_ops.core.ledger_records import Keep
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC, Decision, check_ledger_name
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka import offsets as _offsets
 from kafka_ordered_ops.kafka.ledger import PLANNING, UPDATE_TIMEOUT_S, Ledger, Pace
@@ -124,6 +125,9 @@ class LedgerDoor(_Door, Protocol):
         settle: bool = False,
     ) -> GroupView:
         """The group as of now, with its open windows, those wanted by id, and every one or those to keep."""
+
+    def summaries(self, group: str) -> Summaries:
+        """All windows of the group as a list shows them."""
 
     def update(
         self,

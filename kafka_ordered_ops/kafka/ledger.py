@@ -24,9 +24,9 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
@@ -43,6 +43,7 @@ from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.ledger_records import Keep, LedgerMessage, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.ledger_rules import check_not_lost, offsets_to_commit
+from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
@@ -59,6 +60,8 @@ from kafka_ordered_ops.kafka.turns import Line, Turn
 from kafka_ordered_ops.kafka.turns import Pace as Pace
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
+
+_Seen = TypeVar("_Seen")
 
 #: What this package's transactional ids begin with: one prefixed right is enough for every group.
 TRANSACTIONAL_PREFIX: Final = "koo."
@@ -181,6 +184,14 @@ class Ledger:
             self.update(group, lambda _view, _committed: None, wanted=())  # fences, and so ends it
             self._read(group, deadline)
         return self._view(self._logs[group], wanted, everything, keep, deadline)
+
+    def summaries(self, group: str) -> Summaries:
+        """All windows of the group as a list shows them; their plans are not read where that can be helped."""
+        if not self._topic.open(create=False):
+            return Summaries()
+        deadline = time.monotonic() + self._timeout_s
+        log = self._read(group, deadline)
+        return self._looked_at(log, lambda fold, certain: fold.summaries(certain=certain), deadline)
 
     def update(
         self,
@@ -316,6 +327,27 @@ class Ledger:
         log.read_to(end, log_start=start, deadline=deadline)
         return log
 
+    def _looked_at(
+        self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
+    ) -> _Seen:
+        """What was just read as `look` has it, which is told whether the log was folded anew for it."""
+        certain = False
+        while True:
+            try:
+                seen = look(log, certain)
+            except StaleFoldError as error:
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailableError(
+                        f"group {log.group}: the ledger {log.where} changes faster than it can be read; try again"
+                    ) from None
+                _log.debug("group %s: reading the ledger anew: %s", log.group, error)
+                self._logs.pop(log.group).close()
+                log, certain = self._read(log.group, deadline), True
+            else:
+                for dropped in log.newly_dropped():
+                    _log.warning("a time map is left out, and made again by reading: %s", dropped)
+                return seen
+
     def _view(
         self,
         log: LedgerLog,
@@ -325,19 +357,11 @@ class Ledger:
         deadline: float,
     ) -> GroupView:
         """What was just read as a view."""
-        while True:
-            try:
-                return log.view(wanted, everything=everything, keep=keep)
-            except StaleFoldError:
-                if time.monotonic() > deadline:
-                    raise LedgerUnavailableError(
-                        f"group {log.group}: the ledger {log.where} changes faster than it can be read; try again"
-                    ) from None
-                _log.debug(
-                    "group %s: the ledger was compacted meanwhile, reading it anew", log.group
-                )
-                self._logs.pop(log.group).close()
-                log = self._read(log.group, deadline)
+
+        def look(fold: LedgerLog, certain: bool) -> GroupView:
+            return fold.view(wanted, everything=everything, keep=keep, certain=certain)
+
+        return self._looked_at(log, look, deadline)
 
     def committed_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float

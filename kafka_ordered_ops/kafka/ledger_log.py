@@ -74,6 +74,7 @@ class LedgerLog(LedgerFold):
                 self._take(message)
             # What is folded stays folded, even if the rest does not come.
             self._position = position
+        self.has_read_all()
 
     def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
         """The values of records that were folded before; those that are gone from the log are left out."""

@@ -8,11 +8,11 @@ all; and nobody has to queue for it in the ledger, for threads have locks.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from kafka_ordered_ops.core.errors import (
     CommitUnknownError,
@@ -23,7 +23,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupView
-from kafka_ordered_ops.core.ledger_records import Keep, LedgerFold
+from kafka_ordered_ops.core.ledger_records import Keep, LedgerFold, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
@@ -35,11 +35,14 @@ from kafka_ordered_ops.core.ledger_rules import (
     ledger_partition,
     offsets_to_commit,
 )
+from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, Turn
 from kafka_ordered_ops.testing.log import TransactionState
 from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.testing.registry import reach
+
+_Seen = TypeVar("_Seen")
 
 #: Reading committed offsets inside a change; as long as one call to a real coordinator may take.
 _CALL_TIMEOUT_S: Final = 15.0
@@ -99,8 +102,16 @@ class MemoryLedger:
         """
         if not self._open(create=False):
             return GroupView(group)
-        fold = self._read(group, time.monotonic() + self._timeout_s)
-        return fold.view(wanted, everything=everything, keep=keep)
+        return self._view(group, wanted, everything, keep, time.monotonic() + self._timeout_s)
+
+    def summaries(self, group: str) -> Summaries:
+        """All windows of the group as a list shows them."""
+        if not self._open(create=False):
+            return Summaries()
+        deadline = time.monotonic() + self._timeout_s
+        return self._looked_at(
+            group, lambda fold, certain: fold.summaries(certain=certain), deadline
+        )
 
     def update(
         self,
@@ -200,12 +211,35 @@ class MemoryLedger:
         while True:
             left_s = min(_CALL_TIMEOUT_S, deadline - time.monotonic())
             committed = self.committed_offsets(group, sorted(known), timeout_s=left_s)
-            view = self._read(group, deadline).view(wanted, everything=everything)
+            view = self._view(group, wanted, everything, None, deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
                 self.check_not_lost(view, committed)
                 return view, committed
             known |= held
+
+    def _looked_at(
+        self, group: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
+    ) -> _Seen:
+        """What is to be read as `look` has it, which is told whether the log was folded anew for it."""
+        try:
+            return look(self._read(group, deadline), False)
+        except StaleFoldError:
+            del self._readings[group]
+            return look(self._read(group, deadline), True)
+
+    def _view(
+        self,
+        group: str,
+        wanted: Collection[str],
+        everything: bool,
+        keep: Keep | None,
+        deadline: float,
+    ) -> GroupView:
+        def look(fold: LedgerFold, certain: bool) -> GroupView:
+            return fold.view(wanted, everything=everything, keep=keep, certain=certain)
+
+        return self._looked_at(group, look, deadline)
 
     def _read(self, group: str, deadline: float) -> LedgerFold:
         """The group's records, folded up to the uncommitted end as of now."""
@@ -238,6 +272,7 @@ class MemoryLedger:
                 f"group {group}: the ledger {tp} could be read up to offset {end}: a transaction is open there. "
                 "End it"
             )
+        reading.fold.has_read_all()
         return reading.fold
 
     # --- writing --------------------------------------------------------------------------------
@@ -277,21 +312,27 @@ class MemoryLedger:
     ) -> None:
         """Ledger records and committed offsets in one transaction."""
         tp = ledger_partition(self._topic, group)
+        # Before the transaction begins, as with brokers: what cannot be written leaves none open.
+        messages = list(self._readings[group].fold.messages(change))
         transaction = cluster.begin(f"koo.{group}")
-        for key, value, headers in self._readings[group].fold.messages(change):
-            encoded = [(name, text.encode()) for name, text in headers.items()]
-            cluster.append(
-                tp,
-                key=key,
-                value=value,
-                timestamp_ms=None,
-                headers=encoded,
-                transaction=transaction,
-            )
-        cluster.commit(group, offsets, transaction)
-        cluster.end(
-            transaction, TransactionState.COMMITTED if arrives else TransactionState.ABORTED
-        )
+        end = TransactionState.ABORTED
+        try:
+            for key, value, headers in messages:
+                encoded = [(name, text.encode()) for name, text in headers.items()]
+                cluster.append(
+                    tp,
+                    key=key,
+                    value=value,
+                    timestamp_ms=None,
+                    headers=encoded,
+                    transaction=transaction,
+                )
+            cluster.commit(group, offsets, transaction)
+            if arrives:
+                end = TransactionState.COMMITTED
+        finally:
+            # Whatever went wrong: an open transaction would hold up every reader of the partition.
+            cluster.end(transaction, end)
 
 
 def read_committed_offsets(

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
-from kafka_ordered_ops.core.arguments import check_span
-from kafka_ordered_ops.core.checks import known_window
+from kafka_ordered_ops.core.arguments import check_count, check_span
+from kafka_ordered_ops.core.checks import known_window, unknown_window
 from kafka_ordered_ops.core.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.liveness import Liveness
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.summaries import Summaries
+from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.core.window import Window, check_window, check_window_id
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.live import check_live
 from kafka_ordered_ops.windows.planner import Planner
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
 
 
 class Looks:
@@ -47,11 +53,39 @@ class Looks:
     def list(
         self, keep: Callable[[WindowRecord], bool] = lambda _: True
     ) -> builtins.list[WindowRecord]:
-        """Every window of the group that is to be kept, by cutoff, then by id."""
-        found = self._ledger.read(self.group, keep=keep).windows.values()
+        """Every window of the group that is to be kept, by cutoff, then by id; with its plan and its result.
+
+        Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
+        """
+        view = self._ledger.read(self.group, keep=keep)
+        for error in view.unreadable.values():
+            _log.warning("a window is left out of the list: %s", error)
         # Open ones are there in any case.
-        kept = [record for record in found if keep(record)]
+        kept = [record for record in view.windows.values() if keep(record)]
         return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
+
+    def summaries(self, *, limit: int | None = None, before: str | None = None) -> Summaries:
+        """The group's windows as a list shows them, by cutoff, then by id; without their plans, and so quickly.
+
+        Args:
+            limit: no more than the last so many; None: all of them.
+            before: the id of a window; only those that come before it: the page before the one that begins
+                with it.
+
+        Raises:
+            ConfigError: the limit is no count.
+            UnknownWindowError: there is no window `before`.
+        """
+        if limit is not None:
+            check_count(limit, what="limit", least=1, greatest=INT64_MAX)
+        found = self._ledger.summaries(self.group)
+        windows = found.windows
+        if before is not None:
+            names = [one.window_id for one in windows]
+            if before not in names:
+                raise unknown_window(self.group, before)
+            windows = windows[: names.index(before)]
+        return replace(found, windows=windows if limit is None else windows[-limit:])
 
     def state(self) -> GroupState | None:
         """The group's progress; None before its first plan."""

@@ -34,6 +34,7 @@ from kafka_ordered_ops.core.parts import shares
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy, check_policy
 from kafka_ordered_ops.core.types import OnForeignCommit
+from kafka_ordered_ops.core.unreadable import stand_in
 from kafka_ordered_ops.core.window import Window, check_window, check_window_id, default_window_id
 from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
@@ -369,7 +370,11 @@ class OrderedWindows(Looks):
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
         """Gives an open window's offsets free for others; its tries can no longer commit.
 
+        By its id, a window whose record cannot be read is removed from the ledger. What is returned then has
+        nothing but the id, and says in its notes what was wrong.
+
         Raises:
+            LedgerCorruptError: of a plan: the window's record cannot be read.
             UnknownWindowError: there is no such window.
             WindowSupersededError: it is committed already. Of a plan also: another try has taken it up.
         """
@@ -377,13 +382,21 @@ class OrderedWindows(Looks):
         if not isinstance(window, str | WindowPlan):
             raise ConfigError(f"{shown(window)} is no window: give its id, or its plan")
         window_id = window if isinstance(window, str) else window.window_id
-        after = self._ledger.update(
-            self.group,
-            lambda view, _: decisions.abandon(view, window_id, owner=owner),
-            wanted=[window_id],
-            pace=COMMITTING,
-        )
-        return known_window(present(after), window_id)
+        removed: WindowRecord | None = None
+
+        def decide(view: GroupView, _: Committed) -> Outcome:
+            nonlocal removed
+            if owner is None and window_id in view.unreadable:
+                removed = stand_in(view, window_id)
+            elif removed is not None and window_id not in view.windows:
+                # The change that removed it came through unheard.
+                return ()
+            else:
+                removed = None
+            return decisions.abandon(view, window_id, owner=owner)
+
+        after = self._ledger.update(self.group, decide, wanted=[window_id], pace=COMMITTING)
+        return removed or known_window(present(after), window_id)
 
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
         """Brings a window from wherever it stands to published.

@@ -1,0 +1,105 @@
+"""What is written to the ledger for one record: its parts, and nothing that nobody could read again.
+
+A record that cannot be read locks its group for every process. So each is read back before it is written, by
+the parser that reads it from the log, with the limits that hold there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import LedgerRecordError
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: Half of Kafka's default record limit: headers, keys and batch overhead fit beside it.
+PART_BYTES_MAX: Final = 512 * 1024
+
+#: A whole record: the largest plan, and its window's other fields.
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+
+GENERATION: Final = "koo-generation"
+PARTS: Final = "koo-parts"
+
+#: Of a window: what a list shows of it.
+SUMMARY: Final = "koo-summary"
+
+#: Of the state: how many windows were forgotten so far. Of a tombstone: one of them.
+FORGOTTEN: Final = "koo-forgotten"
+
+#: One message with its key and headers. Clients and brokers take a megabyte, unless they are told otherwise.
+MESSAGE_BYTES_MAX: Final = 1_000_000
+
+#: What reading a record from a log that anybody may write to can raise, but for a newer version.
+UNREADABLE: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+
+
+#: (key, value, headers); a value of None is a tombstone.
+LedgerMessage = tuple[bytes, bytes | None, dict[str, str]]
+
+
+class RecordName(NamedTuple):
+    """Which record of a group: its kind, and the window id or partition it is about."""
+
+    kind: str
+    name: str = ""
+
+
+STATE: Final = RecordName("state")
+
+
+def record_key(group: str, record: RecordName, part: int) -> bytes:
+    """The key of one part of a record."""
+    return strict_json.dumps([group, record.kind, record.name, part]).encode()
+
+
+def written(
+    where: TopicPartition,
+    group: str,
+    record: RecordName,
+    value: Mapping[str, Any],
+    read: Callable[[Fields], Any],
+    headers: Mapping[str, str],
+) -> Iterator[LedgerMessage]:
+    """The parts of a record, the first of them with these headers; `read` is the inverse of its JSON.
+
+    Raises:
+        LedgerRecordError: it could not be read again, or is too large. The first part is not handed out then.
+    """
+    try:
+        data = _checked(record, value, read)
+        parts = [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)]
+        every = {GENERATION: headers[GENERATION], PARTS: str(len(parts))}
+        made = [
+            (record_key(group, record, number), part, every if number else {**headers, **every})
+            for number, part in enumerate(parts)
+        ]
+        for key, part, told in made:
+            size = len(key) + len(part) + sum(len(one.encode()) for one in told.values())
+            if size > MESSAGE_BYTES_MAX:
+                raise ValueError(f"a part of it has {size:,} bytes with its key")
+    except (*UNREADABLE, RecursionError) as error:
+        what = f"window {record.name}" if record.kind == "window" else f"{record.kind} record"
+        raise LedgerRecordError(
+            f"group {group}: the {what} is not written to the ledger {where}, for nobody could read it again: "
+            f"{error}. Nothing was written, and the group is as it was: plan a smaller window, or report less",
+            kind=record.kind,
+            name=record.name,
+        ) from error
+    yield from made
+
+
+def _checked(record: RecordName, value: Mapping[str, Any], read: Callable[[Fields], Any]) -> bytes:
+    """A record's text, which was read back; raises one of `UNREADABLE`."""
+    data = strict_json.dumps(value).encode()
+    if len(data) > RECORD_BYTES_MAX:
+        sizes = {name: len(strict_json.dumps(one).encode()) for name, one in value.items()}
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ValueError(
+            f"it has {len(data):,} bytes, and a record at most {RECORD_BYTES_MAX:,}; {largest!r} has "
+            f"{sizes[largest]:,} of them"
+        )
+    read(Fields(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX), record.kind))
+    return data
