@@ -97,8 +97,8 @@ _OUTSIDE: Final = {
     "grow": 0.7,
     "appear": 0.3,
     "foreign": 0.7,
-    "back_up": 0.5,
-    "restore": 0.5,
+    "lose": 1,
+    "restore": 0.7,
     "expire": 0.5,
     "adopt": 2,
     "redefine": 0.3,
@@ -106,9 +106,18 @@ _OUTSIDE: Final = {
 }
 
 
-def history(seed: int, length: int = 30) -> History:
+#: A history is about some of these more than about others: what never meets at a hundred kinds of steps meets there.
+_MOODS: Final = (0, 0.5, 1, 1, 2, 4)
+_ALWAYS: Final = frozenset({"write", "plan"})
+
+
+def history(seed: int) -> History:
     """The history of a seed."""
     random = Random(seed)
+    length = random.choice([15, 25, 25, 40])
+    moods = {
+        what: 1 if what in _ALWAYS else random.choice(_MOODS) for what in {**_INSIDE, **_OUTSIDE}
+    }
 
     def step(number: str, table: dict[str, float], depth: int) -> Step:
         [what] = random.choices(list(table), list(table.values()))
@@ -116,10 +125,11 @@ def history(seed: int, length: int = 30) -> History:
         inside: tuple[Step, ...] = ()
         if depth == 0 and what in _INSIDE and random.random() < 0.35:
             count = random.choice([1, 1, 2])
-            inside = tuple(step(f"{number}.{n}", dict(_INSIDE), 1) for n in range(count))
+            inside = tuple(step(f"{number}.{n}", within, 1) for n in range(count))
         return Step(what, number, random.randrange(ACTORS), numbers, inside)
 
-    table = {**_INSIDE, **_OUTSIDE}
+    table = {what: often * moods[what] for what, often in {**_INSIDE, **_OUTSIDE}.items()}
+    within = {what: often * moods[what] for what, often in _INSIDE.items()}
     return History(
         seed=seed,
         in_intervals=random.random() < 0.6,
@@ -173,7 +183,7 @@ class _Known:
     parts: list[WindowPlan] = field(default_factory=list)
     open_transactions: set[str] = field(default_factory=set)
     places: list[tuple[str, int]] = field(default_factory=list)
-    backup: dict[tuple[str, int], tuple[int, bytes]] = field(default_factory=dict)
+    backups: list[dict[tuple[str, int], tuple[int, bytes]]] = field(default_factory=list)
     values: int = 0
 
 
@@ -337,19 +347,26 @@ class _Life:
         topic, partition = self._place(step.numbers[0])
         self.world.foreign_commit("g", topic, {partition: step.numbers[1] % 15})
 
-    def _back_up(self, step: Step) -> None:
+    def _back_up(self) -> None:
+        """What a tool would keep of the group's offsets."""
         tps = [self.world.tp(*place) for place in self.known.places]
         found = read_committed_offsets(
             self.world.settings, self.world.named("g"), tps, timeout_s=TIMEOUT_S
         )
-        self.known.backup = {
+        backup = {
             place: (one.offset, one.metadata)
             for place in self.known.places
             if (one := found[self.world.tp(*place)]) is not None
         }
+        if backup:
+            self.known.backups.append(backup)
 
     def _restore(self, step: Step) -> None:
-        for (topic, partition), (offset, metadata) in self.known.backup.items():
+        """Somebody puts the group's offsets back to what they were, metadata and all."""
+        if not self.known.backups:
+            return
+        backup = self.known.backups[step.numbers[0] % len(self.known.backups)]
+        for (topic, partition), (offset, metadata) in backup.items():
             if (topic, partition) in self.known.places:
                 self.world.foreign_commit("g", topic, {partition: offset}, metadata)
 
@@ -419,6 +436,7 @@ class _Life:
         self.asked_names = names
 
     def _commit(self, step: Step) -> None:
+        self._back_up()
         if (plan := self._chosen(step.numbers[0])) is not None:
             self._actor(step).commit(plan)
 
@@ -427,6 +445,22 @@ class _Life:
         several = {plan.window_id: plan for plan in plans if plan is not None}
         if several:
             self._actor(step).commit(*several.values())
+
+    def _lose(self, step: Step) -> None:
+        """Retention takes some of an open window, which is then taken up, and perhaps given up."""
+        plan = self._chosen(step.numbers[0])
+        parts = [part for part in plan or () if part.taken]
+        if plan is None or not parts or not self._is_there(plan):
+            return
+        part = parts[step.numbers[1] % len(parts)]
+        ranges = part.taken.ranges
+        _, end = ranges[step.numbers[2] % len(ranges)]
+        self.judge.truth.look()
+        topic = part.tp.topic.removesuffix(self.world.named(""))
+        self.world.delete_before(topic, part.tp.partition, end)
+        self._plan_known(replace(step, numbers=(step.numbers[0], 1)))
+        if step.numbers[3] % 3:
+            self._actor(step).abandon(plan.window_id)
 
     def _abandon(self, step: Step) -> None:
         if (plan := self._chosen(step.numbers[0])) is not None:

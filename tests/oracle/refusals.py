@@ -99,8 +99,18 @@ class Refusals:
                 offset < start(key) for key, one in held.plan.shares.items() for offset in one.taken
             ):
                 return True
+        named = {held.plan.window_id: held for held in self._named()}
+        for asked, name in zip(
+            self._questions(), self._call.asked.get("window_ids", ()), strict=True
+        ):
+            # Written down as lost by a try that allowed it; this one does not.
+            if not asked.tolerates_loss and name in named and self._has_lost(named[name]):
+                return True
         known = self._keys() & self._group.origin.keys()
         return bool(self._questions()) and any(self._group.lost(key, start(key)) for key in known)
+
+    def _has_lost(self, held: Held) -> bool:
+        return held.status == "planned" and any(one.lost for one in held.plan.shares.values())
 
     def _mismatch(self) -> bool:
         asked = self._call.asked

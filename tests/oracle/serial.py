@@ -510,8 +510,11 @@ class Judge:
     def _prune(self, call: Call) -> None:
         for window_id in call.told:
             held = self.group.windows.get(window_id)
-            if held is None or held.is_open:
-                self._wrong(14, f"{window_id} was pruned, and is {held and held.status}")
+            if held is None:
+                # Forgotten by another process meanwhile.
+                continue
+            if held.is_open:
+                self._wrong(14, f"{window_id} was pruned, and is {held.status}")
                 continue
             age_ms = self._moment(1).now_ms - max(held.touched_ms, held.committed_ms)
             if age_ms <= call.asked["older_than_ms"]:
