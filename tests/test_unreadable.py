@@ -199,7 +199,8 @@ def test_what_others_did_is_not_adopted_while_a_window_cannot_be_read(
         windows.commit(windows.plan(before(10), "done"))
         put(kafka, "window", "done", b"?")
         kafka.commit(GROUP, {TP: 3})
-        for call in (windows.adopt, lambda: windows.adopt(dry_run=True)):
+        calls: list[Callable[[], object]] = [windows.adopt, partial(windows.adopt, dry_run=True)]
+        for call in calls:
             with pytest.raises(LedgerCorruptError, match="'done'"):
                 call()
         windows.abandon("done")
@@ -231,7 +232,8 @@ def test_a_state_that_cannot_be_read_stops_the_group(kafka: InMemoryKafka) -> No
         put(kafka, "state", "", b"?")
         for one in (windows, opened(kafka)):
             calls: list[Callable[[], object]] = [one.list, one.summaries, one.state]
-            for call in [*calls, partial(one.abandon, "w")]:
+            calls.append(partial(one.abandon, "w"))
+            for call in calls:
                 with pytest.raises(LedgerCorruptError, match="state"):
                     call()
 
