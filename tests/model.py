@@ -114,6 +114,7 @@ class ModelGroup:
             },
             patterns=(),
             now_ms=0,
+            looked_at=self.view.state,
             redefine=redefine,
         )
 

@@ -10,8 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_ordered_ops.core import scan_fold
 from tests.broker_world import BrokerWorld
-from tests.group_scripts import SCRIPTS
 from tests.memory_world import MemoryWorld
+from tests.race_scripts import SCRIPTS
 from tests.scripts import Script
 from tests.walks import wander
 from tests.window_machine import WindowMachine

@@ -215,6 +215,25 @@ class World(ABC):
             self.plans[window_id] = plan
         return plan
 
+    def before_claim(self, action: Callable[[], object], group: str = "g") -> None:
+        """Lets others act once, when the group's service has looked and is about to change the group's state.
+
+        Inside `action` the steps are those of another process.
+        """
+        ledger = self.windows(group)._ledger
+        update = ledger.update
+
+        def others_first(*args: Any, **options: Any) -> Any:
+            ledger.update = update  # type: ignore[method-assign]
+            mine = self._services.pop((group, "[]"))
+            try:
+                action()
+            finally:
+                self._services[group, "[]"] = mine
+            return update(*args, **options)
+
+        ledger.update = others_first  # type: ignore[method-assign]
+
     def commit(self, window_id: str, group: str = "g") -> None:
         """Commits the newest plan of a window."""
         plan = self.plans[window_id]
@@ -258,6 +277,20 @@ class World(ABC):
             self.settings, self.named(group), _partitions(facts), timeout_s=TIMEOUT_S
         )
         return {str(tp): None if one is None else _meaning(one) for tp, one in found.items()}
+
+    def backup(self, topic: str, group: str = "g") -> Callable[[], None]:
+        """Saves what a group has committed on a topic, metadata and all; returns what puts it back."""
+        facts = self._lookup.topics([self.named(topic)])
+        found = read_committed_offsets(
+            self.settings, self.named(group), _partitions(facts), timeout_s=TIMEOUT_S
+        )
+        saved = {tp.partition: one for tp, one in found.items() if one is not None}
+
+        def put_back() -> None:
+            for number, one in saved.items():
+                self.foreign_commit(group, topic, {number: one.offset}, one.metadata)
+
+        return put_back
 
     def facts(self, *topics: str) -> None:
         """Writes down what a look-up tells of topics of the script."""

@@ -8,7 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_ordered_ops.core.checks import known_state, moved_by_others
-from kafka_ordered_ops.core.decisions import with_committed_bases
+from kafka_ordered_ops.core.decisions import (
+    claimed_times,
+    maps_with_freed,
+    with_committed_bases,
+)
+from kafka_ordered_ops.core.facts import is_selected
 from kafka_ordered_ops.core.group_state import (
     Change,
     GroupState,
@@ -19,6 +24,7 @@ from kafka_ordered_ops.core.group_state import (
     next_state,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.plan import PartitionPlan
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
@@ -155,13 +161,12 @@ def adopt(
             partitions={**topic.partitions, one.tp.partition: partition},
         )
         known = view.time_map(one.tp)
-        newest = known.trimmed(partition.done) if one.cause is Cause.FORWARD else EMPTY_MAP
+        newest = _known_times(view, one, known, state, partition, rewound)
         if newest != known:
             time_maps[one.tp] = newest
-    for part in (part for record in abandoned for part in record.plan):
-        if part.tp.topic not in anew:
-            known = time_maps.get(part.tp, view.time_map(part.tp))
-            time_maps[part.tp] = known.forgetting(part.taken)
+    for record in abandoned:
+        now = replace(view, time_maps={**view.time_maps, **time_maps})
+        time_maps |= maps_with_freed(now, record.plan, topics.keys() - anew)
     closed = [record.plan.window_id for record in abandoned]
     state = replace(
         state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
@@ -220,6 +225,33 @@ def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> Partitio
     return replace(state, late=late.from_offset(state.base))
 
 
+def _known_times(
+    view: GroupView,
+    moved: Moved,
+    known: TimeMap,
+    before: GroupState,
+    now: PartitionState,
+    rewound: list[WindowRecord],
+) -> TimeMap:
+    """What is known of a moved partition's times."""
+    if moved.cause is Cause.FORWARD:
+        return known.trimmed(now.done)
+    if moved.cause is not Cause.BACK:
+        return EMPTY_MAP
+    # What was done and is open again is of the times that its window asked for; of the rest nothing is known.
+    topic = before.topics[moved.tp.topic]
+    opened = topic.partitions[moved.tp.partition].done - now.done
+    newest = known.forgetting(opened)
+    for record in rewound:
+        if record.plan.isolation is not before.definition.isolation:
+            continue
+        for part in record.plan:
+            if (part.tp, part.topic_id) == (moved.tp, topic.topic_id):
+                told = claimed_times(part, record.plan.window.times).within(opened)
+                newest = newest.replaced(told)
+    return newest.limited().of_topic(topic.topic_id) if newest else EMPTY_MAP
+
+
 def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
     """The times that windows still cover on a partition once others were rewound."""
     steps: list[tuple[int, TimeRange]] = []
@@ -229,9 +261,21 @@ def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> Late
             # Up to where it was decided is forgotten. What is open behind the cut in its times is then late
             # for others: taken by the next one, and not left for a sweep.
             steps.append((0, times))
+        held = [part for part in record.plan if part.tp.topic == tp.topic]
         steps += [
-            (part.decided_end, times)
-            for part in record.plan
-            if (part.tp, part.topic_id) == (tp, topic_id)
+            (part.decided_end, times) for part in held if (part.tp, part.topic_id) == (tp, topic_id)
         ]
+        if not any(part.tp == tp for part in held) and _selects(record, held, tp, topic_id):
+            # The partition appeared after it.
+            steps.append((0, times))
     return NO_STEPS.with_steps(steps)
+
+
+def _selects(
+    record: WindowRecord, held: list[PartitionPlan], tp: TopicPartition, topic_id: str
+) -> bool:
+    """Whether a window asked for all partitions of a topic; `held` are its shares of it, if it was there."""
+    if held:
+        return held[0].topic_id == topic_id
+    window = record.plan.window
+    return record.pruned is None and is_selected(tp.topic, window.topics, window.exclude)

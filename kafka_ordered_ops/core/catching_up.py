@@ -201,7 +201,10 @@ def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRa
 
     Where the index proves nothing, those that the group has not read may be.
     """
-    time_map, every = view.time_map(facts.tp), OffsetSet.of((facts.log_start, facts.end_offset))
+    time_map, every = (
+        view.time_map(facts.tp, facts.topic_id),
+        OffsetSet.of((facts.log_start, facts.end_offset)),
+    )
     early = time_map.meeting(times)
     if not facts.found_is_proven:
         return every - known.done - (time_map.covered - early)

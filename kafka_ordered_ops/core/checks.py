@@ -162,7 +162,7 @@ def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> No
         raise ForeignCommitError(
             f"group {state.group}: the committed offset of {where} is {now}, and this group last wrote "
             f"{'none' if known is None else known} ({len(moved)} partitions differ). Somebody else commits "
-            "to this group: give the windows a group of their own; or, if the group was moved on purpose, take "
+            "to this group, or has put older offsets back: give the windows a group of their own; or, if the group was moved on purpose, take "
             "that for its progress (`windows adopt`, or on_foreign_commit='adopt')",
             moved=moved,
         )

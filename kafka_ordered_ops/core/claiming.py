@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.checks import (
     with_losses,
 )
 from kafka_ordered_ops.core.errors import WindowCoveredError
+from kafka_ordered_ops.core.facts import CommittedOffsets
 from kafka_ordered_ops.core.group_state import (
     Change,
     Claims,
@@ -25,11 +26,12 @@ from kafka_ordered_ops.core.group_state import (
     next_state,
 )
 from kafka_ordered_ops.core.held import held_by_open
+from kafka_ordered_ops.core.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan, check_plan_size
-from kafka_ordered_ops.core.planning import PartitionDraft, settle
-from kafka_ordered_ops.core.time_map import TimeMap
-from kafka_ordered_ops.core.time_split import TimeRange
+from kafka_ordered_ops.core.planning import PartitionDraft, WindowsAsked, settle
+from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
 from kafka_ordered_ops.core.types import (
     OnCovered,
     PlanContent,
@@ -58,6 +60,8 @@ class ClaimWish:
     newcomers: Mapping[str, TopicState]
     patterns: Sequence[str]
     now_ms: int
+    #: The group's state when it was looked at: what it did not have then is not in the drafts.
+    looked_at: GroupState | None = None
     run_id: str | None = None
     on_covered: OnCovered = OnCovered.SKIP
     #: Whether the windows' mode, isolation and topics become the group's.
@@ -96,11 +100,11 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
                 window_id=plan.window_id,
             )
     return Change(
-        state=next_state(with_newcomers(view, wish), opened=[plan.window_id for plan in plans]),
+        state=next_state(state_with(view, wish), opened=[plan.window_id for plan in plans]),
         records=tuple(
             WindowRecord(plan=plan, run_id=wish.run_id, touched_at_ms=wish.now_ms) for plan in plans
         ),
-        time_maps=_learned_maps(view, wish.drafts),
+        time_maps=_learned_maps(view, wish),
     )
 
 
@@ -113,25 +117,34 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     if view.state is not None and not wish.redefine:
         for one in wish.windows:
             check_same_group(view.state, one.window)
-    state = with_newcomers(view, wish)
-    claims = view.claims()
+    if _is_other_group(view.state, wish):
+        return None
+    state = state_with(view, wish)
+    claims = replace(view, state=state).claims()
+    windows = [one.window for one in wish.windows]
+    # Most partitions have seen the same windows, and then all of them are asked for the same.
+    splits: dict[tuple[TimeRange, ...], TimeSplit] = {}
     shares: list[tuple[PartitionPlan, ...]] = []
     for draft in wish.drafts:
         tp = draft.facts.tp
         known = state.partition(tp)
-        if known is None:
+        if known is None or state.topics[tp.topic].topic_id != draft.facts.topic_id:
             return None
+        late = claims.late(tp, known.late)
+        if (frozen := late.times) not in splits:
+            splits[frozen] = WindowsAsked.of(windows, frozen).split
         settled = settle(
             draft,
             done=known.done,
             claimed=claims.offsets(tp),
-            late=claims.late(tp, known.late),
+            late=late,
+            split=splits[frozen],
         )
         if settled is None:
             return None
         shares.append(settled)
     ends = {share[0].tp: share[0].decided_end for share in shares}
-    held = held_by_open(view, state, [one.window for one in wish.windows], ends)
+    held = held_by_open(view, state, windows, ends)
     covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
     plans: list[WindowPlan] = []
     for number, one in enumerate(wish.windows):
@@ -158,21 +171,30 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     return plans
 
 
-def with_newcomers(view: GroupView, wish: ClaimWish) -> GroupState:
+def are_committed_where_seen(
+    state: GroupState | None, newcomers: Mapping[str, TopicState], committed: CommittedOffsets
+) -> bool:
+    """Whether the committed offsets that new partitions may begin at are still those that were seen."""
+    for name, topic in newcomers.items():
+        for number, one in topic.partitions.items():
+            tp = TopicPartition(name, number)
+            found = committed.get(tp)
+            if (state is None or state.partition(tp) is None) and one.committed != (
+                None if found is None else found.offset
+            ):
+                return False
+    return True
+
+
+def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
     """The group's state with the topics and partitions that the wish brings; what exists stays."""
     definition = GroupDefinition.of(wish.windows[0].window)
     if view.state is None:
         return GroupState(
             view.group, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
         )
-    state, topics = view.state, dict(view.state.topics)
-    for name, new in wish.newcomers.items():
-        known = topics.get(name)
-        topics[name] = (
-            new
-            if known is None
-            else replace(known, partitions={**new.partitions, **known.partitions})
-        )
+    state = view.state
+    topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics
     if wish.redefine or not state.topics:
         # A group without topics has nothing that another definition could contradict; a sweep has no mode.
         mode = definition.mode or (state.definition.mode if state.topics else None)
@@ -180,6 +202,19 @@ def with_newcomers(view: GroupView, wish: ClaimWish) -> GroupState:
     elif state.definition.mode is None:
         state = replace(state, definition=replace(state.definition, mode=definition.mode))
     return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
+
+
+def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
+    """Whether the group has come to partitions that were not looked at, or its new ones begin elsewhere now."""
+    looked_at, window = wish.looked_at, wish.windows[0].window
+    known = {draft.facts.tp for draft in wish.drafts}.union(tp for tp, _ in looked_at or ())
+    if any(tp not in known for tp, _ in now or ()):
+        return True
+    still_new = [name for name in wish.newcomers if now is None or name not in now.topics]
+    return any(
+        is_first_plan(looked_at, window, name) != is_first_plan(now, window, name)
+        for name in still_new
+    )
 
 
 def take_up(
@@ -258,16 +293,23 @@ def _content(parts: Sequence[PartitionPlan], covered: _CoveredTimes, window: Win
     return PlanContent.COVERED if covered.hold(window.times) else PlanContent.EMPTY
 
 
-def _learned_maps(
-    view: GroupView, drafts: Sequence[PartitionDraft]
-) -> dict[TopicPartition, TimeMap]:
+def _learned_maps(view: GroupView, wish: ClaimWish) -> dict[TopicPartition, TimeMap]:
+    # Of a group that reads other records from now on, nothing is known.
+    is_forgotten = not knows_times(view.state, wish.windows[0].window)
     learned: dict[TopicPartition, TimeMap] = {}
-    for draft in drafts:
+    if is_forgotten:
+        learned = dict.fromkeys(view.time_maps, EMPTY_MAP)
+    for draft in wish.drafts:
         if not draft.learned and not draft.superseded:
             continue
-        tp = draft.facts.tp
-        known = view.time_map(tp)
+        tp, topic_id = draft.facts.tp, draft.facts.topic_id
+        known = EMPTY_MAP if is_forgotten else view.time_map(tp, topic_id)
         newest = known.without(draft.superseded).replaced(draft.learned).limited()
         if newest != known:
-            learned[tp] = newest
+            learned[tp] = newest.of_topic(topic_id)
     return learned
+
+
+def knows_times(state: GroupState | None, window: Window) -> bool:
+    """Whether the group's time maps speak of the records that a window counts."""
+    return state is None or not state.topics or state.definition.isolation is window.isolation

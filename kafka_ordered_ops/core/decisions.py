@@ -23,7 +23,7 @@ done         rewound                         `adoption.adopt`, when progress was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,13 +49,14 @@ from kafka_ordered_ops.core.group_state import (
     PartitionState,
     TopicState,
     WindowRecord,
+    appeared_since,
     next_state,
 )
 from kafka_ordered_ops.core.offset_set import union_of
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
-from kafka_ordered_ops.core.time_map import EMPTY_MAP
+from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_split import TimeRange
-from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition, WindowStatus
 
 #: What a decision comes to: something to write; nothing, and the records as they are; or, with None, that
 #: it was prepared on a view that is too old.
@@ -132,6 +133,7 @@ def commit(
             topic = state.topics.get(part.tp.topic)
             if topic is not None and topic.topic_id == part.topic_id:
                 taken.setdefault(part.tp, []).append((part, times))
+    state = _frozen_where_they_appeared(state, [record.plan for record in waiting.values()])
     moved = {tp: _with_windows(state, tp, held) for tp, held in taken.items()}
     trimmed = {tp: view.time_map(tp).trimmed(one.done) for tp, one in moved.items()}
     return Change(
@@ -228,18 +230,53 @@ def abandon(
         for name, topic in state.topics.items()
         if topic.settled or name in others or keep_origins or view.open_unreadable()
     }
-    freed = {
-        # Nobody watches a topic without state: by its next first plan it may have been made anew.
-        part.tp: view.time_map(part.tp).forgetting(part.taken)
-        if part.tp.topic in topics
-        else EMPTY_MAP
-        for part in record.plan
-    }
     return Change(
         state=next_state(replace(state, topics=topics), closed=[window_id]),
         records=(replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED)),),
-        time_maps={tp: time_map for tp, time_map in freed.items() if time_map != view.time_map(tp)},
+        time_maps={
+            # What is known of a topic goes with its state.
+            **{tp: EMPTY_MAP for tp in view.time_maps if tp.topic not in topics},
+            **maps_with_freed(view, record.plan, topics),
+        },
     )
+
+
+def maps_with_freed(
+    view: GroupView, plan: WindowPlan, topics: Collection[str]
+) -> dict[TopicPartition, TimeMap]:
+    """What is known of times once a window has given its offsets free: they are of times that it asked for.
+
+    So whoever asks for these takes them, and is told of those that retention has taken meanwhile; nobody else.
+    """
+    state = known_state(view)
+    freed: dict[TopicPartition, TimeMap] = {}
+    for part in plan:
+        topic = state.topics.get(part.tp.topic)
+        if part.tp.topic not in topics or topic is None or topic.topic_id != part.topic_id:
+            continue
+        known = view.time_map(part.tp)
+        offsets = part.taken | part.lost
+        if state.definition.isolation is plan.isolation:
+            newest = known.replaced(claimed_times(part, plan.window.times)).limited()
+        else:
+            # It did not count the same records as the group's windows do now.
+            newest = known.forgetting(offsets)
+        if newest != known:
+            freed[part.tp] = newest.of_topic(part.topic_id)
+    return freed
+
+
+def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
+    """What a window's share says of the times of its offsets: its own ones, and late ones from where they were."""
+    offsets = part.taken | part.lost
+    late = [
+        (one.since_ms, from_) for one, from_ in part.late.pieces if one.since_ms < times.since_ms
+    ]
+    from_ = min((offset for _, offset in late), default=INT64_MAX)
+    since_ms = min((one for one, _ in late), default=times.since_ms)
+    own = TimeMap.between(offsets.within(0, from_), times)
+    mixed = TimeMap.between(offsets.within(from_, INT64_MAX), TimeRange(since_ms, times.before_ms))
+    return own.replaced(mixed)
 
 
 def _check_parts(record: WindowRecord) -> None:
@@ -281,6 +318,23 @@ def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionSt
             for name, topic in state.topics.items()
         },
     )
+
+
+def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) -> GroupState:
+    """The state with the times of committed windows on partitions that appeared while these were open."""
+    steps: dict[TopicPartition, list[TimeRange]] = {}
+    for plan in plans:
+        for tp in appeared_since(state, plan):
+            steps.setdefault(tp, []).append(plan.window.times)
+    topics = dict(state.topics)
+    for tp, ranges in steps.items():
+        partitions = topics[tp.topic].partitions
+        late = partitions[tp.partition].late.with_steps((0, times) for times in ranges)
+        one = replace(
+            partitions[tp.partition], late=late.from_offset(partitions[tp.partition].base)
+        )
+        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+    return replace(state, topics=topics)
 
 
 def _with_windows(

@@ -116,6 +116,11 @@ def matching_topics(
     return found
 
 
+def is_selected(topic: str, patterns: Iterable[str], exclude: Iterable[str]) -> bool:
+    """Whether names and patterns, less the excluded, select a topic."""
+    return topic in _selected(patterns, [topic]) and topic not in _selected(exclude, [topic])
+
+
 def unknown_topics(names: Sequence[str], listed: Iterable[str]) -> UnknownTopicError:
     """The error for topics that do not exist, with the names nearest to them."""
     known = sorted(listed)

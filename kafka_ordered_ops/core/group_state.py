@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import LedgerCorruptError
+from kafka_ordered_ops.core.facts import is_selected
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.plan import (
     PartitionPlan,
@@ -126,6 +127,9 @@ class GroupState:
     topics: Mapping[str, TopicState]
     #: Ids of windows that claim offsets and are not committed.
     open: tuple[str, ...]
+    #: The sequence with which the group's committed offsets were last written to Kafka; None: never, or by an
+    #: older version of this package.
+    offsets_sequence: int | None = None
 
     def partition(self, tp: TopicPartition) -> PartitionState | None:
         """The state of a partition, or None where the group has none."""
@@ -148,6 +152,9 @@ class GroupState:
             "patterns": list(self.patterns),
             "topics": [_topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
             "open": list(self.open),
+            **(
+                {} if self.offsets_sequence is None else {"offsets_sequence": self.offsets_sequence}
+            ),
         }
 
     @classmethod
@@ -163,6 +170,11 @@ class GroupState:
             patterns=fields.texts("patterns"),
             topics=dict(_topic_from_json(topic) for topic in fields.objects("topics")),
             open=fields.texts("open"),
+            offsets_sequence=(
+                fields.integer("offsets_sequence", least=1)
+                if fields.has("offsets_sequence")
+                else None
+            ),
         )
         fields.done()
         return state
@@ -276,6 +288,8 @@ class Claims:
     """The shares of open windows, each with its window's times, by partition."""
 
     by_partition: Mapping[TopicPartition, Sequence[tuple[PartitionPlan, TimeRange]]]
+    #: Partitions that appeared while windows were open, with the times of these.
+    appeared: Mapping[TopicPartition, Sequence[TimeRange]] = field(default_factory=dict)
 
     def offsets(self, tp: TopicPartition) -> OffsetSet:
         """The offsets of a partition that open windows hold."""
@@ -285,8 +299,31 @@ class Claims:
     def late(self, tp: TopicPartition, committed: LateSteps) -> LateSteps:
         """Which records are late, given the committed windows and the open ones."""
         return committed.with_steps(
-            (part.decided_end, times) for part, times in self.by_partition.get(tp, ())
+            [
+                *((part.decided_end, times) for part, times in self.by_partition.get(tp, ())),
+                *((0, times) for times in self.appeared.get(tp, ())),
+            ]
         )
+
+
+def appeared_since(state: GroupState, plan: WindowPlan) -> list[TopicPartition]:
+    """The partitions that a window selects and that were not there when it was planned.
+
+    All of its times are late on them: they count as planned without a record.
+    """
+    if len(plan.partitions) == sum(len(topic.partitions) for topic in state.topics.values()):
+        return []
+    held = {part.tp for part in plan}
+    ids = {part.tp.topic: part.topic_id for part in plan}
+    return [
+        TopicPartition(name, number)
+        for name, topic in state.topics.items()
+        # Offsets in an older topic of the same name say nothing of this one.
+        if ids.get(name, topic.topic_id) == topic.topic_id
+        and (name in ids or is_selected(name, plan.window.topics, plan.window.exclude))
+        for number in topic.partitions
+        if TopicPartition(name, number) not in held
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,15 +393,30 @@ class GroupView:
     def known_claims(self) -> Claims:
         """What those open windows hold that can be read: for people, and for nothing that is planned."""
         by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
+        appeared: dict[TopicPartition, list[TimeRange]] = {}
+        if self.state is None:
+            return Claims(by_partition)
         for record in self.open_windows():
             times = record.plan.window.times
             for part in record.plan:
                 by_partition.setdefault(part.tp, []).append((part, times))
-        return Claims(by_partition)
+            for tp in appeared_since(self.state, record.plan):
+                appeared.setdefault(tp, []).append(times)
+        return Claims(by_partition, appeared)
 
-    def time_map(self, tp: TopicPartition) -> TimeMap:
-        """What is known of a partition's timestamps."""
-        return self.time_maps.get(tp, EMPTY_MAP)
+    def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
+        """What is known of a partition's timestamps.
+
+        Args:
+            tp: the partition.
+            topic_id: of the topic that is meant; without it the one that the group's progress is about. What
+                is known of another topic of the same name is nothing.
+        """
+        if topic_id is None:
+            topic = None if self.state is None else self.state.topics.get(tp.topic)
+            topic_id = "" if topic is None else topic.topic_id
+        found = self.time_maps.get(tp, EMPTY_MAP)
+        return found if topic_id and found.topic_id == topic_id else EMPTY_MAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +431,11 @@ class Change:
     moves_offsets: bool = False
     #: Ids of windows of which nothing is kept.
     forgotten: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.moves_offsets:
+            moved = replace(self.state, offsets_sequence=self.state.sequence)
+            object.__setattr__(self, "state", moved)
 
     def applied_to(self, view: GroupView) -> GroupView:
         """The view after the transaction."""

@@ -6,7 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kafka_ordered_ops.core.arguments import shown
@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapDecodeError,
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.group_state import GroupState, GroupView
+from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.offset_map import OffsetMap, decode_offset_map, encode_offset_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
@@ -176,6 +176,43 @@ def is_own_commit(found: CommittedOffset) -> bool:
     """
     offset_map = _map_of(found)
     return offset_map is not None and offset_map.base == found.offset
+
+
+def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[TopicPartition, int]:
+    """Committed offsets that this package wrote once, and that are not the ones it wrote last.
+
+    Somebody has put them back, from a backup say. The offsets must have been read after the state: else
+    another attempt may have committed in between.
+    """
+    if state is None or state.offsets_sequence is None:
+        return {}
+    found: dict[TopicPartition, int] = {}
+    for tp, partition in state:
+        one = committed.get(tp)
+        if one is None or one.offset == partition.committed or not is_own_commit(one):
+            continue
+        offset_map = _map_of(one)
+        if offset_map is not None and offset_map.sequence < state.offsets_sequence:
+            found[tp] = one.offset
+    return found
+
+
+def with_written_only(
+    change: Change, before: GroupState | None, offsets: CommittedOffsets
+) -> Change:
+    """The change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
+    absent = {tp for tp, _ in change.state if tp not in offsets}
+    if not change.moves_offsets or not absent:
+        return change
+    topics = dict(change.state.topics)
+    for tp in absent:
+        known = None if before is None else before.partition(tp)
+        partitions = topics[tp.topic].partitions
+        one = replace(
+            partitions[tp.partition], committed=None if known is None else known.committed
+        )
+        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+    return replace(change, state=replace(change.state, topics=topics))
 
 
 def _map_of(found: CommittedOffset | None) -> OffsetMap | None:

@@ -101,8 +101,9 @@ class PartitionQuestion:
     asked: WindowsAsked
     #: Below the end, neither done nor claimed, still in the log.
     open: OffsetSet
-    #: Neither done nor claimed, and no longer in the log.
-    lost: OffsetSet
+    #: For each window: neither done nor claimed, and no longer in the log. Where nothing is known of their
+    #: times they are the first one's.
+    lost: tuple[OffsetSet, ...]
     #: No longer in the log either, and known to be of times that nobody asks for: others' loss.
     left: OffsetSet
     #: Open and below the floor, where that alone decides: whose it is.
@@ -114,6 +115,8 @@ class PartitionQuestion:
     to_scan: OffsetSet
     #: Chunks of the time map that tell whose they are without reading.
     known: OffsetSet
+    #: What was known of times.
+    time_map: TimeMap
     #: What the floor tells that the time map did not know.
     learned: TimeMap
     #: For each window the first offset that is not scanned, and whose record may be stamped at or after its
@@ -136,8 +139,13 @@ class PartitionDraft:
     decided: OffsetSet
     #: What each window would take.
     included: tuple[OffsetSet, ...]
-    lost: OffsetSet
+    #: What each of them would write down as lost.
+    lost: tuple[OffsetSet, ...]
     decided_end: int
+    #: Which window takes which time, by the windows that were planned when the group was looked at.
+    split: TimeSplit
+    #: What was known of times then.
+    time_map: TimeMap
     #: What the scan learned, and the older chunks that it replaces.
     learned: TimeMap
     superseded: OffsetSet
@@ -243,6 +251,7 @@ def ask(
     known = union_of(chunks.by_window.values())
     gone = pending - open_
     left = gone & chunks.of(NOBODY)
+    lost = _lost(gone - left, chunks, asked.split, time_map, len(facts.head_ends))
     learned = EMPTY_MAP
     if head_window == NOBODY and head:
         learned = TimeMap.below(OffsetSet.of((head.first, head.end)) - known, asked.floor_ms)
@@ -255,13 +264,14 @@ def ask(
         facts=facts,
         asked=asked,
         open=open_,
-        lost=gone - left,
+        lost=lost,
         left=left,
         head=head,
         head_window=NOBODY if head_window is None else head_window,
         chunks=chunks,
         to_scan=rest - (known - again),
         known=known,
+        time_map=time_map,
         learned=learned,
         doubtful=tuple(one.doubtful(unread) for one in sought),
         stop=_stop(asked, time_map, now_ms),
@@ -303,6 +313,19 @@ def _read_again(
     return union_of(found)
 
 
+def _lost(
+    gone: OffsetSet, chunks: DealtChunks, split: TimeSplit, time_map: TimeMap, windows: int
+) -> tuple[OffsetSet, ...]:
+    """Whose loss it is: of the window that asks for these times, else of the first one that may ask for them."""
+    if not gone:
+        return (EMPTY_SET,) * windows
+    by_window = {number: gone & chunks.of(number) for number in range(windows)}
+    for number, maybe in time_map.first_askers(gone & chunks.straddling, split).items():
+        by_window[number] = by_window[number] | maybe
+    by_window[0] = by_window[0] | (gone - union_of(by_window.values()))
+    return tuple(by_window.values())
+
+
 def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | None:
     if asked.stop_after_ms is None:
         return None
@@ -337,6 +360,8 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
         included=tuple(included),
         lost=question.lost,
         decided_end=decided_end,
+        split=question.asked.split,
+        time_map=question.time_map,
         learned=learned,
         superseded=question.chunks.straddling if scan is not None or learned else EMPTY_SET,
         records_scanned=records,
@@ -355,27 +380,54 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
 
 
 def settle(
-    draft: PartitionDraft, *, done: OffsetSet, claimed: OffsetSet, late: LateSteps
+    draft: PartitionDraft,
+    *,
+    done: OffsetSet,
+    claimed: OffsetSet,
+    late: LateSteps,
+    split: TimeSplit,
 ) -> tuple[PartitionPlan, ...] | None:
     """The partition's share of each window, or None when the draft no longer suffices.
 
     That is so when something became open meanwhile that the draft did not look at: a claim was abandoned,
-    or progress was moved back. The caller then starts over with new facts. What is lost goes to the first
-    window.
+    or progress was moved back. And when a record may now be another window's: `split` is what the windows
+    ask for now, given those that were planned or abandoned meanwhile. The caller then starts over with new
+    facts.
     """
     open_now = OffsetSet.of((0, draft.decided_end)) - done - claimed
-    if not open_now <= (draft.decided | draft.lost):
+    if not open_now <= union_of((draft.decided, *draft.lost)):
+        return None
+    if _is_dealt_otherwise(draft, split, open_now):
         return None
     return tuple(
         _share(
             draft,
             taken=included & open_now,
-            lost=draft.lost & open_now if number == 0 else EMPTY_SET,
+            lost=draft.lost[number] & open_now,
             head_end=draft.head_ends[number],
             late=late,
         )
         for number, included in enumerate(draft.included)
     )
+
+
+def _is_dealt_otherwise(draft: PartitionDraft, split: TimeSplit, open_now: OffsetSet) -> bool:
+    """Whether a record may be of a time that changed hands.
+
+    Each window that is planned freezes times; most often the draft knows of no record in them, and still holds.
+    """
+    changes = draft.split.changes(split)
+    if not changes:
+        return False
+    # Of what a window would take, only that it is of the window's times is known.
+    losers = {window for _, window in changes if window != NOBODY}
+    if any((draft.included[one] | draft.lost[one]) & open_now for one in losers):
+        return True
+    known = draft.time_map.without(draft.superseded).replaced(draft.learned)
+    rest = open_now - union_of(draft.included)
+    if rest - union_of((known.covered, *draft.lost)):
+        return True
+    return any(known.meeting(times) & rest for times, _ in changes)
 
 
 def _share(

@@ -5,12 +5,14 @@ stamped at or after it means reading the tail of the log. A time map remembers t
 range of offsets with the least and the greatest timestamp of its records. The next window then decides
 whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
 was written since. Where the broker's index proved that everything is older than an interval, one chunk
-without a least time says so.
+without a least time says so. A map speaks of the offsets of one topic, which it names by its id: one of the
+same name that was created later has other records at these offsets.
 
 A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
 others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
 part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
-therefore forget the bounds around them (`TimeMap.forgetting`): the chunks are simply read again.
+therefore put in their place what is known of them (`TimeMap.between`: a window only took records of the times
+that it asked for), or forget the bounds around them (`TimeMap.forgetting`): those chunks are read again.
 """
 
 from __future__ import annotations
@@ -50,10 +52,12 @@ class DealtChunks:
 class TimeMap:
     """Immutable; `rows` is int64 of shape (chunks, 4): start, end, least and greatest timestamp (ms)."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "topic_id")
 
-    def __init__(self, rows: Int64Array | None = None) -> None:
+    def __init__(self, rows: Int64Array | None = None, topic_id: str = "") -> None:
         self.rows: Int64Array = np.empty((0, 4), dtype=np.int64) if rows is None else rows
+        #: Of the topic that it speaks of; empty: not known.
+        self.topic_id = topic_id
         invariant(
             bool(np.all(self.rows[:, _START] < self.rows[:, _END]))
             and bool(np.all(self.rows[:-1, _END] <= self.rows[1:, _START])),
@@ -68,11 +72,20 @@ class TimeMap:
     @classmethod
     def below(cls, offsets: OffsetSet, time_ms: int) -> TimeMap:
         """A map that only says that the records of these offsets are stamped before a time."""
+        return cls.between(offsets, TimeRange(INT64_MIN, time_ms))
+
+    @classmethod
+    def between(cls, offsets: OffsetSet, times: TimeRange) -> TimeMap:
+        """A map that only says that the records of these offsets are of these times."""
         bounds = offsets.bounds
         rows = np.empty((len(bounds), 4), dtype=np.int64)
         rows[:, :2] = bounds
-        rows[:, _LEAST], rows[:, _GREATEST] = INT64_MIN, time_ms - 1
+        rows[:, _LEAST], rows[:, _GREATEST] = times.since_ms, times.before_ms - 1
         return cls(rows)
+
+    def of_topic(self, topic_id: str) -> TimeMap:
+        """The same map as one of this topic."""
+        return TimeMap(self.rows, topic_id)
 
     def dealt(self, split: TimeSplit) -> DealtChunks:
         """The covered offsets by the window that takes them, and those that must be read to know."""
@@ -84,6 +97,14 @@ class TimeMap:
             by_window={label: _offsets(of_one[rows]) for label, rows in rows_by_label(labels)},
             straddling=_offsets(self.rows[~same]),
         )
+
+    def first_askers(self, offsets: OffsetSet, split: TimeSplit) -> dict[int, OffsetSet]:
+        """Of these offsets those whose bounds allow records of several windows, by the first of these."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for start, end, least_ms, greatest_ms in self.within(offsets).rows.tolist():
+            if askers := split.meeting(TimeRange(least_ms, min(greatest_ms, INT64_MAX - 1) + 1)):
+                found.setdefault(min(askers), []).append((start, end))
+        return {window: OffsetSet.of(*ranges) for window, ranges in found.items()}
 
     def meeting(self, times: TimeRange) -> OffsetSet:
         """The offsets of chunks whose bounds allow a record of these times."""
@@ -110,7 +131,7 @@ class TimeMap:
         chunk = np.searchsorted(self.rows[:, _START], starts, side="right") - 1
         kept = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)
         bounds = self.rows[chunk[kept]][:, 2:]
-        return TimeMap(np.column_stack((starts[kept], ends[kept], bounds)))
+        return self._with(np.column_stack((starts[kept], ends[kept], bounds)))
 
     def without(self, offsets: OffsetSet) -> TimeMap:
         """The map with these offsets cut out."""
@@ -128,7 +149,7 @@ class TimeMap:
         starts = starts.copy()
         starts[inside] = done.boundaries[at[inside]]
         rows = np.column_stack((starts, self.rows[:, 1:]))
-        return TimeMap(rows[starts < self.rows[:, _END]])
+        return self._with(rows[starts < self.rows[:, _END]])
 
     def forgetting(self, offsets: OffsetSet) -> TimeMap:
         """The map without the bounds of the chunks that hold any of these offsets: they are read again.
@@ -141,7 +162,7 @@ class TimeMap:
         held = (first != last) | (first % 2 == 1)
         rows = self.rows.copy()
         rows[held, _LEAST], rows[held, _GREATEST] = INT64_MIN, INT64_MAX
-        return TimeMap(rows)
+        return self._with(rows)
 
     def replaced(self, other: TimeMap) -> TimeMap:
         """This map, with what `other` knows put in its place."""
@@ -149,7 +170,7 @@ class TimeMap:
             return self or other
         kept = self.without(other.covered)
         rows = np.concatenate((kept.rows, other.rows))
-        return TimeMap(rows[np.argsort(rows[:, _START], kind="stable")])
+        return self._with(rows[np.argsort(rows[:, _START], kind="stable")])
 
     def limited(self, chunks_max: int = CHUNKS_MAX) -> TimeMap:
         """At most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
@@ -163,10 +184,17 @@ class TimeMap:
                 rows = rows[-chunks_max:]
                 break
             rows = merged
-        return self if rows is self.rows else TimeMap(rows)
+        return self if rows is self.rows else self._with(rows)
+
+    def _with(self, rows: Int64Array) -> TimeMap:
+        return TimeMap(rows, self.topic_id)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TimeMap) and bool(np.array_equal(self.rows, other.rows))
+        return (
+            isinstance(other, TimeMap)
+            and self.topic_id == other.topic_id
+            and bool(np.array_equal(self.rows, other.rows))
+        )
 
     def __hash__(self) -> int:
         return hash(self.rows.tobytes())
@@ -180,6 +208,7 @@ class TimeMap:
     def to_json(self) -> Any:
         """Rows as flat lists, starts as differences: short, and readable by eye."""
         return {
+            **({"topic_id": self.topic_id} if self.topic_id else {}),
             "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
             "lengths": (self.rows[:, _END] - self.rows[:, _START]).tolist(),
             "least_ms": self.rows[:, _LEAST].tolist(),
@@ -189,6 +218,8 @@ class TimeMap:
     @classmethod
     def from_json(cls, fields: Fields) -> TimeMap:
         """The inverse of `to_json`; raises `JsonError`."""
+        # Maps of older versions name no topic: nobody trusts them.
+        topic_id = fields.text("topic_id") if fields.has("topic_id") else ""
         columns = [
             fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
         ]
@@ -199,7 +230,7 @@ class TimeMap:
         starts = np.cumsum(starts)
         rows = np.column_stack((starts, starts + lengths, least, greatest))
         try:
-            return cls(rows)
+            return cls(rows, topic_id)
         except AssertionError as error:
             raise JsonError(str(error)) from error
 

@@ -13,7 +13,7 @@ import numpy as np
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.core.types import INT64_MIN
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 #: The label of a time that no window asks for.
 NOBODY: Final = -1
@@ -74,6 +74,20 @@ class TimeSplit:
         last = np.searchsorted(self._edges, greatest_ms, side="right")
         changes = np.concatenate(([0], np.cumsum(np.diff(self._labels) != 0)))
         return self._labels[first], changes[first] == changes[last]
+
+    def changes(self, newer: TimeSplit) -> list[tuple[TimeRange, int]]:
+        """The times that another split deals otherwise, each with its window in this one."""
+        if np.array_equal(self._edges, newer._edges) and np.array_equal(
+            self._labels, newer._labels
+        ):
+            return []
+        edges = np.union1d(self._edges, newer._edges)
+        starts = np.concatenate(([INT64_MIN], edges))
+        ends = np.concatenate((edges, [INT64_MAX]))
+        mine, theirs = self.labels(starts), newer.labels(starts)
+        changed = (mine != theirs) & (starts < ends)
+        rows = np.column_stack((starts[changed], ends[changed], mine[changed])).tolist()
+        return [(TimeRange(since_ms, before_ms), label) for since_ms, before_ms, label in rows]
 
     def meeting(self, times: TimeRange) -> frozenset[int]:
         """The windows of these times."""

@@ -42,7 +42,12 @@ from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.ledger_records import Keep, LedgerMessage, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import Decision as Decision
-from kafka_ordered_ops.core.ledger_rules import check_not_lost, offsets_to_commit
+from kafka_ordered_ops.core.ledger_rules import (
+    check_not_lost,
+    offsets_to_commit,
+    put_back,
+    with_written_only,
+)
 from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
@@ -424,7 +429,7 @@ class _Transaction:
         if not isinstance(outcome, Change):
             return view
         try:
-            self._write(producer, log, outcome)
+            outcome = self._write(producer, log, view.state, outcome)
         except BaseException:
             if not self.outcome_unknown:
                 # Else readers of the group's offsets wait for it until its time-out.
@@ -449,9 +454,11 @@ class _Transaction:
         """The committed offsets, then the ledger: never the other way round.
 
         Whoever fences this try may commit between the two. Ledger last, its records are there for every
-        commit that was seen; ledger first, that commit would look like one that the ledger has lost.
+        commit that was seen; ledger first, that commit would look like one that the ledger has lost. Offsets that
+        are older than the ledger says are read once more: only those read after it were put back.
         """
         ledger, known = self._ledger, set(partitions)
+        seen: GroupState | None = None
         while True:
             committed = ledger.committed_offsets(
                 self._group, sorted(known), timeout_s=self._call_timeout_s()
@@ -460,13 +467,18 @@ class _Transaction:
             view = ledger._view(log, wanted, everything, None, self._deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
-                return ledger._logs[self._group], view, committed
+                if not put_back(view.state, committed) or put_back(seen, committed):
+                    return ledger._logs[self._group], view, committed
+                seen = view.state
             known |= held
 
-    def _write(self, producer: Producer, log: LedgerLog, change: Change) -> None:
+    def _write(
+        self, producer: Producer, log: LedgerLog, before: GroupState | None, change: Change
+    ) -> Change:
         offsets = self._offsets(change.state) if change.moves_offsets else {}
         if offsets:
             self._ledger._lookup.check_no_members(self._group)
+        change = with_written_only(change, before, offsets)
         # Written out before the transaction begins: its time-out counts from the first of them.
         messages = list(log.messages(change))
         producer.begin_transaction()
@@ -484,6 +496,7 @@ class _Transaction:
             self.outcome_unknown = not error.args[0].txn_requires_abort()
             raise
         self.outcome_unknown = False
+        return change
 
     def _produce(self, producer: Producer, message: LedgerMessage) -> None:
         """Hands a record to the client, which may have to send some before it has room for more."""

@@ -8,12 +8,13 @@ window, and "no record at or after the cutoff" is an answer about everything bel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from kafka_ordered_ops.core.bounds import Bound, Committed, Earliest, Latest
+from kafka_ordered_ops.core.claiming import knows_times
 from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
     PartitionSetChangedError,
@@ -22,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts, is_pattern
 from kafka_ordered_ops.core.group_state import GroupView, PartitionState, TopicState
+from kafka_ordered_ops.core.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.planning import (
@@ -38,7 +40,8 @@ from kafka_ordered_ops.core.planning import (
     resolve_start,
 )
 from kafka_ordered_ops.core.scan_fold import ScanResult
-from kafka_ordered_ops.core.time_split import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.time_map import EMPTY_MAP
+from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
@@ -149,24 +152,26 @@ class Surveyor:
         check_identity(view, topics)
         facts = self._facts(windows, topics)
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
-        claims = view.claims()
+        state = view.state and with_newcomers(view.state, newcomers, windows[0])
+        claims = replace(view, state=state).claims()
+        is_known = knows_times(view.state, windows[0])
         questions = []
         # Most partitions have seen the same windows, and then these ask the same of all.
         asked: dict[tuple[TimeRange, ...], WindowsAsked] = {}
         for one in facts:
-            known = view.state.partition(one.tp) if view.state else None
-            state = known or newcomers[one.tp.topic].partitions[one.tp.partition]
-            frozen = claims.late(one.tp, state.late).times
+            known = state.partition(one.tp) if state else None
+            partition = known or newcomers[one.tp.topic].partitions[one.tp.partition]
+            frozen = claims.late(one.tp, partition.late).times
             if frozen not in asked:
                 asked[frozen] = WindowsAsked.of(windows, frozen)
             questions.append(
                 ask(
                     one,
                     asked[frozen],
-                    origin=state.origin,
-                    done=state.done,
+                    origin=partition.origin,
+                    done=partition.done,
                     claimed=claims.offsets(one.tp),
-                    time_map=view.time_map(one.tp),
+                    time_map=view.time_map(one.tp, one.topic_id) if is_known else EMPTY_MAP,
                     now_ms=now_ms,
                 )
             )
@@ -255,12 +260,11 @@ class Surveyor:
             if (topic := known_topics.get(one.tp.topic)) is None
             or one.tp.partition not in topic.partitions
         ]
-        begin = {name for name in topics if self._is_first_plan(view, window, name)}
+        begin = {name for name in topics if is_first_plan(view.state, window, name)}
         first = [one for one in new if one.tp.topic in begin]
         later = [one for one in new if one.tp.topic not in begin]
         origins = {one.tp: one.log_start for one in later}
         origins |= self._origins(window, first, committed)
-        frozen = {name: self._frozen_before(view, name) for name in {one.tp.topic for one in later}}
         states: dict[str, dict[int, PartitionState]] = {}
         for one in new:
             found = committed.get(one.tp)
@@ -269,7 +273,6 @@ class Surveyor:
                 origin=origin,
                 done=OffsetSet.of((0, origin)),
                 committed=None if found is None else found.offset,
-                late=NO_STEPS if one.tp.topic in begin else frozen[one.tp.topic],
             )
         newcomers = {
             name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
@@ -279,27 +282,6 @@ class Surveyor:
         if len(notes) > 5:
             notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
         return newcomers, tuple(notes)
-
-    def _frozen_before(self, view: GroupView, topic: str) -> LateSteps:
-        """The times that windows had covered before a partition was there: all that is stamped so is late."""
-        claims = view.claims()
-        siblings = [(tp, one) for tp, one in view.state or () if tp.topic == topic]
-        frozen = {
-            times
-            for tp, one in siblings or view.state or ()
-            for times in claims.late(tp, one.late).times
-        }
-        return NO_STEPS.with_steps((0, times) for times in frozen)
-
-    def _is_first_plan(self, view: GroupView, window: Window, topic: str) -> bool:
-        """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""
-        if view.state is None:
-            return True
-        if topic in view.state.topics:
-            return False
-        if topic in window.topics:
-            return True
-        return not any(name in view.state.patterns for name in window.topics if is_pattern(name))
 
     def _origins(
         self,

@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.errors import (
     WindowFencedError,
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.group_state import Change, GroupView
+from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.ledger_records import Keep, LedgerFold, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import (
     LEDGER_CONFIG,
@@ -34,6 +34,8 @@ from kafka_ordered_ops.core.ledger_rules import (
     check_same_ledger,
     ledger_partition,
     offsets_to_commit,
+    put_back,
+    with_written_only,
 )
 from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -140,7 +142,10 @@ class MemoryLedger:
                     outcome = decide(view, committed)
                     if not isinstance(outcome, Change):
                         return None if outcome is None else view
-                    answer = self._write(cluster, turn, group, outcome, may_lose=not lost_once)
+                    offsets = self._offsets(group, outcome)
+                    outcome = with_written_only(outcome, view.state, offsets)
+                    may_lose = not lost_once
+                    answer = self._write(cluster, turn, group, outcome, offsets, may_lose=may_lose)
             except KafkaOrderedOpsError as error:
                 if unknown and error.retriable:
                     raise _unknown(where, error) from error
@@ -207,7 +212,8 @@ class MemoryLedger:
         known: set[TopicPartition],
         deadline: float,
     ) -> tuple[GroupView, CommittedOffsets]:
-        """The committed offsets, then the ledger; again, if that knows of more partitions."""
+        """The committed offsets, then the ledger; again, if that knows of more partitions, or of newer offsets."""
+        seen: GroupState | None = None
         while True:
             left_s = min(_CALL_TIMEOUT_S, deadline - time.monotonic())
             committed = self.committed_offsets(group, sorted(known), timeout_s=left_s)
@@ -215,7 +221,9 @@ class MemoryLedger:
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
                 self.check_not_lost(view, committed)
-                return view, committed
+                if not put_back(view.state, committed) or put_back(seen, committed):
+                    return view, committed
+                seen = view.state
             known |= held
 
     def _looked_at(
@@ -277,15 +285,26 @@ class MemoryLedger:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def _write(
-        self, cluster: Cluster, turn: Turn, group: str, change: Change, *, may_lose: bool
-    ) -> _Answer:
-        offsets: dict[TopicPartition, CommittedOffset] = {}
-        if change.moves_offsets:
-            present = self.existing(change.state.topics)
-            offsets = offsets_to_commit(change.state, present, ledger_id=self._id or "")
+    def _offsets(self, group: str, change: Change) -> dict[TopicPartition, CommittedOffset]:
+        """What the group is committed at with the change."""
+        if not change.moves_offsets:
+            return {}
+        present = self.existing(change.state.topics)
+        offsets = offsets_to_commit(change.state, present, ledger_id=self._id or "")
         if offsets:
             self._lookup.check_no_members(group)
+        return offsets
+
+    def _write(
+        self,
+        cluster: Cluster,
+        turn: Turn,
+        group: str,
+        change: Change,
+        offsets: dict[TopicPartition, CommittedOffset],
+        *,
+        may_lose: bool,
+    ) -> _Answer:
         for callback in cluster.due_before_commit():
             with turn.others_first():
                 callback()

@@ -13,8 +13,8 @@ from kafka_ordered_ops.core.errors import (
     SinkError,
     WindowMismatchError,
 )
-from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
-from kafka_ordered_ops.core.ledger_rules import is_own_commit
+from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.ledger_rules import is_own_commit, put_back
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.times import time_text
@@ -135,18 +135,20 @@ def check_committable(group: str, plan: WindowPlan) -> None:
         )
 
 
-def commits_of_others(committed: Committed) -> dict[TopicPartition, int]:
-    """The committed offsets that this package did not write: theirs carry no map of ours with this base.
+def commits_of_others(committed: Committed, state: GroupState | None) -> dict[TopicPartition, int]:
+    """The committed offsets that this package did not write last.
 
-    Ours are left out whatever they say: another try may have committed since the ledger was read, and its
-    offsets would differ from what was read there. A program that sets an offset back and hands our metadata
-    on leaves a map whose base is another.
+    Others' carry no map of ours with this base: a program that sets an offset back and hands our metadata on
+    leaves a map whose base is another. Of ours, those that are older than the newest ones that `state` knows
+    of were put back by somebody. Newer ones are left out whatever they say: another attempt may have committed
+    since the ledger was read.
     """
-    return {
+    others = {
         tp: found.offset
         for tp, found in committed.items()
         if found is not None and not is_own_commit(found)
     }
+    return {**others, **put_back(state, committed)}
 
 
 def present(view: GroupView | None) -> GroupView:

@@ -41,20 +41,24 @@ class Keeper:
 
     def adopt(self, *, dry_run: bool) -> Adoption:
         """See `OrderedWindows.adopt`."""
-        state = known_state(self._ledger.read(self._group))
-        logs = self._logs(state)
         if dry_run:
+            view = self._ledger.read(self._group, everything=True)
+            logs = self._logs(known_state(view))
+            # After the group: offsets that are older than it were put back.
             committed = self._ledger.committed_offsets(
                 self._group, sorted(logs), timeout_s=self._lookup_timeout_s
             )
-            view = self._ledger.read(self._group, everything=True)
-            return adoption.adopt(view, commits_of_others(committed), logs)[1]
+            return adoption.adopt(view, commits_of_others(committed, view.state), logs)[1]
+        known_state(self._ledger.read(self._group))
         self._lookup.check_no_members(self._group)
         adopted = Adoption()
 
         def decide(view: GroupView, committed: Committed) -> Outcome:
             nonlocal adopted
-            change, found = adoption.adopt(view, commits_of_others(committed), logs)
+            # The logs as of now: others may have come further since they were last looked at.
+            logs = self._logs(known_state(view))
+            others = commits_of_others(committed, view.state)
+            change, found = adoption.adopt(view, others, logs)
             # A change that came through unheard leaves nothing to do on the next look.
             adopted = found or adopted
             return () if change is None else change

@@ -335,6 +335,7 @@ class Planner:
             newcomers=survey.newcomers,
             patterns=survey.patterns,
             now_ms=now_ms,
+            looked_at=view.state,
             run_id=self._run_id,
             on_covered=policy.on_covered,
             redefine=policy.redefine,
@@ -361,7 +362,9 @@ class Planner:
             steps = list(again)
             if wish is not None:
                 if view.state is not None:
-                    check_foreign(view.state, commits_of_others(committed))
+                    check_foreign(view.state, commits_of_others(committed, view.state))
+                if not claiming.are_committed_where_seen(view.state, wish.newcomers, committed):
+                    return None
                 # Claimed since the group was looked at: look again.
                 if strict and _in_the_way(view, fresh, request):
                     return None

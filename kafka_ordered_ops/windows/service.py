@@ -305,7 +305,7 @@ class OrderedWindows(Looks):
         now_ms = self._now_ms()
 
         def decide(view: GroupView, committed: Committed) -> Outcome:
-            others = commits_of_others(committed)
+            others = commits_of_others(committed, view.state)
             outcome = commit(view, plans, now_ms=now_ms, others=others)
             if isinstance(outcome, Change):
                 self._planner.check_topics(plans)
