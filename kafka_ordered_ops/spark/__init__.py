@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.spark.deploy_mode import DeployMode as DeployMode
     from kafka_ordered_ops.spark.job import WindowContext as WindowContext
     from kafka_ordered_ops.spark.job import current_window as current_window
     from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.read import read_windows as read_windows
     from kafka_ordered_ops.spark.result import JobProgress as JobProgress
     from kafka_ordered_ops.spark.result import JobResult as JobResult
-    from kafka_ordered_ops.spark.spark_submit import DeployMode as DeployMode
     from kafka_ordered_ops.spark.spark_submit import SparkSubmit as SparkSubmit
     from kafka_ordered_ops.spark.stage import stage_window as stage_window
     from kafka_ordered_ops.spark.stage import stage_windows as stage_windows
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DeltaSink": "kafka_ordered_ops.spark.table_formats",
-    "DeployMode": "kafka_ordered_ops.spark.spark_submit",
+    "DeployMode": "kafka_ordered_ops.spark.deploy_mode",
     "IcebergSink": "kafka_ordered_ops.spark.table_formats",
     "JobProgress": "kafka_ordered_ops.spark.result",
     "JobResult": "kafka_ordered_ops.spark.result",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.spark.deploy_mode import MODE_KEY, DeployMode, check_in_process
 from kafka_ordered_ops.spark.environment import check_pyspark
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _CONF: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
+    # Whatever the machine's defaults are for jobs: the driver of a session is this process.
+    MODE_KEY: DeployMode.CLIENT.value,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -49,7 +52,8 @@ def local_session(
         conf: more of Spark's own settings, as ``spark.jars``; they win over the ones made here.
 
     Raises:
-        ConfigError: pyspark is not installed; there is no Java; or `cores` is not positive.
+        ConfigError: pyspark is not installed; there is no Java; `cores` is not positive; or `conf` or the
+            environment asks for cluster mode.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
     """
     check_pyspark()
@@ -58,6 +62,7 @@ def local_session(
 
     if cores is not None and cores < 1:
         raise ConfigError(f"cores={cores}: use at least 1, or None for all of the machine")
+    check_in_process(conf or {}, os.environ)
     builder = SparkSession.Builder().master(f"local[{cores or '*'}]").appName(app_name)
     for key, value in {**_CONF, "spark.driver.memory": memory, **(conf or {})}.items():
         builder = builder.config(key, value)

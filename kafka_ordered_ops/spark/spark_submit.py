@@ -6,25 +6,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_mode, check_surroundings
 
 #: A job that runs for a day is stuck, or has windows that are better split.
 TIMEOUT_S: Final = 24 * 3600.0
 
 #: Time for Spark to close its context and to remove its temporary files, before it is killed.
 GRACE_S: Final = 10.0
-
-
-class DeployMode(StrEnum):
-    """Where the driver runs: on this machine, below spark-submit; or somewhere in the cluster."""
-
-    CLIENT = "client"
-    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +27,8 @@ class SparkSubmit:
     Args:
         master: as spark-submit has it: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None: as
             Spark's own configuration says.
-        deploy_mode: where the driver runs. A standalone master takes Python in client mode only.
+        deploy_mode: where the driver runs. A standalone master takes Python in client mode only. None: client
+            mode; refused where Spark's defaults or the environment ask for cluster mode.
         conf: Spark's settings. They travel in a file that nobody else can read, never in the command line.
         py_files: modules and zip archives for driver and executors.
         files: files for the executors' working folders.
@@ -48,12 +42,12 @@ class SparkSubmit:
         grace_s: how long Spark may take to end by itself before it is killed.
 
     Raises:
-        ConfigError: a time that is not positive; a setting that is no setting of Spark's; or cluster mode
-            where there is none.
+        ConfigError: a time that is not positive; a setting that is no setting of Spark's; cluster mode
+            where there is none; or settings that name another deploy mode.
     """
 
     master: str | None = None
-    deploy_mode: DeployMode = DeployMode.CLIENT
+    deploy_mode: DeployMode | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     py_files: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -76,20 +70,15 @@ class SparkSubmit:
                 raise ConfigError(
                     f"{key!r} is no setting of Spark's: they begin with 'spark.', or Spark drops them"
                 )
-        master = self.master or ""
-        if self.deploy_mode is DeployMode.CLUSTER and master.startswith(("local", "spark://")):
-            kind = (
-                "a local master has no cluster"
-                if master.startswith("local")
-                else ("a standalone master runs no Python driver in the cluster")
-            )
-            raise ConfigError(
-                f"master {master!r} with deploy mode 'cluster': {kind}. Use DeployMode.CLIENT"
-            )
+        check_mode(self.deploy_mode, self.master, self.conf)
 
     @property
     def command(self) -> str:
-        """The spark-submit that is run; raises `ConfigError` when there is none."""
+        """The spark-submit that is run.
+
+        Raises:
+            ConfigError: there is none; or no deploy mode is given, and its surroundings ask for cluster mode.
+        """
         if self.program is not None:
             path = Path(self.program)
         elif (home := self.environment.get("SPARK_HOME") or os.environ.get("SPARK_HOME")) or (
@@ -103,6 +92,11 @@ class SparkSubmit:
             )
         if not os.access(path, os.X_OK):
             raise ConfigError(f"there is no spark-submit that can be run at {path}")
+        if self.deploy_mode is None:
+            variables = {**os.environ, **self.environment}
+            check_surroundings(
+                variables, variables.get("SPARK_HOME") or path.resolve().parent.parent
+            )
         return str(path)
 
     def options(self) -> list[str]:
@@ -115,7 +109,7 @@ class SparkSubmit:
             "--packages": self.packages,
         }
         options = [] if self.master is None else ["--master", self.master]
-        options += ["--deploy-mode", self.deploy_mode.value]
+        options += ["--deploy-mode", (self.deploy_mode or DeployMode.CLIENT).value]
         for name, values in lists.items():
             if values:
                 options += [name, ",".join(values)]

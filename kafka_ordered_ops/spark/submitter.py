@@ -21,6 +21,7 @@ from typing import Final
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.deploy_mode import DeployMode
 from kafka_ordered_ops.spark.driver import MAIN, MAIN_NAME
 from kafka_ordered_ops.spark.files import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.spark.handover import (
@@ -39,7 +40,7 @@ from kafka_ordered_ops.spark.pieces import check_together
 from kafka_ordered_ops.spark.process import Process
 from kafka_ordered_ops.spark.read import Engine
 from kafka_ordered_ops.spark.result import JobError, JobProgress, JobResult
-from kafka_ordered_ops.spark.spark_submit import DeployMode, SparkSubmit
+from kafka_ordered_ops.spark.spark_submit import SparkSubmit
 from kafka_ordered_ops.spark.stage import check_has_output
 
 #: Between two looks at the job.
