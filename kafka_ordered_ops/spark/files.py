@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -14,6 +15,7 @@ from typing import BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.strict_json import JsonError, loads
 
 #: Readers of a table are seldom the user that wrote it.
 FOLDER_MODE: Final = 0o755
@@ -34,6 +36,9 @@ _GOING_NAME: Final = "_going"
 
 #: A folder that has one of these was made here. They go last, so that a removal that was cut short goes on.
 _OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, _GOING_NAME)
+
+#: A path ends at 4,096 bytes on Linux, and the names of a window, a stage and a file come behind the root's.
+_ROOT_BYTES_MAX: Final = 3_072
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
@@ -100,6 +105,11 @@ class LocalFiles:
                 return file.read(limit_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            # Links that lead in a circle lead to no file.
+            if error.errno == errno.ELOOP:
+                return None
+            raise
 
     def open(self, path: str) -> BinaryIO:
         """A data file, to be read here and there."""
@@ -261,6 +271,11 @@ def normal_root(root: str | os.PathLike[str]) -> str:
             f"{text!r} cannot be the root folder for a window's output: a NUL, or bytes that are not UTF-8, stand "
             "in its name, which the ledger and Parquet readers cannot hold. Name another folder"
         )
+    if len(local.encode()) > _ROOT_BYTES_MAX:
+        raise ConfigError(
+            f"the root folder for a window's output has a name of {len(local.encode()):,} bytes, and at most "
+            f"{_ROOT_BYTES_MAX:,} are allowed: name one nearer to the file system's root"
+        )
     return local
 
 
@@ -275,7 +290,7 @@ def _local_root(text: str) -> str:
         raise ConfigError(
             f"{text!r} is not a local folder: write it as file:///folder or as a plain path"
         )
-    return os.path.abspath(unquote(parts.path))
+    return os.path.abspath(unquote(parts.path, errors="surrogateescape"))
 
 
 def files_for(root: str) -> Files:
@@ -314,10 +329,18 @@ def check_own_folder(files: Files, path: str) -> None:
 
 def is_own_folder(files: Files, path: str) -> bool:
     """Whether this is a folder that this package has made: it says so, or is empty."""
-    return files.is_folder(path) and (
-        any(files.read(f"{path}/{name}") is not None for name in _OWN_NAMES)
-        or not files.names(path)
-    )
+    if not files.is_folder(path):
+        return False
+    flags = (UNDER_WAY_NAME, _GOING_NAME)
+    if not files.names(path) or any(files.read(f"{path}/{name}") is not None for name in flags):
+        return True
+    # Markers are written whole or not at all.
+    marker = files.read(marker_path(path))
+    try:
+        value = None if marker is None else loads(marker, limit_bytes=MARKER_BYTES_MAX)
+    except JsonError:
+        return False
+    return isinstance(value, dict) and "window_id" in value
 
 
 def remove_stage(files: Files, folder: str) -> None:

@@ -455,7 +455,8 @@ class StagedOutput:
 
 def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
     """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
-    content = files.read(marker_path(folder))
+    with as_sink_error(f"{marker_path(folder)} cannot be read"):
+        content = files.read(marker_path(folder))
     if content is None:
         return None
     try:

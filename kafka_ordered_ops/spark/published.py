@@ -12,6 +12,7 @@ from kafka_ordered_ops.core.window import safe_name
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.files import (
     Files,
+    as_sink_error,
     data_names,
     files_for,
     normal_root,
@@ -60,12 +61,13 @@ def read_output(
 
     root = normal_root(path)
     files = files_for(root)
-    folders = _folders(files, root, window_ids)
-    found = [
-        FileOfWindow(f"{folder}/{name}", window_id)
-        for window_id, folder in folders.items()
-        for name in data_names(files, folder)
-    ]
+    with as_sink_error(f"the windows below {root} cannot be looked at"):
+        folders = _folders(files, root, window_ids)
+        found = [
+            FileOfWindow(f"{folder}/{name}", window_id)
+            for window_id, folder in folders.items()
+            for name in data_names(files, folder)
+        ]
     if not found:
         raise ConfigError(
             f"the {len(folders)} windows below {root} have no file: even one without rows has one file, so "

@@ -278,10 +278,11 @@ def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
 def _write_file(rows: Rows, path: str) -> int:
     """Writes one file; gives the size of its rows in memory."""
     table = rows()
-    with as_sink_error(f"{path} cannot be written"):
+    # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
+    with as_sink_error(f"{path} cannot be written"), pa.OSFile(path, "wb") as file:
         pq.write_table(
             table,
-            path,
+            file,
             row_group_size=max(1, table.num_rows),
             compression="zstd",
             # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
