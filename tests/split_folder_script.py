@@ -77,7 +77,12 @@ def _session(folder: Path, output: Path) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "local"),
     }
-    os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
+    # Executors work below Spark's home.
+    home = folder / "home"
+    home.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
+    os.environ["SPARK_HOME"] = str(home)
     builder = SparkSession.builder.master("local-cluster[2,1,500]").appName("split folder")
     for key, value in conf.items():
         builder = builder.config(key, value)

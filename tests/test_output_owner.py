@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -26,6 +28,7 @@ from kafka_ordered_ops.spark.files import MARKER_NAME, files_for
 from kafka_ordered_ops.spark.output import STAGE_FOLDER, StagedOutput
 from kafka_ordered_ops.spark.reported import Reported
 from kafka_ordered_ops.spark.stage import stage_window, stage_windows
+from kafka_ordered_ops.spark.tables import Look, TableOutput, TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -327,3 +330,59 @@ def test_an_attempt_whose_stage_was_cleaned_is_told_that_it_is_superseded(
     with pytest.raises(WindowSupersededError):
         one.commit(given_up, waiting)
     assert [path.name for path in (tmp_path / STAGE_FOLDER).iterdir()] == [".lock"]
+
+
+class FakeTable:
+    """What `TableOutput` asks of a sink before the commit: whose rows show."""
+
+    table, staging = "lake.orders", "lake.staging"
+
+    def __init__(self, shown: TableWrite | None) -> None:
+        self.shown = shown
+
+    def look(self, window_id: str) -> Look:
+        return Look(self.shown, None)
+
+
+@pytest.mark.parametrize(
+    ("group", "staged_rows", "error", "message"),
+    [
+        (None, 3, None, ""),
+        ("group-one", 3, None, ""),
+        ("group-two", 3, SinkError, "of group group-two"),
+        (None, 2, SinkError, "holds 2 of 3 rows"),
+    ],
+)
+def test_a_table_is_looked_at_before_the_commit(
+    one: OrderedWindows,
+    monkeypatch: pytest.MonkeyPatch,
+    group: str | None,
+    staged_rows: int,
+    error: type[Exception] | None,
+    message: str,
+) -> None:
+    """Another group's rows in the window's place, or staged rows that are gone, leave the window uncommitted."""
+    plan = plan_of(one)
+    write = TableWrite.of(plan)
+    shown = None if group is None else replace(write, group=group, token="abc")
+    sink: Any = FakeTable(shown)
+    output = TableOutput(sink, write, {"records": 3, "elapsed_ms": 1})
+    monkeypatch.setattr(TableOutput, "_count", lambda _: staged_rows)
+    monkeypatch.setattr(TableOutput, "publish", lambda _: None)
+    sink.format = SimpleNamespace(name="delta")
+    if error is None:
+        assert one.commit(plan, output).status is WindowStatus.PUBLISHED
+        return
+    with pytest.raises(error, match=message):
+        one.commit(plan, output)
+    assert one.show("w").status is WindowStatus.PLANNED
+
+
+def test_a_table_s_output_is_of_its_plan(one: OrderedWindows) -> None:
+    """What is written down of it says whose it is, too."""
+    plans = [plan_of(one, "a", 3), plan_of(one, "b", 6)]
+    sink: Any = FakeTable(None)
+    sink.format = SimpleNamespace(name="delta")
+    other = TableOutput(sink, TableWrite.of(plans[1]), {"records": 0, "elapsed_ms": 1})
+    with pytest.raises(WindowMismatchError, match="window_id 'b' instead of 'a'"):
+        one.commit(plans[0], other)

@@ -319,6 +319,15 @@ class TableOutput:
             # Of nothing, all is there.
             return not self._records or self._count() == self._records
 
+    def check_ready(self) -> None:
+        """Looks, before the window is committed, whether `publish` could show it; raises what that raises."""
+        shown = self.write if self.published else self.sink.look(self.write.window_id).shown
+        if shown == self.write:
+            return
+        self._check_newer(shown, 0)
+        with table_errors(f"{self.sink.staging} cannot be read"):
+            self._check_count(beside_others(self._count) if self._records else 0)
+
     def publish(self) -> None:
         """Replaces the window's rows in the table by these, in one commit. Again: a no-op.
 
@@ -390,13 +399,7 @@ class TableOutput:
             if look.shown == self.write:
                 return True
             self._check_newer(look.shown, turn)
-            if count != self._records:
-                raise SinkError(
-                    f"window {self.write.window_id} cannot be published: {self.sink.staging} holds {count:,} of "
-                    f"{self._records:,} rows of attempt {self.write.attempt} of claim {self.write.claim_id}: the "
-                    "others were deleted. Run the window again to write them anew",
-                    window_id=self.write.window_id,
-                )
+            self._check_count(count)
             if turn == _TURNS_MAX:
                 break
             try:
@@ -406,6 +409,15 @@ class TableOutput:
                 if not _is_conflict(error):
                     raise
         return False
+
+    def _check_count(self, count: int) -> None:
+        if count != self._records:
+            raise SinkError(
+                f"window {self.write.window_id} cannot be published: {self.sink.staging} holds {count:,} of "
+                f"{self._records:,} rows of attempt {self.write.attempt} of claim {self.write.claim_id}: the "
+                "others were deleted. Run the window again to write them anew",
+                window_id=self.write.window_id,
+            )
 
     def _check_newer(self, shown: TableWrite | None, turn: int) -> None:
         if shown is None:
