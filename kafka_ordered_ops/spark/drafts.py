@@ -8,7 +8,6 @@ complete. The stage is always one job's, whole; of two that end well, the later 
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,12 +145,13 @@ class Draft:
     def drop(self) -> None:
         """Removes what the job has written; what has landed stays. Again: a no-op."""
         files = files_for(self.output.root)
+        if not files.exists(self.output.window_folder):
+            return
         with as_sink_error(f"the stage {self.path} cannot be removed"):
             for folder in (self.path, self.shared_path):
                 remove_stage(files, folder)
-            if files.exists(self.output.stages_folder):
-                with files.locked(self.output.stages_folder):
-                    files.remove_if_empty(os.path.dirname(self.path))
+            with files.locked(self.output.stages_folder):
+                files.remove_if_empty(self.output.window_folder)
 
 
 @contextmanager
