@@ -57,6 +57,22 @@ def a_topic_that_is_gone_holds_up_nobody(world: World) -> None:
 
 
 @script
+def a_topic_that_goes_in_the_middle_of_a_commit(world: World) -> None:
+    """Its offsets are refused with the whole transaction, which is not left open: the next try is without it."""
+    filled(world)
+    world.create("gone")
+    world.write("gone", 0, 1, 2)
+    world.plan("w", 12, ["orders", "gone"], start=Earliest())
+    world.plan("open", 18, ["orders", "gone"])
+    # First to see that the plan's topics are its own, then for the offsets to be committed.
+    world.meanwhile(lambda: world.delete("gone"), look=2)
+    world.commit("w")
+    world.look("orders")
+    world.commit("open")
+    world.look("orders")
+
+
+@script
 def foreign_commits(world: World) -> None:
     """Noticed at plan and commit; adopted forward and back; windows behind the cut are rewound."""
     filled(world, partitions=2)

@@ -251,10 +251,11 @@ def test_a_record_that_is_too_large_is_not_written(
         end = len(kafka.records(LEDGER_TOPIC, everything=True))
         with monkeypatch.context() as small:
             small.setattr(ledger_messages, "RECORD_BYTES_MAX", 1_000)
-            for call in (
-                lambda: windows.plan(before(10), "w" * 400),
-                lambda: windows.plan_many([before(10), before(11)], ["a" * 400, "b" * 400]),
-            ):
+            calls: list[Callable[[], object]] = [
+                partial(windows.plan, before(10), "w" * 400),
+                partial(windows.plan_many, [before(10), before(11)], ["a" * 400, "b" * 400]),
+            ]
+            for call in calls:
                 with pytest.raises(LedgerRecordError, match=r"bytes, and a record at most 1,000"):
                     call()
         assert len(kafka.records(LEDGER_TOPIC, everything=True)) == end
@@ -363,3 +364,45 @@ def test_a_process_that_reads_along_does_not_read_anew(
         fold = windows._ledger._readings[GROUP].fold  # type: ignore[attr-defined]
         assert windows.list() == []
         assert windows._ledger._readings[GROUP].fold is fold  # type: ignore[attr-defined]
+
+
+# --- decided inside the fence --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_window_that_was_planned_again_meanwhile_is_not_pruned(
+    kafka: InMemoryKafka, forget: bool, commits: bool
+) -> None:
+    """Its age is that of what is there when it is pruned, not of what was there when it was looked for."""
+    now_s = [1_000.0]
+    with opened(kafka, clock=lambda: now_s[0]) as windows, opened(kafka) as busy:
+        windows.commit(windows.plan(before(3), "old"))
+        windows.plan(before(10), "again")
+        windows.abandon("again")
+        now_s[0] += 100 * 86_400
+
+        def plan_again() -> None:
+            plan = busy.plan(before(10), "again")
+            if commits:
+                busy.commit(plan)
+
+        kafka.before_commit(plan_again)
+        assert windows.prune(timedelta(days=90), forget=forget) == ["old"]
+        record = windows.show("again")
+        assert record.pruned is None
+        assert record.plan.offsets == 8
+        assert record.status is (WindowStatus.COMMITTED if commits else WindowStatus.PLANNED)
+
+
+def test_a_change_that_fails_leaves_no_transaction_open(kafka: InMemoryKafka) -> None:
+    """A topic that is deleted in the middle of a commit: the next try is without it, as with brokers."""
+    kafka.create_topic("gone", 1)
+    kafka.produce("gone", value=b"x", timestamp_ms=1_000)
+    with opened(kafka, timeout_s=5) as windows:
+        plan = windows.plan(Window(["orders", "gone"], seconds(5), Earliest()), "w")
+        kafka.before_commit(lambda: kafka.delete_topic("gone"))
+        assert windows.commit(plan).status is WindowStatus.COMMITTED
+        assert kafka.committed(GROUP)[TP].offset == 5
+        with opened(kafka, timeout_s=5) as cold:
+            assert cold.show("w").status is WindowStatus.COMMITTED

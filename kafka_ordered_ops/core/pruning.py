@@ -27,17 +27,16 @@ def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool
     )
 
 
-def prune(view: GroupView, window_ids: list[str], *, forget: bool) -> Change | None:
+def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: bool) -> Change | None:
     """Cuts windows down to their id, question, state and counts; with `forget`, nothing is left of them.
 
-    Progress is not touched: it is the group's, not the windows'. None where there is nothing to do.
+    Only those that are old as they are now: one that was planned again meanwhile is another window. Progress is not touched: it is the group's, not the windows'. None where there is nothing to do.
     """
     chosen = [
         record
         for window_id in window_ids
         if (record := view.windows.get(window_id)) is not None
-        and not record.status.is_open
-        and (forget or record.pruned is None)
+        and may_be_pruned(record, before_ms=before_ms, forget=forget)
     ]
     if not chosen:
         return None
@@ -47,6 +46,14 @@ def prune(view: GroupView, window_ids: list[str], *, forget: bool) -> Change | N
             state=state, records=(), forgotten=tuple(record.plan.window_id for record in chosen)
         )
     return Change(state=state, records=tuple(_stub(record) for record in chosen))
+
+
+def is_pruned(view: GroupView, window_id: str, *, forget: bool) -> bool:
+    """Whether nothing is left of a window, or a stub."""
+    record = view.windows.get(window_id)
+    if record is None:
+        return forget and window_id not in view.unreadable
+    return not forget and record.pruned is not None
 
 
 def _stub(record: WindowRecord) -> WindowRecord:

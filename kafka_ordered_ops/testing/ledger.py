@@ -62,7 +62,7 @@ class _Answer(Enum):
     """What came of a commit, as far as the one who asked for it is told."""
 
     STORED = auto()
-    #: Somebody else has begun a change meanwhile: nothing was stored.
+    #: Somebody else has begun a change meanwhile, or deleted a topic: nothing was stored.
     OVERTAKEN = auto()
     #: It was stored, or it was not.
     LOST = auto()
@@ -313,7 +313,11 @@ class MemoryLedger:
         with reach(self._name).changed:
             self._check_same()
             lost = cluster.lost_answers if may_lose else None
-            self._store(cluster, group, change, offsets, arrives=lost is None or lost.stored)
+            try:
+                self._store(cluster, group, change, offsets, arrives=lost is None or lost.stored)
+            except UnknownTopicError:
+                # Deleted since it was looked at. Brokers refuse the commit, and the next try is without it.
+                return _Answer.OVERTAKEN
         if lost is None:
             return _Answer.STORED
         if not lost.read_back:

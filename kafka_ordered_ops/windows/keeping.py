@@ -12,11 +12,11 @@ from kafka_ordered_ops.core.arguments import check_span
 from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, may_be_pruned, prune
+from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import partitions_of
-from kafka_ordered_ops.windows.checks import Committed, commits_of_others
+from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -89,10 +89,15 @@ class Keeper:
 
         self._ledger.read(self._group, keep=keep)
         names = sorted(old, key=lambda name: (old[name], name))
+        pruned: list[str] = []
         for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
             some = names[at : at + PRUNED_AT_ONCE_MAX]
-            self._ledger.update(self._group, _pruning(some, forget=forget), wanted=some)
-        return names
+            after = self._ledger.update(
+                self._group, _pruning(some, before_ms=before_ms, forget=forget), wanted=some
+            )
+            # Some may have been planned again since they were looked at.
+            pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
+        return pruned
 
     def _logs(self, state: GroupState) -> dict[TopicPartition, LogNow]:
         topics = self._ledger.existing(state.topics)
@@ -105,9 +110,11 @@ class Keeper:
         }
 
 
-def _pruning(names: list[str], *, forget: bool) -> Callable[[GroupView, Committed], Outcome]:
+def _pruning(
+    names: list[str], *, before_ms: int, forget: bool
+) -> Callable[[GroupView, Committed], Outcome]:
     def decide(view: GroupView, _: Committed) -> Outcome:
-        change = prune(view, names, forget=forget)
+        change = prune(view, names, before_ms=before_ms, forget=forget)
         return () if change is None else change
 
     return decide
