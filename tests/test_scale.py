@@ -28,6 +28,8 @@ from kafka_ordered_ops.core.ledger_records import (
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC, ledger_partition
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.summaries import WindowSummary
 from kafka_ordered_ops.core.types import Isolation, PlanContent, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.faults import FaultReasons
@@ -260,6 +262,32 @@ def test_a_long_past_is_no_hindrance(windows: OrderedWindows, past: str) -> None
     pruned = windows.prune(timedelta(days=1))
     assert pruned[:2_000] == [old_window_id(number) for number in range(2_000)]
     assert windows.show(old_window_id(1_999)).pruned is not None
+
+
+def test_listing_a_long_past_reads_no_plans(
+    windows: OrderedWindows, past: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process lists thousands of windows and parses those that are open; pages are parts of the list."""
+    windows.plan(hour(past, 1), "open")
+    expected = [WindowSummary.of(one) for one in windows.list()]
+    parsed = list[str]()
+    from_json = WindowRecord.from_json
+
+    def counted(fields: Fields) -> WindowRecord:
+        record = from_json(fields)
+        parsed.append(record.plan.window_id)
+        return record
+
+    monkeypatch.setattr(WindowRecord, "from_json", counted)
+    with OrderedWindows(windows.settings, windows.group) as other:
+        listed = other.summaries()
+        assert list(listed.windows) == expected
+        assert len(expected) == 2_002
+        last = other.summaries(limit=500)
+        assert list(last.windows) == expected[-500:]
+        page = other.summaries(limit=500, before=last.windows[0].window_id)
+        assert list(page.windows) == expected[-1_000:-500]
+    assert set(parsed) == {"open"}
 
 
 def test_what_a_fold_holds_of_a_long_past_is_bounded(windows: OrderedWindows, past: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kafka_ordered_ops.core.group_state import GroupState, PartReports, WindowRecord
+from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.summaries import PartsSummary, WindowSummary
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
@@ -82,20 +83,32 @@ def plan_json(
 
 
 def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
+    """What `windows list` says of a window of which the whole record is at hand."""
+    return summary_facts(record.plan.group, WindowSummary.of(record), now_ms=now_ms)
+
+
+def summary_facts(group: str, summary: WindowSummary, *, now_ms: int) -> dict[str, Any]:
     """One line of `windows list`."""
-    plan, is_open = record.plan, record.status.is_open
+    is_open = summary.status.is_open
     return {
-        **plan_facts(plan),
-        # Of a pruned window the plan is gone, and its counts are left.
-        "offsets": plan.offsets if record.pruned is None else record.pruned.offsets,
-        "records": result_facts(record).get("records"),
-        "parts": None if record.parts is None else _parts(record.parts),
-        "pruned": record.pruned is not None,
-        "committed_at": _time_or_none(record.committed_at_ms),
-        "open_seconds": (now_ms - plan.planned_at_ms) / 1000 if is_open else None,
+        "window_id": summary.window_id,
+        "group": group,
+        "status": summary.status.value,
+        "content": summary.content.value,
+        "since": _time_or_none(summary.since_ms),
+        "cutoff": time_text(summary.cutoff_ms),
+        "sweep": summary.sweep,
+        "offsets": summary.offsets,
+        "attempt": summary.attempt,
+        "planned_at": time_text(summary.planned_at_ms),
+        "records": summary.records,
+        "parts": None if summary.parts is None else _parts(summary.parts),
+        "pruned": summary.pruned,
+        "committed_at": _time_or_none(summary.committed_at_ms),
+        "open_seconds": (now_ms - summary.planned_at_ms) / 1000 if is_open else None,
         # The age that `--claim-age` is about.
-        "untouched_seconds": (now_ms - record.touched_at_ms) / 1000 if is_open else None,
-        "run_id": record.run_id,
+        "untouched_seconds": (now_ms - summary.touched_at_ms) / 1000 if is_open else None,
+        "run_id": summary.run_id,
     }
 
 
@@ -134,8 +147,9 @@ def seconds_of(facts: Mapping[str, int | None]) -> float | None:
     return None if elapsed_ms is None else elapsed_ms / 1000
 
 
-def _parts(parts: PartReports) -> dict[str, Any]:
-    return {"count": parts.count, "reported": len(parts.results), "missing": list(parts.missing)}
+def _parts(parts: PartsSummary) -> dict[str, Any]:
+    missing = list(parts.missing)
+    return {"count": parts.count, "reported": parts.count - len(missing), "missing": missing}
 
 
 def _ranges(part: PartitionPlan) -> dict[str, Any]:

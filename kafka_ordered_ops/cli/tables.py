@@ -16,12 +16,14 @@ from kafka_ordered_ops.cli.facts import (
     record_facts,
     result_facts,
     seconds_of,
+    summary_facts,
 )
 from kafka_ordered_ops.core.adoption import Adoption
 from kafka_ordered_ops.core.gaps import Gap
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.time_split import LateSteps
 from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
@@ -136,10 +138,10 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
     return _lines(*(("output", root) for root in roots or [_NOTHING]))
 
 
-def windows_table(records: Sequence[WindowRecord], *, now_ms: int) -> Table:
+def windows_table(group: str, found: Summaries, *, now_ms: int) -> Table:
     """The windows of a group."""
-    with_since = _have_since(records)
-    with_parts = any(record.parts is not None for record in records)
+    with_since = any(one.since_ms is not None or one.sweep for one in found.windows)
+    with_parts = any(one.parts is not None for one in found.windows)
     table = _table(
         None,
         "window",
@@ -153,21 +155,25 @@ def windows_table(records: Sequence[WindowRecord], *, now_ms: int) -> Table:
         *([">parts"] if with_parts else []),
         ">untouched for",
     )
-    for record in records:
-        facts = record_facts(record, now_ms=now_ms)
-        untouched = facts["untouched_seconds"]
+    for summary in found.windows:
+        facts = summary_facts(group, summary, now_ms=now_ms)
+        untouched, parts = facts["untouched_seconds"], facts["parts"]
+        since = _SWEEP if facts["sweep"] else facts["since"] or _NOTHING
+        reported = _NOTHING if parts is None else f"{parts['reported']:,}/{parts['count']:,}"
         table.add_row(
             facts["window_id"],
             facts["status"] + (" (pruned)" if facts["pruned"] else ""),
             facts["content"],
-            *([_since(record.plan.window)] if with_since else []),
+            *([since] if with_since else []),
             facts["cutoff"],
             _number(facts["offsets"]),
             _number(facts["records"]),
             _number(facts["attempt"]),
-            *([_reported(record)] if with_parts else []),
+            *([reported] if with_parts else []),
             _NOTHING if untouched is None else age_text(untouched),
         )
+    for window_id in found.unreadable:
+        table.add_row(window_id, "unreadable")
     return table
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
 
 from kafka_ordered_ops.cli import keeping_commands
 from kafka_ordered_ops.cli.delivery import Sink
-from kafka_ordered_ops.cli.facts import delivery_json, plan_json, record_facts, record_json
+from kafka_ordered_ops.cli.facts import (
+    delivery_json,
+    plan_json,
+    record_facts,
+    record_json,
+    summary_facts,
+)
 from kafka_ordered_ops.cli.options import (
     Claiming,
     Connection,
@@ -71,18 +78,29 @@ def list_windows(
     only_open: Annotated[
         bool, typer.Option("--open", help="Only windows that are not committed yet.")
     ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the last so many, by cutoff.", metavar="N")
+    ] = None,
 ) -> None:
     """List the windows of a group, by cutoff."""
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        records = [record for record in windows.list() if record.status.is_open or not only_open]
+        found = windows.summaries()
+    kept = [one for one in found.windows if one.status.is_open or not only_open]
+    found = replace(found, windows=tuple(kept if limit is None else kept[-limit:]))
     now_ms = _now_ms()
     if screen.as_json:
-        facts = [record_facts(record, now_ms=now_ms) for record in records]
-        screen.emit({"group": connection.group, "windows": facts})
-    elif records:
-        screen.show(windows_table(records, now_ms=now_ms))
+        facts = [summary_facts(connection.group, one, now_ms=now_ms) for one in found.windows]
+        wrong = [
+            {"window_id": name, "error": error.message} for name, error in found.unreadable.items()
+        ]
+        screen.emit({"group": connection.group, "windows": facts, "unreadable": wrong})
+        return
+    if found.windows or found.unreadable:
+        screen.show(windows_table(connection.group, found, now_ms=now_ms))
     else:
         screen.say(f"group {connection.group} has no {'open ' if only_open else ''}windows")
+    for error in found.unreadable.values():
+        screen.say(error.message)
 
 
 @app.command("show", epilog=_SHOW_EXAMPLES)
