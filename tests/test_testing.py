@@ -346,10 +346,12 @@ def test_the_ledger_is_a_topic_like_any_other(
             with pytest.raises(LedgerUnavailableError, match="open"):
                 fresh.list()
         assert (fresh.list(), fresh.state()) == before_it
-        key = kafka.records(LEDGER_TOPIC, partition)[0].key
-        kafka.produce(LEDGER_TOPIC, key=key, partition=partition, value=b"{}")
-        with pytest.raises(LedgerCorruptError):
-            fresh.list()
+        for kind, name in (("window", "w"), ("state", "")):
+            key = f'["g","{kind}","{name}",0]'.encode()
+            assert key in {one.key for one in kafka.records(LEDGER_TOPIC, partition)}
+            kafka.produce(LEDGER_TOPIC, key=key, partition=partition, value=b"{}")
+            with pytest.raises(LedgerCorruptError, match=kind):
+                fresh.show("w")
 
 
 # --- what a broker would refuse -----------------------------------------------------------------------
