@@ -21,7 +21,7 @@ class Refusals:
         """Whether there is a reason for this error, in this call."""
         assert self._call.error is not None
         reasons: dict[str, Callable[[], bool]] = {
-            "ForeignCommitError": lambda: bool(self._before.moved or self._after.moved),
+            "ForeignCommitError": self._moved,
             "TopicRecreatedError": self._recreated,
             "UnknownTopicError": self._unknown_topic,
             "RecordsLostError": self._lost,
@@ -67,6 +67,14 @@ class Refusals:
         for asked in self._questions():
             keys |= set(self._group.truth.matching(asked.topics, asked.exclude))
         return keys
+
+    def _moved(self) -> bool:
+        """Somebody has committed; on a topic that was recreated nobody else's commit means anything either."""
+        return bool(self._before.moved or self._after.moved) or any(
+            key.topic in self._after.recreated
+            and (key.topic, key.partition) in self._after.committed
+            for key in self._group.committed
+        )
 
     def _recreated(self) -> bool:
         now = self._group.truth.topic_ids
