@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -75,33 +76,43 @@ class Storm:
         writing.start()
         try:
             for _ in range(kills):
-                # A while, in which a random number of steps is taken.
-                over.wait(random.uniform(0.5, 3))
-                at_ = random.randrange(len(self._running))
-                self._kill(self._running[at_])
+                which = random.randrange(len(self._running))
+                self._await_lines(which, random.randrange(3, 25))
+                # Anywhere in what it is at by now.
+                over.wait(random.uniform(0, 0.3))
+                self._kill(self._running[which][1])
                 self.kills += 1
-                self._running[at_] = self._start()
+                self._running[which] = self._start()
         finally:
             over.set()
             writing.join()
-            for worker in self._running:
+            for _, worker in self._running:
                 self._kill(worker)
+
+    def _await_lines(self, which: int, count: int) -> None:
+        """Until a worker has begun or ended so many calls."""
+        journal, worker = self._running[which]
+        deadline = time.monotonic() + 60
+        while not journal.exists() or journal.read_text().count("\n") < count:
+            assert worker.poll() is None, f"{journal.stem} ended by itself"
+            assert time.monotonic() < deadline, f"{journal.stem} has not made {count} steps"
+            time.sleep(0.05)
 
     def journal(self) -> Journal:
         """What everybody was told."""
         return Journal.read(*self._folder.glob("*.jsonl"))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> tuple[Path, subprocess.Popen[bytes]]:
         self._started += 1
+        journal = self._folder / f"worker{self._started}.jsonl"
         told = {
             **self._told,
             "seed": self._started,
             "seconds": 600,
-            "journal": str(self._folder / f"worker{self._started}.jsonl"),
+            "journal": str(journal),
         }
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.oracle.worker", json.dumps(told)], start_new_session=True
-        )
+        command = [sys.executable, "-m", "tests.oracle.worker", json.dumps(told)]
+        return journal, subprocess.Popen(command, start_new_session=True)
 
     def _kill(self, worker: subprocess.Popen[bytes]) -> None:
         # With what it has forked.

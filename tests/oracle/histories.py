@@ -106,6 +106,11 @@ _OUTSIDE: Final = {
 }
 
 
+#: What changes topics.
+_OF_THE_CLUSTER: Final = frozenset(
+    {"write", "send", "end", "lose", "delete_before", "compact", "recreate", "grow", "appear"}
+)
+
 #: A history is about some of these more than about others: what never meets at a hundred kinds of steps meets there.
 _MOODS: Final = (0, 0.5, 1, 1, 2, 4)
 _ALWAYS: Final = frozenset({"write", "plan"})
@@ -236,9 +241,11 @@ class _Life:
         with ExitStack() as stack:
             if step.inside:
                 stack.callback(self._between(step))
+            self.judge.is_stale |= step.what in _OF_THE_CLUSTER
             # The judge has heard of it.
             with suppress(KafkaOrderedOpsError):
                 getattr(self, f"_{step.what}")(step)
+        self.judge.is_stale |= step.what in _OF_THE_CLUSTER
         if self.transcript is not None:
             told = [
                 f"{call.name} {[_short(one) for one in call.asked.get('plans', call.asked.get('window_ids', []))]} -> "
@@ -458,6 +465,7 @@ class _Life:
         self.judge.truth.look()
         topic = part.tp.topic.removesuffix(self.world.named(""))
         self.world.delete_before(topic, part.tp.partition, end)
+        self.judge.is_stale = True
         self._plan_known(replace(step, numbers=(step.numbers[0], 1)))
         if step.numbers[3] % 3:
             self._actor(step).abandon(plan.window_id)
@@ -541,6 +549,7 @@ class _Life:
         last = Step("finish", "end", 0, (0,) * _NUMBERS)
         for transaction in sorted(self.known.open_transactions):
             self.world.end(transaction, "commit")
+        self.judge.is_stale = True
         recorder = self.recorders[0]
         if not self.judge.group.attempts:
             return

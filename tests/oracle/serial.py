@@ -53,10 +53,14 @@ class Judge:
         self._name = group
         self._now_ms = now_ms
         self._call: Call | None = None
+        #: Whether something may have happened to the topics since they were read.
+        self.is_stale = True
 
     def look(self) -> Moment:
         """What there is to see now."""
-        self.truth.look()
+        if self.is_stale:
+            self.truth.look()
+            self.is_stale = False
         committed = self.truth.plain.committed(self._name)
         return Moment(
             self.truth.bounds(),
