@@ -142,7 +142,7 @@ def storm(bootstrap: str, topic: MakeTopic, group: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("in_intervals", "lateness_ms", "kills"),
     [
-        pytest.param(True, None, 5, id="intervals"),
+        pytest.param(True, None, 3, id="intervals"),
         pytest.param(True, 20_000, 40, id="lateness-long", marks=pytest.mark.slow),
         pytest.param(False, None, 40, id="catching-up-long", marks=pytest.mark.slow),
     ],

@@ -114,12 +114,17 @@ class BrokerPlain:
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed, by topic and partition."""
         asked = ConsumerGroupTopicPartitions(group)
-        answer = self._admin.list_consumer_group_offsets([asked], require_stable=True)[group]
-        return {
-            (one.topic, one.partition): one.offset
-            for one in answer.result(TIMEOUT_S).topic_partitions or ()
-            if one.offset >= 0
-        }
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            answer = self._admin.list_consumer_group_offsets([asked], require_stable=True)[group]
+            found = answer.result(TIMEOUT_S).topic_partitions or []
+            # A commit counts as soon as it is decided; until its markers are written its offsets are pending.
+            pending = [one for one in found if one.error is not None]
+            if not pending:
+                break
+            assert time.monotonic() < deadline, f"offsets of {group} stay pending: {pending}"
+            time.sleep(0.02)
+        return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
 
     def _read(
         self, topic: str, numbers: Iterable[int], isolation: str
