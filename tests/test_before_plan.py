@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
@@ -24,7 +23,6 @@ from kafka_ordered_ops.airflow.sdk import AirflowFailException
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster import (
-    KafkaResource,
     build_ordered_window_asset,
     build_ordered_window_op,
     ordered_window_asset,
@@ -34,9 +32,9 @@ from kafka_ordered_ops.spark.job_checks import check_function, check_master
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.airflow_context import context_of
 from tests.dagster_support import failure_of
-from tests.windows_support import BASE_MS, at
-
-GROUP = "group"
+from tests.hosts_support import GROUP, executed
+from tests.hosts_support import kafka as kafka
+from tests.windows_support import at
 
 #: What is no place for windows, as `{tmp}` knows it: below a file, on a file, elsewhere, nowhere.
 BAD_OUTPUTS = {
@@ -68,22 +66,6 @@ class Waits:
 
 def takes_one(_one: Any) -> None:
     """Is not called with one thing."""
-
-
-@pytest.fixture
-def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryKafka]:
-    """Ten records of topic ``t``, a connection that leads to them, and a file."""
-    (tmp_path / "file").write_text("a file")
-    (tmp_path / "job.py").write_text("")
-    with InMemoryKafka() as made:
-        made.create_topic("t", 2)
-        for number in range(10):
-            made.produce(
-                "t", value=b"x", partition=number % 2, timestamp_ms=BASE_MS + 1_000 * number
-            )
-        connection = {"conn_type": "kafka", "extra": made.settings}
-        monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
-        yield made
 
 
 def check_nothing_is_planned(kafka: InMemoryKafka) -> None:
@@ -242,6 +224,11 @@ def test_airflow_looks_at_templates_before_the_plan(
     check_nothing_is_planned(kafka)
 
 
+def _with(kind: Any, **arguments: Any) -> Any:
+    """A task with arguments that its signature forbids."""
+    return kind(**_TASK, **arguments)
+
+
 def _decorated(**arguments: Any) -> Any:
     """The decorator with a task's arguments."""
     return kafka_window_task(None, **_TASK, **arguments)
@@ -250,12 +237,12 @@ def _decorated(**arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda tmp: PlanWindowOperator(**(_TASK | {"parts": 2.5})),
+        lambda tmp: _with(PlanWindowOperator, parts=2.5),
         lambda tmp: PlanWindowOperator(**_TASK, parts=True),
         lambda tmp: CommitWindowOperator(task_id="c", window={}, output="s3a://bucket"),
         lambda tmp: WindowPartOperator(task_id="p", window={}, output="s3a://bucket"),
         lambda tmp: PartitionsLiveSensor(**_TASK, until="soon"),
-        lambda tmp: PartitionsLiveSensor(**(_TASK | {"grace": 5})),
+        lambda tmp: _with(PartitionsLiveSensor, grace=5),
         lambda tmp: _decorated(job="both", output=str(tmp))(take)(),
         lambda tmp: _decorated(output="s3a://bucket")(take)(),
         lambda tmp: _decorated(output=str(tmp))(waits)(),
@@ -333,22 +320,6 @@ def test_dagster_refuses_functions_that_cannot_be_jobs(function: Any) -> None:
     """When they are made into an asset."""
     with pytest.raises(ConfigError):
         ordered_window_asset(key="a", topics=["t"], group_id=GROUP)(function)
-
-
-def executed(made: Any, kafka: InMemoryKafka) -> dg.ExecuteInProcessResult:
-    """One run of an asset or an op, in this process."""
-    resources = {"kafka": KafkaResource(config=kafka.settings)}
-    with dg.DagsterInstance.ephemeral() as instance:
-        if isinstance(made, dg.AssetsDefinition):
-            return dg.materialize(
-                [made], instance=instance, resources=resources, raise_on_error=False
-            )
-
-        @dg.job(resource_defs=resources)
-        def job() -> None:
-            made()
-
-        return job.execute_in_process(instance=instance, raise_on_error=False)
 
 
 # --- the service, and the checks themselves ----------------------------------------------------------

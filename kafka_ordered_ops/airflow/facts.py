@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ordered_ops.core.held_text import held_facts
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.spark.reported import result_facts, returned_by
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 #: A plan of so many ranges at most goes into an XCom with its ranges; others by reference only.
 RANGES_MAX: Final = 200
+
+#: Open windows that are named in an XCom.
+HELD_MAX: Final = 20
 
 #: Partitions that are written into the log, one line each.
 _LINES_MAX: Final = 50
@@ -36,6 +40,8 @@ def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, 
         "cutoff_source": None if times is None else times.source.value,
         "offsets": plan.offsets,
         "ranges": _ranges(plan),
+        # Few in any case that is worth a look; the XCom stays small.
+        "held_by_open": held_facts(plan)[:HELD_MAX],
     }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.spark.reported import Reported
+from kafka_ordered_ops.spark.job_outputs import outputs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,7 +213,9 @@ def spark_job(
                 # Of a session that was stopped in its work, whatever Java says.
                 raise _ended(run.plan.window_id) from error
             raise
-        return window.staged or Reported.of(returned)
+        reported = None if window.staged is None else [window.staged]
+        [staged] = outputs_of([run.plan], reported, returned, output=run.output)
+        return staged
 
     return job
 
@@ -242,7 +244,9 @@ def batch_job(function: Callable[..., Any], keywords: Mapping[str, Any]) -> Job:
                 run.plan, run.settings, folder, ordered=run.ordered, progress=run.said()
             )
             returned = function(_batches(staged, run), run.plan, **keywords)
-            return Reported.of(returned, staged.facts)
+            # The folder is no place for its results: it has no way to write there.
+            [delivered] = outputs_of([run.plan], None, returned, output=None, facts=staged.facts)
+            return delivered
 
     return job
 

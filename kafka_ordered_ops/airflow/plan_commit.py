@@ -31,6 +31,7 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersed
 from kafka_ordered_ops.core.parts import PARTS_MAX, shares
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.spark.job_checks import check_output
+from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 from kafka_ordered_ops.spark.reported import Reported
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class CommitWindowOperator(WindowFollower):
             return Reported.of(self.result)
         return self._whole(plan, record, self.output_root)
 
-    def _whole(self, plan: WindowPlan, record: WindowRecord, root: str) -> Staged:
+    def _whole(self, plan: WindowPlan, record: WindowRecord, root: str) -> Staged | None:
         from kafka_ordered_ops.spark import StagedOutput
 
         output = StagedOutput.of(plan, root)
@@ -221,6 +222,9 @@ class CommitWindowOperator(WindowFollower):
         if output.is_published():
             # Its facts are in the ledger.
             return _found(record) or output
+        if not plan.offsets:
+            # There was nothing to write.
+            return None
         raise SinkError(
             f"window {plan.window_id}: attempt {plan.attempt} has staged nothing complete below "
             f"{output.root}. The job must write with write_window(df, output, plan), to the same folder",
@@ -233,6 +237,7 @@ class CommitWindowOperator(WindowFollower):
 
         if record.parts is not None and record.parts.missing:
             return None  # The commit says which.
+        check_parts_alike(plan, record.result)
         if not plan.status.is_open and self.output_root is not None:
             # Of a replay the ledger is told nothing: its parts are found by their place.
             again = [StagedOutput.of(part, self.output_root) for part in shares(plan, count)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
 from kafka_ordered_ops.airflow.facts import lines_of
 from kafka_ordered_ops.airflow.literals import is_literal
 from kafka_ordered_ops.airflow.sdk import AirflowSkipException, Context
@@ -13,6 +14,7 @@ from kafka_ordered_ops.airflow.times import WindowMode, WindowTimes
 from kafka_ordered_ops.airflow.window_task import WindowTask, span_of
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
+from kafka_ordered_ops.core.held_text import held_facts, held_text
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.replays import as_replay, is_finished
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: The XCom about open windows that hold records of a window's times.
+HELD_BY_OPEN: Final = "held_by_open"
 
 
 class OnEmpty(StrEnum):
@@ -46,13 +52,14 @@ class PlanTask(WindowTask):
         on_covered: what to do when there is nothing left to take, because this window is finished (its task
             was cleared) or because others have taken its records. ``replay`` reads the same records again,
             and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
-            other cutoffs have taken cannot be replayed: the window is empty then.
+            other cutoffs have taken cannot be replayed: the task is skipped then.
         on_open_claim: what to do about other open windows that may hold some of the records.
         claim_age: ``take_over`` abandons planned windows that no try has touched for longer.
         claim_wait: ``wait`` gives up after so long.
         on_empty: ``skip`` skips the task when its window has no records.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
-        redefine: make this task's mode, isolation and topics the group's.
+        redefine: make this task's mode, isolation and topics the group's, and this task the one that plans its
+            windows: for one run, after a task was renamed or changed.
         max_offsets: refuse a window of more offsets, before anything is read and for good; None: no limit.
             Offsets are at least as many as records. (templated)
     """
@@ -88,13 +95,30 @@ class PlanTask(WindowTask):
         self._policy(self.on_covered)
         if is_literal(max_offsets):
             self._limit()
+        self._check_alone()
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Arguments of `OrderedWindows`."""
         return {
             **super().windows_options(context),
             "on_foreign_commit": self.on_foreign_commit,
+            "owner": owner_of(context),
         }
+
+    def _check_alone(self) -> None:
+        """Raises `ConfigError` where another task of the DAG plans windows of the same group.
+
+        Each would miss the records that the other one takes. What a run renders is seen at the first plan.
+        """
+        mine = _group_of(self)
+        if mine is None or not self.has_dag():  # type: ignore[no-untyped-call]
+            return
+        for other in self.dag.tasks:
+            if other.task_id != self.task_id and _group_of(other) == mine:
+                raise ConfigError(
+                    f"tasks {other.task_id} and {self.task_id} of DAG {self.dag.dag_id} plan windows of the same group, "
+                    f"{self.group_id}: each would miss the records that the other one takes. Give each its own group"
+                )
 
     def plan(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
         """Plans the window, or takes up the plan that it has.
@@ -112,6 +136,7 @@ class PlanTask(WindowTask):
         plan = self._planned(windows, context, times)
         for note in plan.notes:
             self.log.warning("Window %s: %s", plan.window_id, note)
+        self._tell_held(context, plan)
         if limit is not None and plan.offsets > limit:
             self._refuse(windows, plan, limit)
         result = windows.show(plan.window_id).result if plan.status.is_done else None
@@ -121,6 +146,15 @@ class PlanTask(WindowTask):
         for line in lines_of(plan):
             self.log.info("%s", line)
         return _again(plan, result, context) if finished else plan
+
+    def _tell_held(self, context: Context, plan: WindowPlan) -> None:
+        """Says in the log, and in an XCom that also a skipped task has, which open windows keep this one short."""
+        if (told := held_text(plan)) is None:
+            return
+        self.log.warning("%s", told)
+        ti = context.get("ti")
+        if ti is not None:
+            ti.xcom_push(key=HELD_BY_OPEN, value=held_facts(plan))
 
     def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
         """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
@@ -137,8 +171,7 @@ class PlanTask(WindowTask):
             if self.on_covered is not OnCovered.REPLAY:
                 raise
         self.log.info(
-            "Other windows have taken all records before %s, and none that is finished has this cutoff: this "
-            "window is empty.",
+            "Other windows have taken all records before %s, and none that is finished has this cutoff.",
             times.cutoff.isoformat(),
         )
         return windows.plan(window, window_id, self._policy(OnCovered.SKIP))
@@ -194,13 +227,38 @@ class PlanTask(WindowTask):
                 f"{what}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
                 window_id=plan.window_id,
             )
+        if covered:
+            # Whatever is to be replayed, there is no window with these times: a green task would look like a delivery.
+            self.log.warning("%s. Nothing is delivered by this task.", what)
+            windows.commit(plan)
+            told = held_text(plan)
+            raise AirflowSkipException(
+                f"{what}: nothing is delivered by this task{'' if told is None else f'. {told}'}"
+            )
         if self.on_covered is OnCovered.SKIP:
-            if covered:
-                windows.commit(plan)
             raise AirflowSkipException(f"{what}, and on_covered='skip'")
-        self.log.info(
-            "%s.%s", what, "" if covered else " Its records are read again; nothing moves."
-        )
+        self.log.info("%s. Its records are read again; nothing moves.", what)
+
+
+def owner_of(context: Context) -> str | None:
+    """Who plans: this task, in whatever run and with whatever map index."""
+    ti = context.get("ti")
+    names = getattr(ti, "dag_id", None), getattr(ti, "task_id", None)
+    return None if None in names else f"airflow:{names[0]}.{names[1]}"
+
+
+def _group_of(task: Any) -> tuple[Any, Any, Any] | None:
+    """Which group a task plans windows of, and where that is kept; None for other tasks, and for templates."""
+    kind = getattr(task, "operator_class", None)
+    if isinstance(task, PlanTask):
+        found = (task.group_id, task.kafka_conn_id, task.ledger_topic)
+    elif isinstance(kind, type) and issubclass(kind, PlanTask):
+        given = task.partial_kwargs
+        conn_id = given.get("kafka_conn_id") or given.get("kafka_config_id") or DEFAULT_CONN_ID
+        found = (given.get("group_id"), conn_id, given.get("ledger_topic"))
+    else:
+        return None
+    return found if found[0] and is_literal(found) else None
 
 
 def no_records(plan: WindowPlan) -> str:

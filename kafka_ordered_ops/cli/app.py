@@ -46,7 +46,7 @@ Examples:
   kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --start earliest --output out
   kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T14:00:00Z --output out --application job.py -- --country DE
 
-Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 130 Ctrl-C."""
+Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 5 covered, nothing was delivered; 130 Ctrl-C."""
 
 _BROKER_EXAMPLES: Final = """\b
 Example:
@@ -156,6 +156,7 @@ def run_window(
         running.tell_many(screen, delivered)
     else:
         running.tell_one(screen, sink, delivered)
+    raise typer.Exit(running.end_of(delivered, policies))
 
 
 app.command(epilog=LIVE_EXAMPLES)(live)

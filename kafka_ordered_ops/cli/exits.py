@@ -20,6 +20,8 @@ class ExitCode(IntEnum):
     NOT_LIVE = 3
     #: The same command will fail again until somebody changes something.
     FAILED = 4
+    #: Nothing was delivered: other windows have taken, or hold, all that was asked for.
+    COVERED = 5
     #: Ctrl-C, as shells count it.
     INTERRUPTED = 130
     #: The reader of our output went away (``| head``), as shells count it.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.held_text import held_facts
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.summaries import PartsSummary, WindowSummary
@@ -78,6 +79,7 @@ def plan_json(
             for head, tail in [head_and_tail(part)]
         ],
         "stepped_around": list(plan.stepped_around),
+        "held_by_open": held_facts(plan),
         "notes": list(plan.notes),
     }
 
@@ -137,6 +139,7 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
         "output": None if output is None else output.final_path,
         "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],
         "stepped_around": list(plan.stepped_around),
+        "held_by_open": held_facts(plan),
         "notes": list(plan.notes),
     }
 

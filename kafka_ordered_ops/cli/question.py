@@ -177,9 +177,12 @@ class Policies:
     """What a plan does when other windows stand in its way."""
 
     on_covered: Annotated[
-        OnCovered,
-        typer.Option("--on-covered", help="When other windows have taken all that is asked for."),
-    ] = DEFAULT_POLICY.on_covered
+        OnCovered | None,
+        typer.Option(
+            "--on-covered",
+            help="When other windows have taken all that is asked for; by default skip, with exit code 5.",
+        ),
+    ] = None
     on_open_claim: Annotated[
         OnOpenClaim,
         typer.Option("--on-open-claim", help="When open windows may hold some of it."),
@@ -219,7 +222,7 @@ class Policies:
             self._check_meant("--claim-wait", self.claim_wait, OnOpenClaim.WAIT)
             claim_wait = span(self.claim_wait, what="claim wait")
         return Policy(
-            on_covered=self.on_covered,
+            on_covered=self.on_covered or DEFAULT_POLICY.on_covered,
             on_open_claim=self.on_open_claim,
             claim_age=claim_age,
             claim_wait=claim_wait,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kafka_ordered_ops.cli.delivery import Sink
+from kafka_ordered_ops.cli.exits import ExitCode
 from kafka_ordered_ops.cli.facts import delivery_json
 from kafka_ordered_ops.cli.options import Connection
+from kafka_ordered_ops.cli.question import Policies
 from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.cli.tables import (
     deliveries_table,
@@ -16,12 +19,16 @@ from kafka_ordered_ops.cli.tables import (
     windows_text,
 )
 from kafka_ordered_ops.core.group_state import GroupState
+from kafka_ordered_ops.core.held_text import held_text
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window import Window, default_window_id
 from kafka_ordered_ops.spark.files import normal_root
 from kafka_ordered_ops.spark.output import StagedOutput, output_of
 from kafka_ordered_ops.windows import Delivery, Policy
+
+#: Windows of a series that are named one by one.
+_SAID_MAX: Final = 10
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,9 @@ def deliver(
 def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
     """The result of a command about one window."""
     [before], [after] = delivered.before, delivered.after
+    say_covered(screen, delivered)
     if screen.as_json:
+        say_held(screen, [before])
         screen.emit(delivery_json(after.record, state=delivered.state, ran=after.ran))
         return
     screen.show(delivery_text(after.record))
@@ -74,7 +83,9 @@ def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
 
 def tell_many(screen: Screen, delivered: Delivered) -> None:
     """The result of a command about a series of windows."""
+    say_covered(screen, delivered)
     if screen.as_json:
+        say_held(screen, delivered.before)
         found = [
             delivery_json(one.record, state=delivered.state, ran=one.ran) for one in delivered.after
         ]
@@ -88,6 +99,35 @@ def tell_many(screen: Screen, delivered: Delivered) -> None:
     screen.say(_outcomes(delivered))
 
 
+def say_covered(screen: Screen, delivered: Delivered) -> None:
+    """Says which of the windows have nothing of their own: a script may take their silence for a delivery."""
+    covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
+    for plan in covered[:_SAID_MAX]:
+        screen.say(
+            f"warning: window {plan.window_id} of group {plan.group} is covered: other windows have taken, or hold, all "
+            "records of its times. This command has delivered nothing of them"
+        )
+    if (more := len(covered) - _SAID_MAX) > 0:
+        screen.say(f"warning: and {more:,} more windows are covered")
+
+
+def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
+    """Says which open windows hold records of these windows' times."""
+    told = [text for plan in plans if (text := held_text(plan)) is not None]
+    for text in told[:_SAID_MAX]:
+        screen.say(f"warning: {text}")
+    if (more := len(told) - _SAID_MAX) > 0:
+        screen.say(
+            f"warning: and {more:,} more windows are short of records that open windows hold"
+        )
+
+
+def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
+    """How the command ends: well, unless all of its windows are covered and nobody has said that this is well."""
+    is_covered = all(plan.content is PlanContent.COVERED for plan in delivered.before)
+    return ExitCode.COVERED if is_covered and policies.on_covered is None else ExitCode.DONE
+
+
 def say_stand_in(screen: Screen, asked: str, plan: WindowPlan) -> None:
     """Says when the plan is not that of the window asked for, but of the one that holds its records."""
     if plan.window_id != asked:
@@ -98,6 +138,7 @@ def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     """What a person should know of plans beside their offsets; windows planned together share their notes."""
     for note in dict.fromkeys(note for plan in plans for note in plan.notes):
         screen.say(f"note: {note}")
+    say_held(screen, plans)
     around = list(dict.fromkeys(name for plan in plans for name in plan.stepped_around))
     if around:
         shown = ", ".join(around[:5])

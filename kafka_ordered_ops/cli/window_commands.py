@@ -25,13 +25,14 @@ from kafka_ordered_ops.cli.options import (
     command,
 )
 from kafka_ordered_ops.cli.question import Policies, Question, SweepQuestion
-from kafka_ordered_ops.cli.running import deliver, say_notes, say_stand_in, tell_one
+from kafka_ordered_ops.cli.running import deliver, end_of, say_notes, say_stand_in, tell_one
 from kafka_ordered_ops.cli.screen import Screen
 from kafka_ordered_ops.cli.tables import history_text, plan_table, windows_table
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.group_state import WindowRecord
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import default_window_id
+from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 from kafka_ordered_ops.spark.output import StagedOutput, output_of
 
 _LIST_EXAMPLES: Final = """\b
@@ -154,7 +155,9 @@ def sweep(
 ) -> None:
     """Run a window of what no interval covers. Otherwise it is as `run`."""
     window, policy = question.window(), policies.policy()
-    tell_one(screen, sink, deliver(screen, connection, sink, [window], [window_id], policy))
+    delivered = deliver(screen, connection, sink, [window], [window_id], policy)
+    tell_one(screen, sink, delivered)
+    raise typer.Exit(end_of(delivered, policies))
 
 
 @app.command("commit", epilog=_COMMIT_EXAMPLES)
@@ -211,6 +214,7 @@ app.command("prune", epilog=keeping_commands.PRUNE_EXAMPLES)(keeping_commands.pr
 def _written_output(record: WindowRecord) -> StagedOutput | None:
     if record.status is not WindowStatus.WRITTEN:
         return None
+    check_parts_alike(record.plan, record.result)
     output = output_of(record.result)
     # Of a split window this joins the parts.
     found = StagedOutput.found(record.result or {})

@@ -21,6 +21,9 @@ GROUP_LENGTH_MAX: Final = 512
 #: Longest run id: hosts use less than half of it.
 RUN_ID_LENGTH_MAX: Final = 512
 
+#: Longest owner: a DAG's and a task's id have 250 characters each.
+OWNER_LENGTH_MAX: Final = 1_024
+
 #: Longest bound for one call: a month. Beyond some weeks clients count milliseconds wrongly.
 TIMEOUT_S_MAX: Final = 31 * 86_400.0
 
@@ -122,6 +125,13 @@ def check_run_id(value: object) -> str | None:
     if value is None:
         return None
     return check_text(value, what="run_id", length_max=RUN_ID_LENGTH_MAX, least=0)
+
+
+def check_owner_name(value: object) -> str | None:
+    """Who plans a group's windows; raises `ConfigError`."""
+    if value is None:
+        return None
+    return check_text(value, what="owner", length_max=OWNER_LENGTH_MAX)
 
 
 def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:

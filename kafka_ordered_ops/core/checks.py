@@ -109,8 +109,22 @@ def check_same_question(plan: WindowPlan, window: Window) -> None:
         )
 
 
-def check_same_group(state: GroupState, window: Window) -> None:
-    """Raises `GroupMismatchError` for a window of another mode, isolation or selection of topics."""
+def check_owner(state: GroupState, owner: str | None) -> None:
+    """Raises `GroupMismatchError` for a plan by somebody else than who plans the group's windows so far."""
+    known = state.definition.owner
+    if None in (known, owner) or known == owner or not state.topics:
+        return
+    raise GroupMismatchError(
+        f"group {state.group} is planned by {known}, and this plan is by {owner}: each of them would miss the records "
+        "that the other one takes. Give each its own group. If it was renamed, or is to take the group over, plan once "
+        "with redefine=True (--redefine)",
+        differences={"owner": (known, owner)},
+    )
+
+
+def check_same_group(state: GroupState, window: Window, owner: str | None = None) -> None:
+    """Raises `GroupMismatchError` for a window of another mode, isolation, selection of topics or owner."""
+    check_owner(state, owner)
     differences = state.definition.differences(window)
     if differences and state.topics:
         told = "; ".join(

@@ -64,8 +64,10 @@ class ClaimWish:
     looked_at: GroupState | None = None
     run_id: str | None = None
     on_covered: OnCovered = OnCovered.SKIP
-    #: Whether the windows' mode, isolation and topics become the group's.
+    #: Whether the windows' mode, isolation, topics and owner become the group's.
     redefine: bool = False
+    #: Who plans; None: nobody in particular.
+    owner: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -116,7 +118,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     """
     if view.state is not None and not wish.redefine:
         for one in wish.windows:
-            check_same_group(view.state, one.window)
+            check_same_group(view.state, one.window, wish.owner)
     if _is_other_group(view.state, wish):
         return None
     state = state_with(view, wish)
@@ -188,7 +190,7 @@ def are_committed_where_seen(
 
 def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
     """The group's state with the topics and partitions that the wish brings; what exists stays."""
-    definition = GroupDefinition.of(wish.windows[0].window)
+    definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
     if view.state is None:
         return GroupState(
             view.group, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
@@ -198,9 +200,12 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
     if wish.redefine or not state.topics:
         # A group without topics has nothing that another definition could contradict; a sweep has no mode.
         mode = definition.mode or (state.definition.mode if state.topics else None)
-        state = replace(state, definition=replace(definition, mode=mode))
-    elif state.definition.mode is None:
-        state = replace(state, definition=replace(state.definition, mode=definition.mode))
+        owner = wish.owner or state.definition.owner
+        state = replace(state, definition=replace(definition, mode=mode, owner=owner))
+    else:
+        mode = state.definition.mode or definition.mode
+        same = replace(state.definition, mode=mode).owned_by(wish.owner)
+        state = replace(state, definition=same)
     return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
 
 
@@ -225,6 +230,7 @@ def take_up(
     log_starts: Mapping[TopicPartition, int],
     now_ms: int,
     run_id: str | None = None,
+    owner: str | None = None,
 ) -> Change | WindowRecord | None:
     """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
 
@@ -250,8 +256,9 @@ def take_up(
         plan = with_losses(replace(plan, window=loss_policy), log_starts)
         check_loss(plan)
         parts = None
+    state = known_state(view)
     return Change(
-        state=next_state(known_state(view)),
+        state=next_state(replace(state, definition=state.definition.owned_by(owner))),
         records=(replace(record, plan=plan, run_id=run_id, touched_at_ms=now_ms, parts=parts),),
     )
 

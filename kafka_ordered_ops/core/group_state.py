@@ -77,23 +77,35 @@ class GroupDefinition:
     isolation: Isolation
     topics: tuple[str, ...]
     exclude: tuple[str, ...]
+    #: Who plans its windows: one task, asset or key of a host. None: nobody in particular.
+    owner: str | None = None
 
     @classmethod
-    def of(cls, window: Window) -> GroupDefinition:
-        """What a window presupposes."""
-        return cls(window.mode, window.isolation, tuple(window.topics), tuple(window.exclude))
+    def of(cls, window: Window, owner: str | None = None) -> GroupDefinition:
+        """What a window presupposes that is planned by this owner."""
+        return cls(
+            window.mode, window.isolation, tuple(window.topics), tuple(window.exclude), owner
+        )
 
-    def differences(self, window: Window) -> dict[str, tuple[Any, Any]]:
-        """What a window presupposes otherwise: (the group's, the window's)."""
-        other = GroupDefinition.of(window)
+    def differences(self, window: Window, owner: str | None = None) -> dict[str, tuple[Any, Any]]:
+        """What a window presupposes otherwise: (the group's, the window's). Owners differ only where both are known."""
+        other = GroupDefinition.of(window, owner)
         mine, theirs = self.to_json(), other.to_json()
         if None in (self.mode, other.mode):
             del mine["mode"]
+        if None in (self.owner, owner):
+            mine.pop("owner", None)
         return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
 
+    def owned_by(self, owner: str | None) -> GroupDefinition:
+        """The same with an owner; None changes nothing."""
+        return self if owner is None else replace(self, owner=owner)
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Plain JSON; without an owner what it was before there were owners."""
+        owner = {} if self.owner is None else {"owner": self.owner}
         return {
+            **owner,
             "mode": None if self.mode is None else self.mode.value,
             "isolation": self.isolation.value,
             "topics": list(self.topics),
@@ -108,6 +120,7 @@ class GroupDefinition:
             isolation=fields.choice("isolation", Isolation),
             topics=fields.texts("topics"),
             exclude=fields.texts("exclude"),
+            owner=fields.text("owner") if fields.has("owner") else None,
         )
         fields.done()
         return definition

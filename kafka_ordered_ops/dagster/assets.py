@@ -20,10 +20,11 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.dagster.completeness import complete_result, complete_spec
 from kafka_ordered_ops.dagster.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.known import WindowAsset, remember
-from kafka_ordered_ops.dagster.liveness import check_specs, live_result
-from kafka_ordered_ops.dagster.names import op_safe
+from kafka_ordered_ops.dagster.liveness import live_result, live_specs
+from kafka_ordered_ops.dagster.names import alone_name, op_safe, planned_alone
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step_functions import (
@@ -52,6 +53,7 @@ def ordered_window_asset(
     serial: bool = False,
     pool: str | None = None,
     options: dict[str, Any] | None = None,
+    cluster: str | None = None,
     **settings: Any,
 ) -> Callable[[Function], AssetsDefinition]:
     """Makes an asset of a function that delivers windows: ``f(context, windows, ...)``, and resources after them.
@@ -67,7 +69,8 @@ def ordered_window_asset(
     Args:
         key: the asset's.
         topics: see `WindowSettings`, also for more arguments.
-        group_id: the consumer group whose progress the windows are: no other asset's.
+        group_id: the consumer group whose progress the windows are: no other asset's. Two assets of one group in one
+            code location do not load; elsewhere the second one's first plan is refused.
         partitions_def: intervals of time, or None.
         backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass, and of a serial
             asset one run each.
@@ -79,6 +82,7 @@ def ordered_window_asset(
             on what it wrote for the partition before.
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
         options: more arguments of `dagster.multi_asset`.
+        cluster: what tells the cluster from others, where one cluster has several resources; None: the resource's name.
         settings: more arguments of `WindowSettings`.
 
     Raises:
@@ -86,6 +90,7 @@ def ordered_window_asset(
     """
     made = WindowSettings(topics=topics, group_id=group_id, **settings)
     asset_key = AssetKey.from_coercible(key)
+    alone = alone_name(made.group_id, cluster or kafka_resource)
     check_partitions(partitions_def, made)
     spec = (translator or KafkaWindowTranslator()).asset_spec(asset_key, made)
     if serial:
@@ -108,11 +113,12 @@ def ordered_window_asset(
         asset = multi_asset(
             name=op_safe("__".join(asset_key.path)),
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
-            check_specs=check_specs(asset_key, made),
+            check_specs=[*live_specs(asset_key, made), complete_spec(asset_key)],
             backfill_policy=policy,
             pool=pool,
             **(options or {}),
-        )(step_function(function, kafka_resource, results, AssetExecutionContext))
+        )(step_function(function, kafka_resource, results, AssetExecutionContext, marks=[alone]))
+        asset = planned_alone(asset, alone)
         run_max = policy.max_partitions_per_run
         about = WindowAsset(asset_key, made, partitions_def, kafka_resource, run_max, serial)
         return remember(asset, about)
@@ -159,12 +165,13 @@ def _result_of(
         else:
             # What is told with the result would stand at every partition of the step.
             context.add_asset_metadata(told, key, partition_key=name)
-    check = live_result(found.live, settings)
+    live = live_result(found.live, settings)
+    complete = complete_result(found.plans)
     return MaterializeResult(
         key,
         metadata=common,
         data_version=found.data_version,
-        check_results=[] if check is None else [check],
+        check_results=[complete] if live is None else [live, complete],
     )
 
 

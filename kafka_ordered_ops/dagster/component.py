@@ -153,6 +153,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     engine: Annotated[
         str, dg.Resolver.default(description="Who reads Kafka.", examples=list(ENGINES))
     ] = "python"
+    redefine: bool = False
     backfill_policy: ResolvedBackfillPolicy = None
     serial: bool = False
     pool: str | None = None
@@ -212,6 +213,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             serial=self.serial,
             pool=self.pool or op.pool,
             options=op.options(),
+            cluster=self._cluster(),
             **{one: getattr(self, one) for one in _SETTINGS},
         )(self._own or self._usual())
         sensors = []
@@ -255,6 +257,13 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             raise ConfigError(
                 f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
             )
+
+    def _cluster(self) -> str | None:
+        """What files of the same cluster have in common: each has its own resource for it."""
+        if self.kafka is None:
+            return None
+        brokers = self.kafka.config.get("bootstrap.servers", "")
+        return brokers.env_var_name if isinstance(brokers, dg.EnvVar) else brokers
 
     def _how(self) -> Any:
         if self.submit is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
     AssetExecutionContext,
@@ -19,6 +19,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, WindowCoveredError
+from kafka_ordered_ops.core.held_text import held_text
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.replays import as_replay, is_finished
@@ -30,6 +31,7 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
 )
 from kafka_ordered_ops.dagster.columns import column_metadata
+from kafka_ordered_ops.dagster.completeness import covered_text
 from kafka_ordered_ops.dagster.job import AssetWindows, Job
 from kafka_ordered_ops.dagster.liveness import look_at
 from kafka_ordered_ops.dagster.open_partitions import (
@@ -57,6 +59,10 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
+#: Windows of a step that are named in the log as short of records.
+_HELD_SAID_MAX: Final = 10
+
+
 @dataclass(frozen=True)
 class Delivered:
     """What a step has delivered, and what Dagster is to be told of it."""
@@ -70,6 +76,8 @@ class Delivered:
     data_version: DataVersion
     #: None where nobody looked.
     live: Liveness | None
+    #: As they were planned or taken up, by cutoff.
+    plans: Sequence[WindowPlan]
 
 
 @dataclass(frozen=True)
@@ -95,12 +103,13 @@ class Step:
         """
         started = time.monotonic()
         job_told: dict[str, Any] = {}
+        plans: list[WindowPlan] = []
         with errors_for_dagster(), self._open() as windows:
             self._check_job(windows, function)
             pieces = self._asked(windows)
             asked = pieces.asked
             live = look_at(windows, self.settings, asked)
-            records, ran = self._delivered(windows, asked, job, job_told)
+            records, ran = self._delivered(windows, asked, job, job_told, plans)
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
         windows_of = self._by_partition(pieces, records)
@@ -123,6 +132,7 @@ class Step:
             by_partition=by_partition,
             data_version=data_version_of(every),
             live=live,
+            plans=plans,
         )
 
     def _check_job(self, windows: OrderedWindows, function: object) -> None:
@@ -161,15 +171,25 @@ class Step:
         return self.kafka.open_windows(
             self.settings.group_id,
             run_id=self.context.run.run_id,
+            owner=f"dagster:{self.key.to_user_string()}",
             on_foreign_commit=OnForeignCommit(self.settings.on_foreign_commit),
         )
 
     def _delivered(
-        self, windows: OrderedWindows, asked: Sequence[Asked], job: Job, told: dict[str, Any]
+        self,
+        windows: OrderedWindows,
+        asked: Sequence[Asked],
+        job: Job,
+        told: dict[str, Any],
+        plans: list[WindowPlan],
     ) -> tuple[list[WindowRecord], set[str]]:
-        """The windows' records in the ledger, and those of which the job ran; `told` gets what it says."""
+        """The windows' records in the ledger, and those of which the job ran.
+
+        `told` gets what the job says, `plans` what was planned.
+        """
         names = [one.window_id for one in asked]
-        plans = windows.plan_many([one.window for one in asked], names, self._policy())
+        plans += windows.plan_many([one.window for one in asked], names, self._policy())
+        self._warn(plans)
         for note in dict.fromkeys(note for plan in plans for note in plan.notes):
             self.context.log.warning(note)
         fresh, again = self._to_do(windows, plans)
@@ -200,6 +220,14 @@ class Step:
             windows.publish_many(again, [outputs[plan.window_id] for plan in again])
         return windows.show_many(names), set(outputs)
 
+    def _warn(self, plans: Sequence[WindowPlan]) -> None:
+        """Says in the run's log which windows get less than their times hold, and why."""
+        if (covered := covered_text(plans)) is not None:
+            self.context.log.warning(covered)
+        held = [text for plan in plans if (text := held_text(plan)) is not None]
+        for text in held[:_HELD_SAID_MAX]:
+            self.context.log.warning(text)
+
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
         """How many offsets of the topics are not delivered now; None where there is no answer."""
         from kafka_ordered_ops.windows.topic_ends import topic_ends
@@ -226,6 +254,7 @@ class Step:
         return Policy(
             on_covered=OnCovered.FAIL if fails else OnCovered.SKIP,
             on_open_claim=OnOpenClaim(self.settings.on_open_claim),
+            redefine=self.settings.redefine,
         )
 
     def _to_do(

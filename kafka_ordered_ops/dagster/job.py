@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.dagster.settings import WindowSettings
-from kafka_ordered_ops.spark.reported import Reported
+from kafka_ordered_ops.spark.job_outputs import outputs_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
@@ -189,10 +189,13 @@ class AssetWindows:
         self.metadata.update(metadata)
 
     def outputs(self, returned: Any) -> list[Staged]:
-        """What was written or reported, or what the job has returned, for each window."""
-        if self._staged is not None:
-            return self._staged
-        return [Reported.of(returned) for _ in self.plans]
+        """What was written or reported, or what the job has returned, for each window.
+
+        Raises:
+            SinkError: there is a folder for outputs, and the job has neither written nor reported any; or they are
+                not those of these windows.
+        """
+        return outputs_of(self.plans, self._staged, returned, output=self.settings.output)
 
     def _folder(self, path: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
         self._check_no_output()

@@ -41,8 +41,8 @@ _SCHEMA: Final = TableSchema(
 )
 
 
-def check_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
-    """The checks of an asset: none where nobody looks."""
+def live_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
+    """The check of an asset: none where nobody looks."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return []
     told = "Every partition has a record stamped at or after the window's cutoff, or is idle."

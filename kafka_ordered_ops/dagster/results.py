@@ -21,6 +21,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.picture import window_picture
 from kafka_ordered_ops.core.sketch import sketch_address
 from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.dagster.completeness import held_table
 from kafka_ordered_ops.spark.output import output_of
 from kafka_ordered_ops.spark.reported import result_facts, returned_by
 
@@ -97,6 +98,7 @@ def window_metadata(
         f"{_PREFIX}/ran": ran,
         "dagster/uri": None if output is None else output.final_path,
         f"{_PREFIX}/ranges": _ranges(plan),
+        f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
         f"{_PREFIX}/returned": None if returned is None else MetadataValue.json(returned),
     }
     return {name: value for name, value in found.items() if value is not None}

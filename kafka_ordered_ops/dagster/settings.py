@@ -10,7 +10,7 @@ from typing import Final
 
 from dagster import AssetKey
 
-from kafka_ordered_ops.core.arguments import check_choice, check_group, check_span
+from kafka_ordered_ops.core.arguments import check_choice, check_flag, check_group, check_span
 from kafka_ordered_ops.core.bounds import Bound, parse_bound
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_at
@@ -65,6 +65,8 @@ class WindowSettings:
         output: the folder for the windows' files; None: the job has a sink of its own.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``jvm`` or ``stage``.
+        redefine: make this asset's topics, mode and isolation the group's, and this asset the one that plans its
+            windows: for one run, after the asset was renamed or changed.
 
     Raises:
         ConfigError: no topic or group, or what cannot be one of the above.
@@ -86,6 +88,7 @@ class WindowSettings:
     output: str | None = None
     ordered: bool = True
     engine: str = "python"
+    redefine: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str) or isinstance(self.exclude, str):
@@ -106,6 +109,7 @@ class WindowSettings:
         for name, choice in choices.items():
             object.__setattr__(self, name, check_choice(getattr(self, name), choice, what=name))
         check_engine(self.engine)
+        check_flag(self.redefine, what="redefine")
         if self.output is not None:
             check_output(self.output)
         for name in ("allowed_lateness", "grace", "open_lag"):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from dagster import ResourceParam
+
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.job import AssetWindows
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 #: The resource that steps ask for.
 KAFKA: Final = "kafka"
+
+#: A resource that a step asks for and makes nothing of.
+_MARK: Final = ResourceParam[Any]  # type: ignore[misc]
 
 Function = Callable[..., Any]
 Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
@@ -75,7 +80,12 @@ class Submitted:
 
 
 def step_function(
-    function: Function, kafka_resource: str, results: Results, context_type: type
+    function: Function,
+    kafka_resource: str,
+    results: Results,
+    context_type: type,
+    *,
+    marks: Sequence[str] = (),
 ) -> Function:
     """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
 
@@ -84,6 +94,7 @@ def step_function(
         kafka_resource: the name of the `KafkaResource`.
         results: called with the context, the resource and what follows the windows; yields what the step yields.
         context_type: of the step's context.
+        marks: names of resources that are only there to be there.
 
     Raises:
         ConfigError: it does not take a context and windows, or does nothing when it is called.
@@ -106,6 +117,7 @@ def step_function(
     others = [one.replace(kind=keyword) for one in rest]
     if kafka_resource not in own:
         others.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
+    others += [inspect.Parameter(name, keyword, annotation=_MARK) for name in marks]
     shown = [context.replace(name="context", annotation=context_type), *others]
     step.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     step.__annotations__ = {one.name: one.annotation for one in shown}

@@ -35,6 +35,7 @@ from kafka_ordered_ops.spark.handover import (
     write_private,
 )
 from kafka_ordered_ops.spark.job_checks import check_submission
+from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.output import StagedOutput
 from kafka_ordered_ops.spark.pieces import check_together
 from kafka_ordered_ops.spark.process import Process
@@ -126,7 +127,9 @@ def submit_windows(
             log_line=log_line,
             cancelled=cancelled,
         )
-        return [_found(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        outputs = [_found(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        check_each(plans, outputs)
+        return outputs
     except BaseException:
         # Here no process of the run is left that could write into them.
         for plan in plans:

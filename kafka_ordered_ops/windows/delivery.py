@@ -105,7 +105,8 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
     """Raises `SinkError` for what is neither an output nor a mapping: a job that returned nothing, say."""
     if isinstance(one, Mapping):
         return
-    missing = [name for name in _STAGED if not callable(getattr(one, name, None))]
+    is_class = isinstance(one, type)
+    missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
     if missing:
         raise SinkError(
             f"the job of window {plan.window_id} of group {plan.group} handed over {shown(one)}, which has no "

@@ -14,6 +14,7 @@ from kafka_ordered_ops.core import claiming, decisions
 from kafka_ordered_ops.core.checks import (
     check_foreign,
     check_loss,
+    check_owner,
     check_same_question,
     existing_window,
     known_window,
@@ -93,6 +94,7 @@ class Planner:
         *,
         lookup_timeout_s: float,
         run_id: str | None,
+        owner: str | None,
         clock: Callable[[], float],
     ) -> None:
         self._group = group
@@ -101,6 +103,7 @@ class Planner:
         self._surveyor = surveyor
         self._lookup_timeout_s = lookup_timeout_s
         self._run_id = run_id
+        self._owner = owner
         self._clock = clock
 
     def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
@@ -139,6 +142,8 @@ class Planner:
         drafts = 0
         while drafts < _DRAFTS_MAX and request.windows:
             view = self._ledger.read(self._group, list(request.windows), settle=True)
+            if view.state is not None and not policy.redefine:
+                check_owner(view.state, self._owner)
             existing = {name: existing_window(view, name) for name in request.windows}
             taken_up = {name: one for name, one in existing.items() if one is not None}
             fresh = {name: one for name, one in request.windows.items() if existing[name] is None}
@@ -339,6 +344,7 @@ class Planner:
             run_id=self._run_id,
             on_covered=policy.on_covered,
             redefine=policy.redefine,
+            owner=self._owner,
             notes=(*notes, *survey.notes, *expired_notes(view, committed)),
         )
         return survey, view, wish
@@ -444,6 +450,7 @@ class Planner:
                 log_starts=starts,
                 now_ms=now_ms,
                 run_id=self._run_id,
+                owner=self._owner,
             )
 
         return [taking_up(name) for name in open_]

@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.adoption import Adoption
 from kafka_ordered_ops.core.arguments import (
     check_choice,
     check_group,
+    check_owner_name,
     check_run_id,
     check_timeout_s,
     checked_clock,
@@ -81,6 +82,8 @@ class OrderedWindows(Looks):
         lookup_timeout_s: bound for one question to the cluster.
         stall_timeout_s: bound for a scan's position to stand still.
         run_id: who plans, for people: a host's run id.
+        owner: who plans the group's windows: one task or asset of a host. A group that was planned by another owner
+            is refused, unless the policy redefines it. None: nobody in particular, which is never refused.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or `adopt` it.
         progress: told how far a scan is, as (offsets done, offsets in all).
         clock: the time in seconds since the epoch; for tests.
@@ -101,12 +104,14 @@ class OrderedWindows(Looks):
         lookup_timeout_s: float = TIMEOUT_S,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         run_id: str | None = None,
+        owner: str | None = None,
         on_foreign_commit: OnForeignCommit = OnForeignCommit.FAIL,
         progress: ScanProgress | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         check_group(group)
         check_run_id(run_id)
+        check_owner_name(owner)
         check_timeout_s(timeout_s, what="timeout_s")
         check_timeout_s(lookup_timeout_s, what="lookup_timeout_s")
         check_timeout_s(stall_timeout_s, what="stall_timeout_s")
@@ -130,6 +135,7 @@ class OrderedWindows(Looks):
             ),
             lookup_timeout_s=lookup_timeout_s,
             run_id=run_id,
+            owner=owner,
             clock=clock,
         )
         self._keeper = Keeper(

@@ -1,0 +1,122 @@
+"""What a function of the user's has delivered, judged after it has ended and before anything is committed.
+
+With a folder for outputs, a window is delivered by what was written or reported, and by nothing else: a function
+that returns early would be published with no files, its offsets done. Without one, the function's normal return is
+the delivery.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.errors import SinkError, WindowMismatchError
+from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.spark.reported import Reported
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows import Staged
+
+
+def outputs_of(
+    plans: Sequence[WindowPlan],
+    reported: Sequence[Staged] | None,
+    returned: Any,
+    *,
+    output: object,
+    facts: Mapping[str, Any] | None = None,
+) -> list[Staged]:
+    """What a function has delivered, for each window.
+
+    Args:
+        plans: the windows.
+        reported: what it has written or reported; None: nothing.
+        returned: what it has returned. An output, or a list of them, counts as reported.
+        output: the folder for outputs; None: the function has its own sink.
+        facts: what is known of the window beside that.
+
+    Raises:
+        SinkError: it has delivered nothing, not every window, or the output of another window.
+    """
+    if reported is None:
+        reported = _staged_in(returned)
+    if reported is not None:
+        check_each(plans, reported)
+        return list(reported)
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or _is_async(returned):
+        raise SinkError(
+            f"{_what(plans)}: the function has returned {shown(returned)}, and none of its work was done. Nothing was "
+            "committed: make it a plain function"
+        )
+    # A window that has no offsets needs no file; a part of one does, which is joined with the others.
+    if output is not None and any(plan.offsets or plan.part is not None for plan in plans):
+        raise SinkError(
+            f"{_what(plans)}: the function has ended, and has neither written nor reported an output, though there is "
+            f"a folder for it ({output}). Nothing was committed: call write with a result, an empty one too, or "
+            "report what it has staged elsewhere. For a function with its own sink leave output= out",
+            window_id=plans[0].window_id,
+        )
+    return [Reported.of(returned, facts) for _ in plans]
+
+
+def _staged_in(returned: Any) -> Sequence[Staged] | None:
+    """The outputs that a function has returned, if that is what it has returned."""
+    every = returned if isinstance(returned, list | tuple) else [returned]
+    return every if every and all(map(_is_staged, every)) else None
+
+
+def _is_staged(value: Any) -> bool:
+    if inspect.isclass(value):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("to_json", "publish", "discard"))
+
+
+def _is_async(value: Any) -> bool:
+    return inspect.isasyncgen(value)
+
+
+def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
+    """Raises `SinkError` unless there is an output of each window, in their order."""
+    from kafka_ordered_ops.windows.checks import check_identity
+
+    if len(reported) != len(plans):
+        raise SinkError(
+            f"{_what(plans)}: the function has delivered {len(reported)} outputs for {len(plans)} windows. Nothing was "
+            "committed: deliver one for each window, in the order of the plans"
+        )
+    for plan, one in zip(plans, reported, strict=True):
+        if not _is_staged(one):
+            raise SinkError(
+                f"window {plan.window_id} of group {plan.group}: the function has reported {shown(one)}, which is no "
+                "output: it needs to_json, publish and discard. Nothing was committed",
+                window_id=plan.window_id,
+            )
+        try:
+            check_identity(plan, one.to_json())
+        except WindowMismatchError as error:
+            raise SinkError(str(error), window_id=plan.window_id) from error
+
+
+def check_parts_alike(plan: WindowPlan, result: Any) -> None:
+    """Raises `SinkError` for a split window some of whose parts have files, and others their own sinks.
+
+    Its files could neither be joined nor left behind.
+    """
+    parts = result.get("parts") if isinstance(result, Mapping) else None
+    if not isinstance(parts, list):
+        return
+    own = [isinstance(one, Mapping) and Reported.found(one) is not None for one in parts]
+    if any(own) and not all(own):
+        raise SinkError(
+            f"window {plan.window_id} of group {plan.group}: {sum(own)} of its {len(own)} parts have reported to their "
+            "own sinks, and the others have written files. Nothing was committed: abandon the window, and run all "
+            "of its parts by the same job",
+            window_id=plan.window_id,
+        )
+
+
+def _what(plans: Sequence[WindowPlan]) -> str:
+    more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
+    return f"window {plans[0].window_id}{more} of group {plans[0].group}"
