@@ -31,10 +31,10 @@ def offsets_of(records: Records) -> set[int]:
     return {offset for _, _, offset in records}
 
 
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+def delete_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
     """Moves the log start, as retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    [done] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    [done] = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
     done.result(TIMEOUT_S)
 
 

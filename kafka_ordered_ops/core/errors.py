@@ -6,6 +6,8 @@
       ConfigError (also ValueError)    arguments and settings; raised before anything is touched
         SettingNotAllowedError         a client setting outside the allow-list
         EnvironmentConflictError       libraries installed side by side that break each other
+        ClosedError                    used after it was closed
+        NotShareableError              used by a forked process, pickled, or used by several threads for too long
       BrokerError                      the cluster, or the way to it
         BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
       PlanError                        no window can be planned from what was found
@@ -82,6 +84,17 @@ class SettingNotAllowedError(ConfigError):
 
 class EnvironmentConflictError(ConfigError):
     """Installed libraries break each other, such as pyspark beside pyspark-client."""
+
+
+class ClosedError(ConfigError):
+    """Something was used after it had been closed."""
+
+
+class NotShareableError(ConfigError):
+    """Connections belong to one process: they were used in a forked one, or were to be copied or pickled.
+
+    Also raised when a call waits in vain for another thread's call on the same object.
+    """
 
 
 class BrokerError(KafkaOrderedOpsError):

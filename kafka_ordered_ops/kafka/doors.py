@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
+from kafka_ordered_ops.core.arguments import check_timeout_s
 from kafka_ordered_ops.core.facts import (
     CommittedOffset,
     CommittedOffsets,
@@ -153,8 +154,14 @@ class LedgerDoor(_Door, Protocol):
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
 
 
+def outages_pass(settings: ClientSettings) -> bool:
+    """Whether to wait for a cluster that is away; a model is away until its own process changes that."""
+    return settings.memory_name is None
+
+
 def open_lookup(settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> LookupDoor:
     """A look-up on the settings' cluster; `timeout_s` bounds each question."""
+    check_timeout_s(timeout_s, what="timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.lookup import MemoryLookup
 
@@ -174,6 +181,7 @@ def open_ledger(
     Raises `ConfigError` for a name that no topic can have.
     """
     check_ledger_name(topic)
+    check_timeout_s(timeout_s, what="timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.ledger import MemoryLedger
 
@@ -194,6 +202,7 @@ def open_reader(
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> ReaderDoor:
     """A reader of exact offsets; see `kafka.reader.RangeReader` for the arguments."""
+    check_timeout_s(stall_timeout_s, what="stall_timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.reader import MemoryReader
 

@@ -7,6 +7,7 @@ of this room reports into a `FaultReasons`, every wait polls, and `translate` pu
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import threading
@@ -33,6 +34,7 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.kafka.forks import keep_in_children
 
 #: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
 LOG_REPEAT_S: Final = 60.0
@@ -258,10 +260,20 @@ def open_client(
     Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
     """
     try:
-        return make({**config, "error_cb": reasons.add}, logger=CLIENT_LOG)
+        client: _Client = _referable(make)({**config, "error_cb": reasons.add}, logger=CLIENT_LOG)
     except (KafkaException, ValueError, TypeError) as error:
         text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise ConfigError(f"the Kafka client refuses its settings: {reasons.scrub(text)}") from None
+    keep_in_children(client)
+    return client
+
+
+@functools.cache
+def _referable(make: Callable[..., _Client]) -> Callable[..., _Client]:
+    """The same kind of client as one that can be referred to weakly: those written in C cannot."""
+    if not isinstance(make, type) or make.__weakrefoffset__:
+        return make
+    return type(make.__name__, (make,), {})
 
 
 def wait_for(

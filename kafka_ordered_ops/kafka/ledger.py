@@ -36,7 +36,6 @@ from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
     LedgerUnavailableError,
     UnknownTopicError,
-    WindowFencedError,
 )
 from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
@@ -50,7 +49,10 @@ from kafka_ordered_ops.core.ledger_rules import (
 )
 from kafka_ordered_ops.core.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.calls import waits_for, within
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client
+from kafka_ordered_ops.kafka.ledger_faults import judged
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC, LedgerTopic
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -99,33 +101,8 @@ _FETCH_WAIT_MS: Final = 10
 #: Read ahead of the fold; the client's own default is 64 MiB.
 _QUEUED_KIB_MAX: Final = 4_096
 
-_FENCED_CODES: Final = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-        KafkaError.INVALID_TXN_STATE,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError._STATE,
-        # What a producer says that was fenced while it was writing.
-        KafkaError._FATAL,
-    }
-)
-_FINAL_CODES: Final = frozenset(
-    {
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError.OFFSET_METADATA_TOO_LARGE,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.UNSUPPORTED_VERSION,
-    }
-)
+#: What a try may fail by, and another one not.
+_PASSING: Final = (KafkaException, BrokerUnreachableError, LedgerUnavailableError)
 
 
 class Ledger:
@@ -179,7 +156,7 @@ class Ledger:
         """
         if not self._topic.open(create=False):
             return GroupView(group)
-        deadline = time.monotonic() + self._timeout_s
+        deadline = within(self._timeout_s).at_s
         try:
             patience_s = _PATIENCE_S if settle else self._timeout_s
             self._read(group, min(deadline, time.monotonic() + patience_s))
@@ -220,7 +197,7 @@ class Ledger:
             LedgerLostError: commits of the group point to a ledger that is gone.
             KafkaOrderedOpsError: whatever `decide` raises.
         """
-        deadline = time.monotonic() + self._timeout_s
+        deadline = within(self._timeout_s).at_s
         if self._topic.id is None:
             self._topic.open(create=True)
         else:
@@ -249,19 +226,16 @@ class Ledger:
             try:
                 turn.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
                 return transaction.run(decide, wanted, everything, partitions)
-            except KafkaOrderedOpsError as error:
-                if unknown and not transaction.has_read and error.retriable:
-                    raise self._unknown(group, error) from error
-                raise
-            except KafkaException as error:
+            except (KafkaException, KafkaOrderedOpsError) as error:
                 # What was read inside the fence says how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
                 cause = self._judge(error, group, unknown)
-                if not cause.retriable:
-                    raise cause from error
+                if not (cause.retriable and isinstance(error, _PASSING)):
+                    raise cause from (None if cause is error else error)
                 pause = pace.pause_s(attempt)
                 if time.monotonic() + pause >= deadline:
-                    raise cause from error
+                    raise cause from (None if cause is error else error)
+                waits_for(f"the group's state to be changed (the last try: {error})")
                 _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
                 time.sleep(pause)
         raise AssertionError("the deadline ends the loop")
@@ -272,30 +246,15 @@ class Ledger:
             self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
         return self._logs[group].line
 
-    def _judge(self, error: KafkaException, group: str, unknown: bool) -> KafkaOrderedOpsError:
+    def _judge(
+        self, error: KafkaException | KafkaOrderedOpsError, group: str, unknown: bool
+    ) -> KafkaOrderedOpsError:
         """What a failed try would mean if it were the last."""
-        code = error.args[0].code()
+        if isinstance(error, KafkaOrderedOpsError):
+            return self._unknown(group, error) if unknown and error.retriable else error
         where = f"group {group}, ledger {self._topic.name}"
-        if code in _FINAL_CODES:
-            return translate(
-                error, doing="changing the group's state", where=where, reasons=self._reasons
-            )
-        if unknown:
-            return self._unknown(group, error)
-        if code in _FENCED_CODES:
-            return WindowFencedError(
-                f"{where}: other processes changed the group's state again and again for {self._timeout_s:g} s, "
-                f"or its transactions timed out ({error}). Run the same window again"
-            )
-        translated = translate(
-            error, doing="changing the group's state", where=where, reasons=self._reasons
-        )
-        # Within the deadline everything that is not final is tried again, whatever the client calls it.
-        return (
-            translated
-            if translated.retriable
-            else BrokerUnreachableError(str(translated), code=str(code))
-        )
+        cause = judged(error, where, self._reasons, timeout_s=self._timeout_s)
+        return self._unknown(group, error) if unknown and cause.retriable else cause
 
     def _unknown(self, group: str, error: Exception) -> CommitUnknownError:
         return CommitUnknownError(
@@ -318,19 +277,31 @@ class Ledger:
             opened = partial(open_client, Consumer, config, self._reasons)
             self._logs[group] = LedgerLog(where, group, opened, self._reasons)
         log = self._logs[group]
+        while True:
+            start, end = self._span(log)
+            if start <= end and log.position <= end:
+                log.read_to(end, log_start=start, deadline=deadline)
+                return log
+            # Logs do not shrink: this is another one, or a new leader does not know all of it yet.
+            self._topic.check_same()
+            if time.monotonic() > deadline:
+                raise LedgerUnavailableError(
+                    f"group {group}: the ledger {log.where} is said to hold offsets [{start}, {end}), and was read up "
+                    f"to {log.position}: a leader is changing, or the partition lost records. Try again; if it does "
+                    "not pass, a new process reads what is left of it"
+                )
+            time.sleep(RETRY_PAUSE_S)
+
+    def _span(self, log: LedgerLog) -> tuple[int, int]:
+        """Where a group's partition begins, as far as that matters, and its uncommitted end as of now."""
         tp = log.where
         try:
-            end = self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
-            # Only where a fold begins: further on it would be asked in vain, three times a change.
-            start = 0 if log.position else self._lookup.log_starts([tp])[tp]
+            # The start only where a fold begins: further on it would be asked in vain, three times a change.
+            start = log.position or self._lookup.log_starts([tp])[tp]
+            return start, self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
         except UnknownTopicError:
             self._topic.check_same()
             raise
-        if end < log.position:
-            # Logs do not shrink: this is another one.
-            self._topic.check_same()
-        log.read_to(end, log_start=start, deadline=deadline)
-        return log
 
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
@@ -418,6 +389,7 @@ class _Transaction:
             compression_type="lz4",
         )
         producer = open_client(Producer, config, ledger._reasons)
+        waits_for("the coordinator of the group's transactions")
         self._warm_up(producer)
         producer.init_transactions(self._call_timeout_s())
         log, view, committed = self._read(wanted, everything, partitions)
@@ -489,6 +461,7 @@ class _Transaction:
                 producer, self._group, offsets, timeout_s=self._call_timeout_s()
             )
         self.outcome_unknown = True
+        waits_for("the answer to a commit")
         try:
             producer.commit_transaction(self._call_timeout_s())
         except KafkaException as error:

@@ -11,7 +11,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kafka_ordered_ops.core import types as core
 from kafka_ordered_ops.core.errors import LedgerUnavailableError
 from kafka_ordered_ops.core.ledger_records import HELD_BYTES_MAX, LedgerFold
+from kafka_ordered_ops.kafka.answers import position as offset_known
+from kafka_ordered_ops.kafka.calls import waits_for, within
 from kafka_ordered_ops.kafka.faults import FaultReasons, translate
+from kafka_ordered_ops.kafka.forks import Home
 from kafka_ordered_ops.kafka.turns import Line
 
 _CONSUME_RECORDS: Final = 1_000
@@ -43,6 +46,7 @@ class LedgerLog(LedgerFold):
         self._opened: Consumer | None = None
         self._reasons = reasons
         self._position: int | None = None
+        self._home = Home()
 
     @property
     def position(self) -> int:
@@ -51,12 +55,13 @@ class LedgerLog(LedgerFold):
 
     def close(self) -> None:
         """Closes the reader."""
-        if self._opened is not None:
+        if self._opened is not None and self._home.is_here:
             self._opened.close()
 
     @property
     def _consumer(self) -> Consumer:
         """The reader, opened when there is something to read: one that was idle first may fetch 0.6 s late."""
+        self._home.check(f"the ledger's reader of group {self.group}")
         if self._opened is None:
             self._opened = self._open_consumer()
         return self._opened
@@ -79,7 +84,7 @@ class LedgerLog(LedgerFold):
     def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
         """The values of records that were folded before; those that are gone from the log are left out."""
         wanted, found = set(offsets), dict[int, bytes]()
-        deadline = time.monotonic() + _FETCH_TIMEOUT_S
+        deadline = within(_FETCH_TIMEOUT_S).at_s
         for start, end in _runs(offsets):
             for messages, _ in self._read(start, end, deadline):
                 for message in messages:
@@ -92,6 +97,7 @@ class LedgerLog(LedgerFold):
         """Records from `start` on until the position reaches `end`, each time with the position behind them."""
         if start >= end:
             return
+        waits_for(f"the ledger {self.where} to be read up to offset {end}")
         position = start
         tp = TopicPartition(self.where.topic, self.where.partition, start)
         consumer = self._consumer
@@ -110,7 +116,7 @@ class LedgerLog(LedgerFold):
                     else:
                         position = max(position, self._end_told(message))
                 [now] = consumer.position([tp])
-                position = max(position, now.offset)
+                position = max(position, offset_known(now.offset) or 0)
                 yield records, position
                 if position < end and time.monotonic() > deadline:
                     raise self._stuck(position, end)
@@ -125,7 +131,7 @@ class LedgerLog(LedgerFold):
         """The end of the partition where an event tells it, or 0; raises what it says is wrong here."""
         error, offset = message.error(), message.offset()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
-            return offset if offset is not None else 0
+            return offset_known(offset) or 0
         if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
             # What the client says about brokers and the group's coordinator is no answer to this read,
             # and may be older than it.

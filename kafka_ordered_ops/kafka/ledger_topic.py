@@ -38,8 +38,10 @@ from kafka_ordered_ops.core.ledger_rules import (
 )
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC as LEDGER_TOPIC
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.calls import within
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
-from kafka_ordered_ops.kafka.lookup import RETRY_PAUSE_S, Lookup
+from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
@@ -142,7 +144,7 @@ class LedgerTopic:
         Of brokers that are down only their replicas tell, and how many replicas the cluster makes of its own
         transactions, which are as dear.
         """
-        found = admin.list_topics(timeout=_CALL_TIMEOUT_S)
+        found = admin.list_topics(timeout=within(_CALL_TIMEOUT_S).left_s)
         brokers = set(found.brokers)
         for topic in found.topics.values():
             for partition in topic.partitions.values():
@@ -160,12 +162,12 @@ class LedgerTopic:
 
     def _known(self) -> TopicFacts:
         """The topic that was just made: its name spreads over the brokers one by one."""
-        deadline = time.monotonic() + _CALL_TIMEOUT_S
+        deadline = within(_CALL_TIMEOUT_S)
         while True:
             try:
                 return self._lookup.topics([self.name])[self.name]
             except UnknownTopicError as error:
-                if time.monotonic() >= deadline:
+                if deadline.is_over:
                     raise LedgerUnavailableError(
                         f"the ledger topic {self.name} was created, and the brokers do not know it after "
                         f"{_CALL_TIMEOUT_S:g} s. Run the same command again"
@@ -225,7 +227,8 @@ class LedgerTopic:
             _warn_once(topic_id, fault)
 
     def _await(self, admin: AdminClient, futures: Iterable[Future[Any]], doing: str) -> None:
-        wait_for(admin, futures, timeout_s=_CALL_TIMEOUT_S, doing=doing, reasons=self._reasons)
+        left_s = within(_CALL_TIMEOUT_S).left_s
+        wait_for(admin, futures, timeout_s=left_s, doing=doing, reasons=self._reasons)
 
 
 def _number(setting: ConfigEntry | None) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka_ordered_ops.core.errors import RecordsLostError
 from kafka_ordered_ops.core.live_search import (
@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning import lookup_time_ms
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
+from kafka_ordered_ops.kafka.log_spans import agreed
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.time_index import IndexAnswer, first_at_or_after
@@ -94,13 +95,19 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
     partitions = [
         TopicPartition(name, number) for name, one in topics.items() for number in one.partitions
     ]
-    starts = lookup.log_starts(partitions)
-    # The time first: whatever it points at lies below the ends, and is read.
-    found = _found(lookup, question, partitions, starts)
-    # The high watermark before the last stable offset: an end at or above it then means that no transaction
-    # holds back anything that was written by that time.
-    high_watermarks = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
-    ends = lookup.end_offsets(partitions, question.isolation)
+
+    def gather() -> _Ends:
+        starts = lookup.log_starts(partitions)
+        # The time first: whatever it points at lies below the ends, and is read.
+        found = _found(lookup, question, partitions, starts)
+        # The high watermark before the last stable offset: an end at or above it then means that no transaction
+        # holds back anything that was written by that time.
+        tops = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
+        return _Ends(starts, found, tops, lookup.end_offsets(partitions, question.isolation))
+
+    starts, found, high_watermarks, ends = agreed(
+        "looking up where logs begin and end", gather, _contradictions
+    )
     quiet = [tp for tp in partitions if found[tp].offset is None and starts[tp] < ends[tp]]
     greatest = lookup.greatest_timestamps(quiet) if quiet else {}
     return [
@@ -108,7 +115,8 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
             tp=tp,
             topic_id=topics[tp.topic].topic_id,
             log_start=starts[tp],
-            end_offset=max(ends[tp], starts[tp]),
+            end_offset=ends[tp],
+            # Asked first, and the log may have grown since.
             high_watermark=max(high_watermarks[tp], ends[tp]),
             found=found[tp].offset,
             greatest_ms=greatest.get(tp),
@@ -116,6 +124,28 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
         )
         for tp in partitions
     ]
+
+
+class _Ends(NamedTuple):
+    """What is asked about all partitions, in this order."""
+
+    starts: Mapping[TopicPartition, int]
+    found: Mapping[TopicPartition, IndexAnswer]
+    high_watermarks: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+def _contradictions(asked: _Ends) -> dict[TopicPartition, str]:
+    """Each question was asked after the one before it, and logs only grow."""
+    wrong: dict[TopicPartition, str] = {}
+    for tp, start in asked.starts.items():
+        found, top, end = asked.found[tp].offset, asked.high_watermarks[tp], asked.ends[tp]
+        if not start <= min(top, end) or (found is not None and not start <= found <= top):
+            wrong[tp] = (
+                f"the log starts at {start}, its readable end is {end}, it ends at {top}, and its index points "
+                f"at {found}"
+            )
+    return wrong
 
 
 def _found(

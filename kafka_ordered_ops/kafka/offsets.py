@@ -31,7 +31,11 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.facts import CommittedOffset as CommittedOffset
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.answers import UNANSWERED, NoAnswerError, committed_offset
+from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.calls import waits_for, within
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.forks import Home
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -44,8 +48,6 @@ TRY_S: Final = 1.0
 #: For the question why there is no answer, asked at the deadline.
 EXPLAIN_TIMEOUT_S: Final = 2.0
 
-#: "Nothing committed" in the client's answer.
-_OFFSET_INVALID: Final = -1001
 #: Answers that pass by themselves: no coordinator yet, or an open transaction holds the offset back.
 _PASSING: Final = frozenset(
     {
@@ -99,6 +101,7 @@ class OffsetsReader:
         self._group = group
         self._reasons = FaultReasons(settings.secret_values())
         self._consumer: ck.Consumer | None = None
+        self._home = Home()
 
     def __enter__(self) -> OffsetsReader:
         return self
@@ -108,7 +111,7 @@ class OffsetsReader:
 
     def close(self) -> None:
         """Closes the connection."""
-        if self._consumer is not None:
+        if self._consumer is not None and self._home.is_here:
             self._consumer.close()
             self._consumer = None
 
@@ -123,6 +126,7 @@ class OffsetsReader:
         Raises the `BrokerError` family, and `LedgerUnavailableError` when such a transaction is still open
         at the deadline.
         """
+        self._home.check(f"a connection of group {self._group}")
         if not partitions:
             return {}
         if self._consumer is None:
@@ -190,11 +194,13 @@ def _read(
     library = _library()
     handle = library.handle_of(consumer, "consumer")
     doing, where = "reading committed offsets", f"group {group}"
-    deadline = time.monotonic() + timeout_s
+    # What is left at the end is for the question why there was no answer.
+    deadline = within(timeout_s - min(EXPLAIN_TIMEOUT_S, timeout_s / 4))
     asked = False
     while True:
-        left_s = deadline - time.monotonic()
-        code, found = library.committed(handle, partitions, min(TRY_S, left_s))
+        waits_for(f"{doing} ({where})")
+        left_s = deadline.left_s
+        code, found = _asked(library, handle, partitions, min(TRY_S, left_s))
         # Runs the error callback; a consumer without an assignment returns no record.
         consumer.poll(0)
         failed = {tp: error for tp, (_, error) in found.items() if error}
@@ -206,13 +212,24 @@ def _read(
             if error not in _PASSING:
                 at = where if tp is None else f"{where}, {tp}"
                 raise translate(ck.KafkaError(error), doing=doing, where=at, reasons=reasons)
-        left_s = deadline - time.monotonic()
+        left_s = deadline.left_s
         if left_s <= 0:
             raise _held_back(settings, group, timeout_s)
         if not asked:
             # Without the right to the group the client says nothing and tries for ever; this asks.
             _ask_members(settings, group, left_s)
             asked = True
+
+
+def _asked(
+    library: _Library, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
+) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
+    """`_Library.committed`; what is no answer counts as none in time."""
+    try:
+        return library.committed(handle, partitions, timeout_s)
+    except NoAnswerError:
+        time.sleep(min(RETRY_PAUSE_S, timeout_s))
+        return ck.KafkaError._TIMED_OUT, {}
 
 
 def _ask_members(settings: ClientSettings, group: str, timeout_s: float) -> None:
@@ -337,6 +354,8 @@ class _Library:
                     partition_list, tp.topic.encode(), tp.partition
                 ).contents
                 if committed is None:
+                    # Else what the client does not answer would read "nothing is committed".
+                    added.offset = UNANSWERED
                     continue
                 added.offset = committed.offset
                 if size := len(committed.metadata):
@@ -358,12 +377,15 @@ class _Library:
             elements = partition_list.contents
             for index in range(elements.cnt):
                 element = elements.elems[index]
+                tp = TopicPartition(element.topic.decode(), element.partition)
+                if code or element.err:
+                    found[tp] = None, element.err
+                    continue
                 committed = None
-                if element.offset != _OFFSET_INVALID:
+                if (offset := committed_offset(element.offset)) is not None:
                     size = element.metadata_size if element.metadata else 0
                     metadata = c.string_at(element.metadata, size) if size else b""
-                    committed = CommittedOffset(element.offset, metadata)
-                tp = TopicPartition(element.topic.decode(), element.partition)
+                    committed = CommittedOffset(offset, metadata)
                 found[tp] = committed, element.err
         return code, found
 

@@ -31,7 +31,10 @@ from kafka_ordered_ops.core.facts import ScanBatch as ScanBatch
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.records import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.answers import no_answer
+from kafka_ordered_ops.kafka.answers import position as client_position
 from kafka_ordered_ops.kafka.arrow import no_collection, stamps, to_arrow
+from kafka_ordered_ops.kafka.calls import Uncounted
 from kafka_ordered_ops.kafka.faults import (
     FaultReasons,
     is_corrupt,
@@ -39,6 +42,7 @@ from kafka_ordered_ops.kafka.faults import (
     open_client,
     translate,
 )
+from kafka_ordered_ops.kafka.forks import Home
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -155,11 +159,15 @@ class RangeReader:
         topics = sorted({tp.topic for tp in self._all})
         self._topic_numbers: dict[str | None, int] = {name: i for i, name in enumerate(topics)}
         self._consumer: ck.Consumer | None = None
+        self._home = Home()
+        self._uncounted = Uncounted()
 
     def __enter__(self) -> RangeReader:
+        self._home.check("a reader")
         if self._unfinished:
             self._consumer = open_client(ck.Consumer, self._config, self._reasons)
             self._consumer.assign([_at(one) for one in self._all.values()])
+        self._uncounted.begin()
         return self
 
     def __exit__(
@@ -168,10 +176,13 @@ class RangeReader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._uncounted.end(failed=error is not None)
         self.close()
 
     def close(self) -> None:
         """Ends reading; may be called twice."""
+        if not self._home.is_here:
+            return
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -316,7 +327,7 @@ class RangeReader:
             elif error.code() == ck.KafkaError._PARTITION_EOF:
                 # Where the log ended when this was queued. Below the end it may be stale, and is still a
                 # place that has been reached.
-                if one.advance(message.offset() or 0):
+                if one.advance(client_position(message.offset()) or 0):
                     self._settle(one)
                     yield one
             elif is_out_of_range(error.code()):
@@ -335,8 +346,9 @@ class RangeReader:
         except ck.KafkaException:
             return  # Only a shortcut: the end-of-partition event comes as well.
         for one, client in zip(unfinished, found, strict=True):
-            # Negative: nothing was handed out since the assignment, or since a jump.
-            if client.offset >= 0 and one.advance(client.offset):
+            # None: nothing was handed out since the assignment, or since a jump.
+            reached = client_position(client.offset)
+            if reached is not None and one.advance(reached):
                 self._settle(one)
                 yield one
 
@@ -357,6 +369,7 @@ class RangeReader:
             self._consumer.incremental_unassign([ck.TopicPartition(one.tp.topic, one.tp.partition)])
 
     def _open_consumer(self) -> ck.Consumer:
+        self._home.check("a reader")
         consumer = self._consumer
         if consumer is None:
             raise AssertionError("a RangeReader reads inside its `with` block")
@@ -377,6 +390,10 @@ class RangeReader:
         with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
             start = lookup.log_starts([one.tp])[one.tp]
             end = lookup.end_offsets([one.tp], Isolation.READ_UNCOMMITTED)[one.tp]
+            if end < start:
+                raise no_answer(
+                    "reading", str(one.tp), f"the log starts at {start} and ends at {end}"
+                )
         left = one.wanted.within(one.position, one.wanted.end)
         lost = left - OffsetSet.of((start, end))
         if lost:

@@ -6,19 +6,19 @@ this, the cluster says what is wrong in a second.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Final
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+from confluent_kafka.admin import AclOperation, NewTopic
 
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.ledger_rules import LEDGER_PARTITIONS
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.answers import text_id
+from kafka_ordered_ops.kafka.asking import Asker, Rules
+from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.ledger import TRANSACTIONAL_PREFIX
-from kafka_ordered_ops.kafka.lookup import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _NOT_THERE: Final = frozenset(
@@ -28,6 +28,9 @@ _NOT_THERE: Final = frozenset(
         ck.KafkaError.GROUP_ID_NOT_FOUND,
     }
 )
+
+
+_REFUSALS_TOO: Final = Rules(refusals_too=True)
 
 
 class RightsCheck:
@@ -40,20 +43,23 @@ class RightsCheck:
         self._settings = settings
         self._timeout_s = timeout_s
         self._reasons = FaultReasons(settings.secret_values())
-        self._admin = open_client(AdminClient, settings.admin(), self._reasons)
+        self._asker = Asker(settings, self._reasons)
 
     def cluster_id(self) -> str:
         """The cluster's id: it is reached, and lets this principal in."""
         doing = "asking for the cluster id"
         where = self._settings.bootstrap_servers
-        answer, error = self._ask(
+        found, _ = self._asker.ask(
             doing,
-            where,
-            lambda timeout_s: self._admin.describe_cluster(request_timeout=timeout_s),
+            [where],
+            lambda _, timeout_s: {
+                where: self._asker.admin.describe_cluster(request_timeout=timeout_s)
+            },
+            lambda answer: text_id(answer.cluster_id),
+            Rules(),
+            self._timeout_s,
         )
-        if error is not None:
-            raise translate(error, doing=doing, where=where, reasons=self._reasons) from error
-        return str(answer.cluster_id)
+        return found[where]
 
     def missing_on_group(self, group: str) -> list[str]:
         """READ, when it is missing: progress is committed to the group."""
@@ -61,7 +67,7 @@ class RightsCheck:
         answer, error = self._ask(
             doing,
             group,
-            lambda timeout_s: self._admin.describe_consumer_groups(
+            lambda timeout_s: self._asker.admin.describe_consumer_groups(
                 [group], include_authorized_operations=True, request_timeout=timeout_s
             )[group],
         )
@@ -74,7 +80,7 @@ class RightsCheck:
         answer, error = self._ask(
             doing,
             topic,
-            lambda timeout_s: self._admin.describe_topics(
+            lambda timeout_s: self._asker.admin.describe_topics(
                 ck.TopicCollection([topic]),
                 include_authorized_operations=True,
                 request_timeout=timeout_s,
@@ -104,7 +110,7 @@ class RightsCheck:
         _, error = self._ask(
             doing,
             topic,
-            lambda timeout_s: self._admin.create_topics(
+            lambda timeout_s: self._asker.admin.create_topics(
                 [NewTopic(topic, num_partitions=LEDGER_PARTITIONS)],
                 validate_only=True,
                 request_timeout=timeout_s,
@@ -119,28 +125,15 @@ class RightsCheck:
         self, doing: str, where: str, ask: Callable[[float], Future[Any]]
     ) -> tuple[Any, ck.KafkaException | None]:
         """The answer, or the broker's refusal; what passes by itself, a coordinator that loads, is asked again."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            left_s = max(deadline - time.monotonic(), 0.001)
-            future = ask(left_s)
-            # The request ends by its own time-out; a second more here, lest both ends race.
-            wait_for(
-                self._admin,
-                [future],
-                timeout_s=left_s + 1.0,
-                doing=doing,
-                where=where,
-                reasons=self._reasons,
-            )
-            error = future.exception()
-            if error is None:
-                return future.result(), None
-            if not isinstance(error, ck.KafkaException):
-                raise error
-            translated = translate(error, doing=doing, where=where, reasons=self._reasons)
-            if not translated.retriable or time.monotonic() >= deadline:
-                return None, error
-            time.sleep(RETRY_PAUSE_S)
+        found, refused = self._asker.ask(
+            doing,
+            [where],
+            lambda _, timeout_s: {where: ask(timeout_s)},
+            lambda answer: answer,
+            _REFUSALS_TOO,
+            self._timeout_s,
+        )
+        return found.get(where), refused.get(where)
 
     def _allowed(
         self, answer: Any, error: ck.KafkaException | None, doing: str, where: str

@@ -45,6 +45,7 @@ from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
+from kafka_ordered_ops.kafka.log_spans import log_spans
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.time_index import first_at_or_after
 
@@ -187,10 +188,8 @@ class Surveyor:
         self, windows: Sequence[Window], topics: Mapping[str, TopicFacts]
     ) -> list[PartitionFacts]:
         partitions, isolation = partitions_of(topics), windows[0].isolation
-        starts = self._lookup.log_starts(partitions)
-        ends = self._lookup.end_offsets(partitions, isolation)
-        # After the ends: records of open transactions lie between the two, and nothing of it is planned.
-        high_watermarks = self._lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
+        spans = log_spans(self._lookup, partitions, isolation)
+        starts = {tp: one.start for tp, one in spans.items()}
         times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
         asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
         heads = first_at_or_after(self._lookup, starts, asked.values())
@@ -198,15 +197,15 @@ class Surveyor:
 
         def head(tp: TopicPartition, time_ms: int) -> int:
             found = heads[asked[time_ms]][tp].offset if time_ms in asked else None
-            return head_end(time_ms, log_start=starts[tp], end=ends[tp], found=found)
+            return head_end(time_ms, log_start=starts[tp], end=spans[tp].end, found=found)
 
         return [
             PartitionFacts(
                 tp=tp,
                 topic_id=topics[tp.topic].topic_id,
                 log_start=starts[tp],
-                end=max(ends[tp], starts[tp]),
-                high_watermark=max(high_watermarks[tp], starts[tp]),
+                end=spans[tp].end,
+                high_watermark=spans[tp].high_watermark,
                 floor=head(tp, floor),
                 head_ends=tuple(head(tp, cutoff_ms) for cutoff_ms in cutoffs),
             )

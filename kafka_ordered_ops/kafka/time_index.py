@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.doors import LookupDoor
+from kafka_ordered_ops.kafka.log_spans import agreed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,16 @@ def first_at_or_after(
     read_committed it would be silence.
     """
     partitions: Sequence[TopicPartition] = list(log_starts)
-    found = lookup.first_at_or_after_each(
-        partitions, sorted(set(times_ms)), Isolation.READ_UNCOMMITTED
+    times = sorted(set(times_ms))
+    found = agreed(
+        "looking up offsets by time",
+        lambda: lookup.first_at_or_after_each(partitions, times, Isolation.READ_UNCOMMITTED),
+        lambda found: {
+            tp: f"the log starts at {log_starts[tp]}, and its index points at {offset}"
+            for offsets in found.values()
+            for tp, offset in offsets.items()
+            if offset is not None and offset < log_starts[tp]
+        },
     )
     silent = sorted({tp for one in found.values() for tp, offset in one.items() if offset is None})
     greatest = _greatest(lookup, {tp: log_starts[tp] for tp in silent})
@@ -62,8 +71,16 @@ def _greatest(
     partitions = list(log_starts)
     if not partitions:
         return {}
-    ends = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
+    ends = agreed(
+        "looking up end offsets",
+        lambda: lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED),
+        lambda ends: {
+            tp: f"the log starts at {log_starts[tp]} and ends at {end}"
+            for tp, end in ends.items()
+            if end < log_starts[tp]
+        },
+    )
     told = lookup.greatest_timestamps(partitions)
     greatest = {tp: time_ms for tp, time_ms in told.items() if time_ms is not None}
     # An empty log has no greatest timestamp, and needs no proof.
-    return {**greatest, **{tp: -1 for tp in partitions if ends[tp] <= log_starts[tp]}}
+    return {**greatest, **{tp: -1 for tp in partitions if ends[tp] == log_starts[tp]}}

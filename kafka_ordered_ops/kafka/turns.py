@@ -25,6 +25,7 @@ from confluent_kafka import KafkaException, Producer
 
 from kafka_ordered_ops.core.ledger_records import RecordName, record_key
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.calls import waits_for
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -171,6 +172,7 @@ class Turn:
             self._draw()
             line = look()
         while ahead := line.ahead_of(self._name):
+            waits_for(f"its turn: {ahead} other changes of the group go first")
             pause_s = min(_LOOK_FIRST_S + _LOOK_EACH_S * ahead, _LOOK_MAX_S)
             if time.monotonic() + pause_s >= deadline:
                 return

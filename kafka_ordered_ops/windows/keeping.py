@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowReco
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
+from kafka_ordered_ops.kafka.log_spans import log_spans
 from kafka_ordered_ops.kafka.survey import partitions_of
 from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present
 
@@ -102,11 +103,9 @@ class Keeper:
     def _logs(self, state: GroupState) -> dict[TopicPartition, LogNow]:
         topics = self._ledger.existing(state.topics)
         partitions = partitions_of(topics)
-        starts = self._lookup.log_starts(partitions)
-        ends = self._lookup.end_offsets(partitions, state.definition.isolation)
+        spans = log_spans(self._lookup, partitions, state.definition.isolation)
         return {
-            tp: LogNow(topics[tp.topic].topic_id, starts[tp], max(ends[tp], starts[tp]))
-            for tp in partitions
+            tp: LogNow(topics[tp.topic].topic_id, one.start, one.end) for tp, one in spans.items()
         }
 
 

@@ -19,13 +19,14 @@ from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.core.window import Window, check_window, check_window_id
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.live import check_live
 from kafka_ordered_ops.windows.planner import Planner
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
 
-class Looks:
+class Looks(Gated):
     """The calls of `OrderedWindows` that change nothing."""
 
     settings: ClientSettings

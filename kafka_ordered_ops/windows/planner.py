@@ -44,6 +44,7 @@ from kafka_ordered_ops.core.types import (
     WindowStatus,
 )
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import (
     Survey,
@@ -137,6 +138,8 @@ class Planner:
         """
         self._check(windows)
         wait_s = policy.claim_wait.total_seconds()
+        if policy.on_open_claim is OnOpenClaim.WAIT and (call := calls.running()) is not None:
+            call.allow(wait_s)
         request = _Request(dict(windows), policy, time.monotonic() + wait_s, [])
         replayed: dict[str, WindowPlan] = {}
         drafts = 0
@@ -266,9 +269,10 @@ class Planner:
             return self._take_over(in_the_way, request)
         left_s = request.wait_until - time.monotonic()
         if policy.on_open_claim is OnOpenClaim.WAIT and left_s > 0:
+            calls.waits_for(f"open windows in the way: {', '.join(_names(in_the_way)[:5])}")
             time.sleep(min(_CLAIM_LOOK_S, left_s))
             return True
-        names = [record.plan.window_id for record in in_the_way]
+        names = _names(in_the_way)
         waited = (
             f" after {duration_text(policy.claim_wait // timedelta(milliseconds=1))}"
             if policy.on_open_claim is OnOpenClaim.WAIT
@@ -454,6 +458,10 @@ class Planner:
             )
 
         return [taking_up(name) for name in open_]
+
+
+def _names(records: Sequence[WindowRecord]) -> list[str]:
+    return [record.plan.window_id for record in records]
 
 
 def _in_the_way(

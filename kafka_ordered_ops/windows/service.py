@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Final
 
 from kafka_ordered_ops.core import decisions, parts
@@ -37,7 +36,8 @@ from kafka_ordered_ops.core.policy import Policy, check_policy
 from kafka_ordered_ops.core.types import OnForeignCommit
 from kafka_ordered_ops.core.unreadable import stand_in
 from kafka_ordered_ops.core.window import Window, check_window, check_window_id, default_window_id
-from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
+from kafka_ordered_ops.kafka.calls import outside
+from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
@@ -60,6 +60,7 @@ from kafka_ordered_ops.windows.delivery import (
     check_outputs,
     deliver,
 )
+from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.keeping import Keeper
 from kafka_ordered_ops.windows.looking import Looks
 from kafka_ordered_ops.windows.planner import Planner
@@ -71,15 +72,20 @@ STALL_TIMEOUT_S: Final = 60.0
 DEFAULT_POLICY: Final = Policy()
 
 
-class OrderedWindows(Looks):
+class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
     """Windows of one consumer group.
+
+    Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process. Threads take turns.
 
     Args:
         settings: client settings, or a mapping of librdkafka keys; ``bootstrap.servers`` at least.
         group: the consumer group whose progress the windows are. It has no live members.
         ledger_topic: the compacted topic that holds plans and progress; made on demand.
-        timeout_s: bound for one change of the group's state, all tries together.
-        lookup_timeout_s: bound for one question to the cluster.
+        timeout_s: bound for each call: for all that it waits for, questions and tries together. What fails
+            meanwhile is tried again until then. Not counted: reading timestamps, which `stall_timeout_s` bounds,
+            `publish` of an output, and a policy's `claim_wait`. A broker that hangs inside a transaction may hold
+            a call up to ``socket.timeout.ms`` (10 s) longer.
+        lookup_timeout_s: bound for one question to the cluster, which is then asked over a new connection.
         stall_timeout_s: bound for a scan's position to stand still.
         run_id: who plans, for people: a host's run id.
         owner: who plans the group's windows: one task or asset of a host. A group that was planned by another owner
@@ -145,22 +151,10 @@ class OrderedWindows(Looks):
             lookup_timeout_s=lookup_timeout_s,
             clock=clock,
         )
-
-    def __enter__(self) -> OrderedWindows:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._ledger.close()
-        self._lookup.close()
+        super().__init__(
+            Gate(f"the windows of group {group}", timeout_s, is_patient=outages_pass(settings)),
+            closes=(self._ledger, self._lookup),
+        )
 
     # --- planning -------------------------------------------------------------------------------
 
@@ -364,8 +358,9 @@ class OrderedWindows(Looks):
         for plan in plans:
             check_committable(self.group, plan)
             decisions.publishable(view, plan)
-        for one in staged:
-            one.publish()
+        with outside():
+            for one in staged:
+                one.publish()
         steps = [
             partial(publish, plan=plan, result=kept_result(plan, one.to_json()))
             for plan, one in zip(plans, staged, strict=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.doors import open_lookup
+from kafka_ordered_ops.kafka.log_spans import log_spans
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -40,7 +41,7 @@ def topic_ends(
     isolation: Isolation = Isolation.READ_COMMITTED,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, TopicEnds]:
-    """Where topics begin and end, by name; three questions for all of them.
+    """Where topics begin and end, by name; a few questions for all of them.
 
     Args:
         settings: how to reach the cluster.
@@ -59,15 +60,13 @@ def topic_ends(
             for name, topic in facts.items()
             for number in topic.partitions
         ]
-        # The ends first: what is written meanwhile does not count, and what retention takes meanwhile is gone.
-        ends = lookup.end_offsets(every, isolation)
-        starts = lookup.log_starts(every)
+        spans = log_spans(lookup, every, isolation)
     return {
         name: TopicEnds(
             name,
             topic.topic_id,
             tuple(
-                PartitionEnds(tp.partition, starts[tp], ends[tp])
+                PartitionEnds(tp.partition, spans[tp].start, spans[tp].end)
                 for tp in (TopicPartition(name, number) for number in topic.partitions)
             ),
         )

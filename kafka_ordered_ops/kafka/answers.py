@@ -1,0 +1,64 @@
+"""Numbers of the client become facts here, and nowhere else.
+
+The client also answers with numbers that stand for "none", "unknown" or "not asked" (-1, -1001 and others). It
+gives them even with a success: `list_offsets` says -1001 while a partition has no leader. Only "there is no such
+record" and "nothing is committed" are answers; everything else that is below 0 is none, and is asked again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafka_ordered_ops.core.errors import BrokerUnreachableError
+
+#: "No record at or after that time", from a broker that was asked by time.
+_NO_RECORD: Final = -1
+#: librdkafka's RD_KAFKA_OFFSET_INVALID: no position yet, nothing committed.
+INVALID: Final = -1001
+#: librdkafka's RD_KAFKA_OFFSET_STORED, which no broker answers: what is still there was not answered.
+UNANSWERED: Final = -1000
+#: The id of a topic as a broker tells it that knows none: sixteen zero bytes.
+_NO_ID: Final = "A" * 22
+
+
+class NoAnswerError(Exception):
+    """What came is no answer, though the client calls it one. Stays inside the room: it is asked again."""
+
+
+def offset(number: int) -> int:
+    """An offset in a log."""
+    if number < 0:
+        raise NoAnswerError(f"{number} is no offset")
+    return int(number)
+
+
+def offset_by_time(number: int) -> int | None:
+    """An offset, or None for the broker's "no record at or after that time"."""
+    return None if number == _NO_RECORD else offset(number)
+
+
+def committed_offset(number: int) -> int | None:
+    """An offset, or None where the group has committed nothing."""
+    return None if number == INVALID else offset(number)
+
+
+def position(number: int | None) -> int | None:
+    """An offset, or None where the client has no position: nothing was handed out since the assignment."""
+    return number if number is not None and number >= 0 else None
+
+
+def text_id(found: object) -> str:
+    """The id of a cluster or a topic: never empty, never the one that stands for "none"."""
+    text = "" if found is None else str(found)
+    if not text or text.rstrip("=") == _NO_ID:
+        raise NoAnswerError(f"{found!r} is no id")
+    return text
+
+
+def no_answer(doing: str, where: str, told: str) -> BrokerUnreachableError:
+    """What a question ends with that got no answer in all of its time."""
+    return BrokerUnreachableError(
+        f"no broker has the answer while {doing} ({where}): {told}. A leader may be changing; if it does not "
+        "pass, see kafka-topics.sh --describe --unavailable-partitions",
+        code="OFFSET_NOT_AVAILABLE",
+    )

@@ -1,0 +1,183 @@
+"""One bound for everything that a call waits for, and a line for people while it waits.
+
+A public call asks many questions, and each of them could wait its own time. So the outermost call sets one
+`Deadline` for the thread it runs in, and every wait below it ends there: `within` is the earlier of the wait's
+own bound and the call's. Reading data has bounds of its own and does not count (`Uncounted`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Self
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+#: A call that has waited this long says so; each further line comes after twice the time.
+FIRST_LINE_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of `time.monotonic`."""
+
+    at_s: float
+
+    @classmethod
+    def after(cls, timeout_s: float) -> Self:
+        """So many seconds from now."""
+        return cls(time.monotonic() + timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """How many seconds are left; 0 once the moment has passed."""
+        return max(self.at_s - time.monotonic(), 0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the moment has passed."""
+        return self.left_s <= 0
+
+
+class Call:
+    """One public call: what it is, until when, and what it waits for now."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self._name = name
+        self._started_s = time.monotonic()
+        self._deadline = Deadline.after(timeout_s)
+        self._waits_for = "the cluster"
+        self._allowed_s = 0.0
+        #: When reading began that does not count; None while everything does.
+        self._reading_since_s: float | None = None
+        self._over = threading.Event()
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """When the call gives up; None while it reads data."""
+        return self._deadline if self._reading_since_s is None else None
+
+    def waits_for(self, what: str) -> None:
+        """Notes what is being waited for, for the line that people see."""
+        self._waits_for = what
+
+    def allow(self, more_s: float) -> None:
+        """Moves the deadline by what the caller agreed to wait besides; asked for again, it changes nothing."""
+        self._extend(max(more_s - self._allowed_s, 0.0))
+        self._allowed_s = max(more_s, self._allowed_s)
+
+    def _extend(self, more_s: float) -> None:
+        self._deadline = Deadline(self._deadline.at_s + more_s)
+
+    def begin_reading(self) -> bool:
+        """Stops the clock; whether it ran."""
+        if self._reading_since_s is not None:
+            return False
+        self._reading_since_s = time.monotonic()
+        return True
+
+    def end_reading(self, *, counts: bool) -> None:
+        """Lets the clock run again; with `counts`, the time since it was stopped is taken off after all.
+
+        Reading that failed counts: else a call that begins again and again would never end.
+        """
+        if self._reading_since_s is not None and not counts:
+            self._extend(time.monotonic() - self._reading_since_s)
+        self._reading_since_s = None
+
+    def end(self) -> None:
+        """Ends the lines."""
+        self._over.set()
+
+    def tell_while_waiting(self) -> None:
+        """Logs what is waited for, seldom; runs in a thread of its own, for a client may wait inside C."""
+        told_s = FIRST_LINE_S
+        while not self._over.wait(max(self._started_s + told_s - time.monotonic(), 0.01)):
+            told_s *= 2
+            if self._reading_since_s is None:
+                _log.info(
+                    "%s has taken %.0f s, and waits for: %s; it gives up in %.0f s",
+                    self._name,
+                    time.monotonic() - self._started_s,
+                    self._waits_for,
+                    self._deadline.left_s,
+                )
+
+
+_running: ContextVar[Call | None] = ContextVar("kafka_ordered_ops_call", default=None)
+
+
+def running() -> Call | None:
+    """The call that this thread is in, if it is in one."""
+    return _running.get()
+
+
+@contextmanager
+def call(name: str, timeout_s: float) -> Iterator[Call]:
+    """Everything inside the block waits `timeout_s` at most, altogether; inside another call, as long as that."""
+    outer = _running.get()
+    if outer is not None:
+        yield outer
+        return
+    one = Call(name, timeout_s)
+    token = _running.set(one)
+    threading.Thread(target=one.tell_while_waiting, name="koo-call", daemon=True).start()
+    try:
+        yield one
+    finally:
+        one.end()
+        _running.reset(token)
+
+
+def within(timeout_s: float) -> Deadline:
+    """The end of a wait that may take `timeout_s`: earlier, where the call that it belongs to ends earlier."""
+    own, one = Deadline.after(timeout_s), _running.get()
+    if one is None or (of_call := one.deadline) is None:
+        return own
+    return min(own, of_call, key=lambda deadline: deadline.at_s)
+
+
+class Uncounted:
+    """Takes the time of reading data, which has a bound of its own, out of the running call's."""
+
+    def __init__(self) -> None:
+        self._call: Call | None = None
+
+    def begin(self) -> None:
+        """Stops the running call's clock, if there is one and it runs."""
+        one = _running.get()
+        self._call = one if one is not None and one.begin_reading() else None
+
+    def end(self, *, failed: bool) -> None:
+        """Lets it run again."""
+        if self._call is not None:
+            self._call.end_reading(counts=failed)
+            self._call = None
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Other people's code: its time does not count, and its own calls have their own bounds."""
+    one = _running.get()
+    if one is None:
+        yield
+        return
+    token = _running.set(None)
+    stopped = one.begin_reading()
+    try:
+        yield
+    finally:
+        if stopped:
+            one.end_reading(counts=False)
+        _running.reset(token)
+
+
+def waits_for(what: str) -> None:
+    """Notes for the running call, if any, what is being waited for."""
+    if (one := _running.get()) is not None:
+        one.waits_for(what)

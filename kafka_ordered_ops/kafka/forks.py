@@ -1,0 +1,51 @@
+"""Clients in forked processes: they cannot be used there, and not even be given up.
+
+A fork copies a client without its threads. Whoever then asks it waits for ever, and so does its destruction, which
+Python begins when the last reference goes: at the end of the child at the latest. So a child keeps every client of
+its parent, and touches none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any, Final
+
+from kafka_ordered_ops.core.errors import NotShareableError
+
+_clients: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def keep_in_children(client: object) -> None:
+    """Keeps a client from being destroyed in processes that are forked while it lives."""
+    _clients.add(client)
+
+
+def _keep() -> None:
+    for client in list(_clients):
+        # One reference more than there are holders: nothing that ends in this process takes it away.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+os.register_at_fork(after_in_child=_keep)
+
+
+class Home:
+    """The process that something was opened in."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._pid
+
+    def check(self, what: str) -> None:
+        """Raises `NotShareableError` in another process."""
+        if not self.is_here:
+            raise NotShareableError(
+                f"{what} was opened in process {self._pid}, and this is process {os.getpid()}, forked from it: "
+                "connections cannot be shared. Open one in this process"
+            )

@@ -1,0 +1,97 @@
+"""Where logs begin and end, as facts that agree with each other.
+
+Start and ends are two questions, and a leader may change in between. An end below the start is no empty log: it
+is two answers about different states, and both are asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kafka_ordered_ops.core.errors import BrokerUnreachableError
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.answers import no_answer
+from kafka_ordered_ops.kafka.calls import waits_for, within
+from kafka_ordered_ops.kafka.doors import LookupDoor
+
+#: Answers that contradict each other are asked again this long: a leader's election takes less.
+AGREE_TIMEOUT_S: Final = 10.0
+_PAUSE_S: Final = 0.2
+
+_Facts = TypeVar("_Facts")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """Where one log begins and ends, asked in this order."""
+
+    start: int
+    #: Last stable offset under read_committed, high watermark otherwise.
+    end: int
+    high_watermark: int
+
+    @property
+    def contradiction(self) -> str | None:
+        """What cannot be, if these come from one state of the log or from later ones."""
+        if self.start <= self.end <= self.high_watermark:
+            return None
+        return (
+            f"the log starts at {self.start}, its readable end is {self.end}, and it ends at "
+            f"{self.high_watermark}"
+        )
+
+
+def log_spans(
+    lookup: LookupDoor, partitions: Collection[TopicPartition], isolation: Isolation
+) -> dict[TopicPartition, LogSpan]:
+    """Where the logs begin and end.
+
+    The high watermark is asked last: records of open transactions lie between it and the end.
+
+    Raises `BrokerUnreachableError` when the answers go on contradicting each other.
+    """
+
+    def gather() -> dict[TopicPartition, LogSpan]:
+        starts = lookup.log_starts(partitions)
+        ends = lookup.end_offsets(partitions, isolation)
+        tops = ends
+        if isolation is not Isolation.READ_UNCOMMITTED:
+            tops = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
+        return {tp: LogSpan(starts[tp], ends[tp], tops[tp]) for tp in partitions}
+
+    return agreed(
+        "looking up where logs begin and end",
+        gather,
+        lambda found: {tp: told for tp, one in found.items() if (told := one.contradiction)},
+    )
+
+
+def agreed(
+    doing: str,
+    gather: Callable[[], _Facts],
+    contradictions: Callable[[_Facts], Mapping[TopicPartition, str]],
+) -> _Facts:
+    """Facts without contradictions: they are gathered again until there are none.
+
+    Raises `BrokerUnreachableError` when that takes too long.
+    """
+    deadline, where, told = within(AGREE_TIMEOUT_S), "", ""
+    while True:
+        try:
+            facts = gather()
+        except BrokerUnreachableError as error:
+            if told:
+                raise no_answer(doing, where, told) from error
+            raise
+        wrong = contradictions(facts)
+        if not wrong:
+            return facts
+        tp, how = next(iter(sorted(wrong.items())))
+        where, told = str(tp), f"the answers contradict each other: {how}"
+        waits_for(f"{doing} ({where}: {told})")
+        if deadline.is_over:
+            raise no_answer(doing, where, told)
+        time.sleep(min(_PAUSE_S, deadline.left_s))

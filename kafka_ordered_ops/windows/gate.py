@@ -1,0 +1,167 @@
+"""What every public call of a service goes through: one at a time, in its own process, within one bound."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import (
+    Concatenate,
+    Final,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeVar,
+)
+
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    ClosedError,
+    CommitUnknownError,
+    LedgerUnavailableError,
+    NotShareableError,
+    WindowFencedError,
+)
+from kafka_ordered_ops.kafka import calls
+from kafka_ordered_ops.kafka.forks import Home
+
+#: What passes by itself: while a call has time left it begins again. Every call may be made again at any time.
+_PASSING: Final = (
+    BrokerUnreachableError,
+    LedgerUnavailableError,
+    CommitUnknownError,
+    WindowFencedError,
+)
+_PAUSE_S: Final = 0.5
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Gate:
+    """The way into one service.
+
+    Args:
+        name: what the service is, for messages.
+        timeout_s: bound for each call, the wait for other threads' calls included.
+        is_patient: whether a call that fails by what passes is made again.
+    """
+
+    def __init__(self, name: str, timeout_s: float, *, is_patient: bool) -> None:
+        self.name = name
+        self._timeout_s = timeout_s
+        self._is_patient = is_patient
+        self._home = Home()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def run(self, what: str, call: Callable[[], _R]) -> _R:
+        """Makes a call; raises `ClosedError` and `NotShareableError`, and what the call raises in the end."""
+        self.check()
+        with calls.call(f"{self.name}: {what}", self._timeout_s) as one, self._turn(what):
+            self.check()
+            while True:
+                try:
+                    return call()
+                except _PASSING as error:
+                    left_s = one.deadline.left_s if one.deadline else 0.0
+                    if not self._is_patient or left_s <= _PAUSE_S:
+                        raise
+                    one.waits_for(str(error))
+                    time.sleep(_PAUSE_S)
+
+    def check(self) -> None:
+        """Raises unless calls can be made here."""
+        self._home.check(self.name)
+        if self._closed:
+            raise ClosedError(f"{self.name} is closed: open another one")
+
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """Closes the way; whether there is anything to close: not twice, and not in a forked process."""
+        if not self._home.is_here or self._closed:
+            yield False
+            return
+        with calls.call(f"{self.name}: close", self._timeout_s), self._turn("close"):
+            self._closed = True
+            yield True
+
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[None]:
+        """Lets one thread in: a client answers one question at a time, and a ledger is read by one reader."""
+        calls.waits_for("another thread's call")
+        left_s = min(calls.within(self._timeout_s).left_s, threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=left_s):
+            raise NotShareableError(
+                f"{self.name}: {what} waited {self._timeout_s:g} s for another thread's call on the same object: "
+                "give each thread its own"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class Gated:
+    """Something whose public methods go through a `Gate`. A context manager.
+
+    Belongs to the process that opened it. Several threads may call it: one call at a time goes ahead, and the others
+    wait, within their own bound.
+    """
+
+    def __init_subclass__(cls, *, in_steps: Collection[str] = ()) -> None:
+        """Every public method is one call, but those made of calls with other people's work between them."""
+        super().__init_subclass__()
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not name.startswith("_") and name not in in_steps:
+                setattr(cls, name, _gated(method))
+
+    def __init__(self, gate: Gate, *, closes: Sequence[_Closes]) -> None:
+        self._gate = gate
+        self._closes = closes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; may be called twice. In a forked process it leaves its parent's alone."""
+        with self._gate.closing() as is_open:
+            for one in self._closes if is_open else ():
+                one.close()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raises `NotShareableError`: connections can be neither copied nor pickled."""
+        raise NotShareableError(
+            f"{self._gate.name} cannot be copied or pickled: they hold connections. Pass on the settings and the "
+            "group, and open them where they are used"
+        )
+
+
+def _gated(
+    method: Callable[Concatenate[Gated, _P], _R],
+) -> Callable[Concatenate[Gated, _P], _R]:
+    """A public method that goes through its object's `Gate`."""
+
+    @functools.wraps(method)
+    def through(self: Gated, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._gate.run(method.__name__, lambda: method(self, *args, **kwargs))
+
+    return through
