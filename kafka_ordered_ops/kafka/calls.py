@@ -8,6 +8,7 @@ own bound and the call's. Reading data has bounds of its own and does not count 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +17,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Self
 
+from kafka_ordered_ops.core.errors import BrokerError, CommitError, LedgerError, ReadError
+
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
 #: A call that has waited this long says so; each further line comes after twice the time.
 FIRST_LINE_S: Final = 3.0
+#: Lines of the client that a failed call shows.
+CLIENT_LINES_MAX: Final = 5
+_DIGITS: Final = re.compile(r"\d+")
+#: Errors that the client's lines may explain.
+_OF_THE_CLUSTER: Final = (BrokerError, LedgerError, CommitError, ReadError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Call:
         self._allowed_s = 0.0
         #: When reading began that does not count; None while everything does.
         self._reading_since_s: float | None = None
+        self._client_said: dict[str, str] = {}
         self._over = threading.Event()
 
     @property
@@ -90,9 +99,21 @@ class Call:
             self._extend(time.monotonic() - self._reading_since_s)
         self._reading_since_s = None
 
-    def end(self) -> None:
-        """Ends the lines."""
+    def client_said(self, line: str) -> None:
+        """Keeps what the client calls an error: the first of each kind, and not many."""
+        if len(self._client_said) < CLIENT_LINES_MAX:
+            self._client_said.setdefault(_DIGITS.sub("#", line), line)
+
+    def end(self, error: BaseException | None) -> None:
+        """Ends the lines; of a call that fails by the cluster, says what the client called errors meanwhile."""
         self._over.set()
+        if isinstance(error, _OF_THE_CLUSTER) and self._client_said:
+            _log.error(
+                "%s failed (%s). The Kafka client said: %s",
+                self._name,
+                type(error).__name__,
+                "; ".join(self._client_said.values()),
+            )
 
     def tell_while_waiting(self) -> None:
         """Logs what is waited for, seldom; runs in a thread of its own, for a client may wait inside C."""
@@ -127,11 +148,21 @@ def call(name: str, timeout_s: float) -> Iterator[Call]:
     one = Call(name, timeout_s)
     token = _running.set(one)
     threading.Thread(target=one.tell_while_waiting, name="koo-call", daemon=True).start()
+    failed: BaseException | None = None
     try:
         yield one
+    except BaseException as error:
+        failed = error
+        raise
     finally:
-        one.end()
         _running.reset(token)
+        one.end(failed)
+
+
+def client_said(line: str) -> None:
+    """Keeps a line of the client for the running call, if there is one."""
+    if (one := _running.get()) is not None:
+        one.client_said(line)
 
 
 def within(timeout_s: float) -> Deadline:

@@ -34,6 +34,7 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.kafka.calls import client_said
 from kafka_ordered_ops.kafka.forks import keep_in_children
 
 #: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
@@ -57,6 +58,25 @@ class _DropRepeats(logging.Filter):
             self._seen.clear()
         self._seen[line] = now
         return True
+
+
+class _ClientLines:
+    """The client's ``logger``: what the client calls errors is for debugging, and kept for a call that fails.
+
+    Most of it passes by: two processes take turns by fencing each other's producers, and those say CRITICAL.
+    """
+
+    def __init__(self, reasons: FaultReasons) -> None:
+        self._reasons = reasons
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        """As `logging.Logger.log`, which the client calls."""
+        if level < logging.ERROR:
+            CLIENT_LOG.log(level, message, *args)
+            return
+        text = self._reasons.scrub(message % args if args else message)
+        CLIENT_LOG.debug("%s", text)
+        client_said(text)
 
 
 _DIGITS: Final = re.compile(r"\d+")
@@ -260,7 +280,9 @@ def open_client(
     Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
     """
     try:
-        client: _Client = _referable(make)({**config, "error_cb": reasons.add}, logger=CLIENT_LOG)
+        client: _Client = _referable(make)(
+            {**config, "error_cb": reasons.add}, logger=_ClientLines(reasons)
+        )
     except (KafkaException, ValueError, TypeError) as error:
         text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise ConfigError(f"the Kafka client refuses its settings: {reasons.scrub(text)}") from None

@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.kafka.answers import text_id
 from kafka_ordered_ops.kafka.asking import Asker, Rules
+from kafka_ordered_ops.kafka.calls import within
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.ledger import TRANSACTIONAL_PREFIX
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -99,7 +100,7 @@ class RightsCheck:
             ck.Producer, self._settings.producer(transactional_id=name), self._reasons
         )
         try:
-            producer.init_transactions(self._timeout_s)
+            producer.init_transactions(max(within(self._timeout_s).left_s, 0.5))
         except ck.KafkaException as error:
             self._raise_unless_refused(error, doing, name)
             return [f"WRITE on transactional ids that begin with {TRANSACTIONAL_PREFIX}"]

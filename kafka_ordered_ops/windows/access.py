@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.rights import RightsCheck
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -26,10 +27,11 @@ def missing_rights(
     """
     if settings.memory_name is not None:
         return []
-    check = RightsCheck(settings, timeout_s=timeout_s)
-    check.cluster_id()
-    return [
-        *([] if group is None else check.missing_on_group(group)),
-        *check.missing_on_ledger(ledger_topic),
-        *check.missing_on_transactions(),
-    ]
+    with calls.call("asking for rights", timeout_s):
+        check = RightsCheck(settings, timeout_s=timeout_s)
+        check.cluster_id()
+        return [
+            *([] if group is None else check.missing_on_group(group)),
+            *check.missing_on_ledger(ledger_topic),
+            *check.missing_on_transactions(),
+        ]

@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.live_search import LivenessRule
 from kafka_ordered_ops.core.liveness import Liveness, answer
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_ledger, open_lookup
 from kafka_ordered_ops.kafka.liveness import LOOK_OFFSETS_MAX, LivenessQuestion, look
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
@@ -92,9 +93,12 @@ def live(
     """`check_live` on connections of its own, with the group's side as the ledger has it.
 
     A group that the ledger does not know is fine; so is a cluster without a ledger, and none is made.
-    `timeout_s` bounds each question. Raises what `check_live` raises, and `LedgerError`.
+    `timeout_s` bounds all that is waited for; reading timestamps has its own bound. Raises what `check_live` raises, and `LedgerError`.
     """
-    with open_lookup(settings, timeout_s=timeout_s) as lookup:
+    with (
+        calls.call("looking at partitions", timeout_s),
+        open_lookup(settings, timeout_s=timeout_s) as lookup,
+    ):
         view = None
         if group is not None:
             with open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger:

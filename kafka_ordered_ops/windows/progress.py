@@ -10,6 +10,7 @@ from kafka_ordered_ops.core.catching_up import catch_up as judge
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.live_search import LivenessRule
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.liveness import LivenessQuestion, log_facts
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
@@ -27,7 +28,7 @@ def catch_up(
 ) -> CatchUp:
     """Whether everything that a window asks for is committed, by whichever windows of the group.
 
-    Reads no record, joins nothing and changes nothing. `timeout_s` bounds each question.
+    Reads no record, joins nothing and changes nothing. `timeout_s` bounds all questions.
 
     Raises:
         UnknownTopicError, BrokerError, LedgerError
@@ -36,6 +37,7 @@ def catch_up(
         window.topics, window.exclude, window.isolation, LivenessRule(window.cutoff_ms)
     )
     with (
+        calls.call(f"group {group}: has it caught up", timeout_s),
         open_lookup(settings, timeout_s=timeout_s) as lookup,
         open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger,
     ):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import open_lookup
 from kafka_ordered_ops.kafka.log_spans import log_spans
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
@@ -47,13 +48,16 @@ def topic_ends(
         settings: how to reach the cluster.
         topics: names, no patterns.
         isolation: the last stable offsets under ``read_committed``, else the high watermarks.
-        timeout_s: bound for each question.
+        timeout_s: bound for all questions.
 
     Raises:
         UnknownTopicError: a topic does not exist.
         BrokerError: the cluster refuses, or cannot be reached.
     """
-    with open_lookup(settings, timeout_s=timeout_s) as lookup:
+    with (
+        calls.call("looking up where topics end", timeout_s),
+        open_lookup(settings, timeout_s=timeout_s) as lookup,
+    ):
         facts = lookup.topics(topics)
         every = [
             TopicPartition(name, number)

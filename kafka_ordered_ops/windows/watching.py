@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.liveness import Liveness
 from kafka_ordered_ops.core.time_split import TimeRange
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.live import check_live
@@ -29,7 +30,7 @@ class GroupWatch:
         settings: how to reach the cluster.
         group: the consumer group; not joined.
         ledger_topic: the topic that holds its plans and progress, None: the usual one; none is made.
-        timeout_s: bound for each question, and for a read's position to stand still.
+        timeout_s: bound for each call's questions, and for a read's position to stand still.
         clock: the time in seconds since the epoch; for tests.
     """
 
@@ -76,6 +77,10 @@ class GroupWatch:
         Raises:
             BrokerError, LedgerError: the cluster, or the way to it.
         """
+        with calls.call(f"group {self._group}: what is left to deliver", self._timeout_s):
+            return self._undelivered(windows)
+
+    def _undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
         # The group's state alone tells of nearly all of them, and most partitions cover the same times. Of the
         # others the plans are read: one of a topic that is no longer asked for covers nothing new.
         state = self._ledger.read(self._group).state
@@ -106,16 +111,17 @@ class GroupWatch:
             ConfigError: a negative grace.
             UnknownTopicError, BrokerError, ReadError: the cluster, or the way to it.
         """
-        return check_live(
-            self._lookup,
-            self._settings,
-            self._group,
-            window,
-            grace=grace,
-            now_ms=int(self._clock() * 1000),
-            before=before,
-            stall_timeout_s=self._timeout_s,
-        )
+        with calls.call(f"group {self._group}: looking at partitions", self._timeout_s):
+            return check_live(
+                self._lookup,
+                self._settings,
+                self._group,
+                window,
+                grace=grace,
+                now_ms=int(self._clock() * 1000),
+                before=before,
+                stall_timeout_s=self._timeout_s,
+            )
 
 
 def _holds(frozen: Sequence[TimeRange], times: TimeRange) -> bool:
