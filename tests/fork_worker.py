@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
@@ -23,26 +25,37 @@ CHILD_S = 20.0
 
 def main(bootstrap: str, group: str, topic: str) -> None:
     """Prints what each child said, how long it took and how it ended."""
-    windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
-    plan = windows.plan(before(topic, 12, Earliest()), "w")
-    lookup, offsets = Lookup(windows.settings), OffsetsReader(windows.settings, group)
     tp = TopicPartition(topic, 0)
-    offsets.read([tp])
-    with RangeReader(windows.settings, group, Isolation.READ_COMMITTED, plan.taken) as reader:
-        works: dict[str, Callable[[], object]] = {
-            "list": windows.list,
-            "plan": lambda: windows.plan(before(topic, 20), "other"),
-            "commit": lambda: windows.commit(plan),
-            "close": windows.close,
-            "look up": lambda: lookup.end_offsets([tp], Isolation.READ_COMMITTED),
-            "committed": lambda: offsets.read([tp]),
-            "read": lambda: list(reader.batches()),
-            "close all": lambda: [one.close() for one in (lookup, offsets, reader)],
-            "nothing": lambda: None,
-        }
-        print(json.dumps({name: _in_child(work) for name, work in works.items()}))
-        assert len(windows.list()) == 1, "the parent goes on"
-    windows.close()
+    # The only references: a child that clears it gives everything up.
+    held: dict[str, Any] = {"windows": OrderedWindows({"bootstrap.servers": bootstrap}, group)}
+    settings = held["windows"].settings
+    plan = held["windows"].plan(before(topic, 12, Earliest()), "w")
+    held["lookup"], held["offsets"] = Lookup(settings), OffsetsReader(settings, group)
+    held["offsets"].read([tp])
+    held["reader"] = RangeReader(settings, group, Isolation.READ_COMMITTED, plan.taken).__enter__()
+    works: dict[str, Callable[[], object]] = {
+        "list": lambda: held["windows"].list(),
+        "plan": lambda: held["windows"].plan(before(topic, 20), "other"),
+        "commit": lambda: held["windows"].commit(plan),
+        "look up": lambda: held["lookup"].end_offsets([tp], Isolation.READ_COMMITTED),
+        "committed": lambda: held["offsets"].read([tp]),
+        "read": lambda: list(held["reader"].batches()),
+        "close": lambda: [one.close() for one in held.values()],
+        "close and give up": lambda: _give_up(held, close=True),
+        "give up": lambda: _give_up(held),
+        "nothing": lambda: None,
+    }
+    print(json.dumps({name: _in_child(work) for name, work in works.items()}))
+    assert len(held["windows"].list()) == 1, "the parent goes on"
+    for one in held.values():
+        one.close()
+
+
+def _give_up(held: dict[str, Any], *, close: bool = False) -> None:
+    for one in held.values() if close else ():
+        one.close()
+    held.clear()
+    gc.collect()
 
 
 def _in_child(work: Callable[[], object]) -> list[str]:
