@@ -309,7 +309,7 @@ def test_what_a_fold_holds_of_a_long_past_is_bounded(windows: OrderedWindows, pa
         finally:
             tracemalloc.stop()
         values_bytes = sum(len(strict_json.dumps(one.to_json())) for one in everything.values())
-        assert held_bytes < 700 * 2_000 < values_bytes
+        assert held_bytes < 900 * 2_000 < values_bytes
         assert log.view(everything=True).windows == everything
 
 
