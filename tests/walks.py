@@ -56,6 +56,8 @@ class _Walk:
             self.expire: 1,
             self.prune: 1,
             self.plan_many: 1,
+            self.raced: 3,
+            self.put_back: 0.7,
             self.commit_many: 1,
             self.split: 1,
             self.recreate: 0 if self.in_transaction else 0.5,
@@ -123,6 +125,20 @@ class _Walk:
         for plan in plans or ():
             self.world.plans[plan.window_id] = plan
             self.known.append(plan.window_id)
+
+    def raced(self, number: int) -> None:
+        """A window is planned, and others change the group between its look and its claim."""
+        other = self.random.choice([self.plan, self.abandon, self.commit, self.write])
+        self.world.before_claim(lambda: other(1_000 + number))
+        self.plan(number)
+
+    def put_back(self, number: int) -> None:
+        """Offsets are saved, others commit, and somebody puts the older ones back."""
+        put_back = self.world.backup("orders")
+        self.commit(number)
+        put_back()
+        self.commit(number)
+        self.world.do("adopt", self.world.windows().adopt)
 
     def commit_many(self, _: int) -> None:
         if self.known:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafka_ordered_ops.core.bounds import Earliest
-from kafka_ordered_ops.core.errors import WindowSupersededError
+from kafka_ordered_ops.core.errors import LogTruncatedError, WindowSupersededError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import open_lookup, open_reader
 from kafka_ordered_ops.testing import InMemoryKafka, Transaction, TransactionState
@@ -192,6 +192,37 @@ class WindowMachine(RuleBasedStateMachine):
         if to < known.base:
             self.done -= mine
         self.done |= {(partition, one) for one in range(to)}
+
+    @rule(partition=partitions, choice=st.integers(0, 40), times=st.just([]) | times)
+    def cut(self, partition: int, choice: int, times: list[int]) -> None:
+        """A log loses its tail, or nothing but its leader, and may be filled again before anybody looks."""
+        tp = TopicPartition("orders", partition)
+        with open_lookup(self.windows.settings) as lookup:
+            end = lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
+        where = choice % (end + 1)
+        self.kafka.cut_log("orders", partition, where)
+        self.write(partition, times)
+        if self.windows.state() is None:
+            return
+        gone = {place for place in self.done if place[0] == partition and place[1] >= where}
+        held = {
+            name
+            for name, plan in self.open.items()
+            if any(one[0] == partition and one[1] >= where for one in _places(plan))
+        }
+        if gone or held:
+            try:
+                self._plan(self.others, 1)
+            except LogTruncatedError:
+                pass
+            else:
+                raise AssertionError(f"nobody notices that {tp} was cut at {where}")
+        self.windows.adopt()
+        self.done -= gone
+        for name in list(self.open):
+            if self.windows.show(name).status is WindowStatus.ABANDONED:
+                del self.open[name]
+        assert not held & self.open.keys()
 
     # --- what must hold -------------------------------------------------------------------------
 

@@ -45,7 +45,11 @@ class LogNow:
 
     topic_id: str
     log_start: int
+    #: Up to which a moved offset is believed.
     end: int
+    #: Where it was cut, if it was: behind it lies nothing, or something else than the group knows.
+    cut: int | None = None
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,13 @@ class Moved:
     cause: Cause
     base_before: int
     base_after: int
+    #: Of a log that was cut while progress beyond the committed offset is lost: where.
+    cut: int | None = None
+
+    @property
+    def kept_below(self) -> int:
+        """Where progress was moved back: nothing at or above it counts any more."""
+        return self.base_after if self.cut is None else self.cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,7 @@ class Adoption:
                     "cause": one.cause.value,
                     "base_before": one.base_before,
                     "base_after": one.base_after,
+                    **({} if one.cut is None else {"cut": one.cut}),
                 }
                 for one in self.moved
             ],
@@ -103,18 +115,21 @@ def survey(
         log = logs.get(tp)
         if log is None:
             continue
-        base = partition.base
+        base, end = partition.base, log.end
         if log.topic_id != state.topics[tp.topic].topic_id:
             moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
-        elif (to := found.get(tp)) is not None:
-            to = min(to, log.end)
-            if to < base:
-                moved.append(Moved(tp, Cause.BACK, base, to))
-            else:
-                # What was done beyond the base may begin there.
-                moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
-        elif base > log.end:
-            moved.append(Moved(tp, Cause.TRUNCATED, base, log.end))
+            continue
+        to = None if (offset := found.get(tp)) is None else min(offset, end)
+        if log.cut is not None:
+            # What somebody else committed is believed as well, if it lies before that.
+            cut = log.cut if to is None or to >= base else min(to, log.cut)
+            after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
+            moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
+        elif to is not None and to < base:
+            moved.append(Moved(tp, Cause.BACK, base, to))
+        elif to is not None:
+            # What was done beyond the base may begin there.
+            moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
     return tuple(moved)
 
 
@@ -132,13 +147,18 @@ def adopt(
         return None, Adoption()
     # What cannot be read may have to be rewound or abandoned.
     view.check_readable()
-    cut = {one.tp: one.base_after for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
+    cut = {one.tp: one.kept_below for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
+    lost = {one.tp: one.kept_below for one in moved if one.cause is Cause.TRUNCATED}
     anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
     rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]
     abandoned = [
         record
         for record in view.open_windows()
-        if any(part.tp.topic in anew for part in record.plan)
+        # Of a cut log they hold, or have looked at, what is no longer there.
+        if any(
+            part.tp.topic in anew or part.decided_end > lost.get(part.tp, part.decided_end)
+            for part in record.plan
+        )
     ]
     gone = {record.plan.window_id for record in rewound}
     kept = [
@@ -155,6 +175,7 @@ def adopt(
         topic = topics[one.tp.topic]
         late = _frozen(one.tp, topic.topic_id, kept)
         partition = _moved(topic.partitions[one.tp.partition], one, late)
+        partition = replace(partition, leader_epoch=logs[one.tp].leader_epoch)
         topics[one.tp.topic] = replace(
             topic,
             settled=True,
@@ -214,12 +235,15 @@ def _reaches_behind(
 
 def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
     """The partition's progress now; `kept` are the times that windows which were not rewound cover."""
-    below = OffsetSet.of((0, moved.base_after))
+    below = OffsetSet.of((0, moved.kept_below))
     done, late = below, NO_STEPS
     if moved.cause is Cause.FORWARD:
         done, late = partition.done | below, partition.late
     elif moved.cause is not Cause.RECREATED:
         done, late = partition.done & below, kept
+        if moved.cause is Cause.TRUNCATED:
+            # What is written there from now on was written after every window that was planned.
+            late = kept.up_to(moved.kept_below)
     # What lies below was delivered by others, or by windows that are rewound.
     state = replace(partition, done=done, origin=moved.base_after)
     return replace(state, late=late.from_offset(state.base))
@@ -236,6 +260,8 @@ def _known_times(
     """What is known of a moved partition's times."""
     if moved.cause is Cause.FORWARD:
         return known.trimmed(now.done)
+    if moved.cause is Cause.TRUNCATED:
+        return known.within(OffsetSet.of((0, moved.kept_below)))
     if moved.cause is not Cause.BACK:
         return EMPTY_MAP
     # What was done and is open again is of the times that its window asked for; of the rest nothing is known.

@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.group_state import (
     GroupDefinition,
     GroupState,
     GroupView,
+    PartitionState,
     TopicState,
     WindowRecord,
     next_state,
@@ -32,6 +33,7 @@ from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan, check_plan_si
 from kafka_ordered_ops.core.planning import PartitionDraft, WindowsAsked, settle
 from kafka_ordered_ops.core.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_split import TimeRange, TimeSplit
+from kafka_ordered_ops.core.truncation import known_end
 from kafka_ordered_ops.core.types import (
     OnCovered,
     PlanContent,
@@ -102,7 +104,10 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
                 window_id=plan.window_id,
             )
     return Change(
-        state=next_state(state_with(view, wish), opened=[plan.window_id for plan in plans]),
+        state=next_state(
+            _with_epochs(state_with(view, wish), wish.drafts),
+            opened=[plan.window_id for plan in plans],
+        ),
         records=tuple(
             WindowRecord(plan=plan, run_id=wish.run_id, touched_at_ms=wish.now_ms) for plan in plans
         ),
@@ -131,6 +136,8 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
         tp = draft.facts.tp
         known = state.partition(tp)
         if known is None or state.topics[tp.topic].topic_id != draft.facts.topic_id:
+            return None
+        if not _is_same_leader(view, claims, draft, known):
             return None
         late = claims.late(tp, known.late)
         if (frozen := late.times) not in splits:
@@ -207,6 +214,30 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
         same = replace(state.definition, mode=mode).owned_by(wish.owner)
         state = replace(state, definition=same)
     return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
+
+
+def _is_same_leader(
+    view: GroupView, claims: Claims, draft: PartitionDraft, known: PartitionState
+) -> bool:
+    """Whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
+    mine, groups = draft.facts.leader_epoch, known.leader_epoch
+    if mine is None or groups is None or mine == groups:
+        return True
+    end = known_end(view, claims, draft.facts.tp, known)
+    return mine > groups and end <= draft.facts.checked_end
+
+
+def _with_epochs(state: GroupState, drafts: Sequence[PartitionDraft]) -> GroupState:
+    """The state with the leaders under which it was looked at."""
+    topics = dict(state.topics)
+    for facts in (draft.facts for draft in drafts):
+        topic = topics[facts.tp.topic]
+        known = topic.partitions[facts.tp.partition]
+        if facts.leader_epoch is not None and facts.leader_epoch != known.leader_epoch:
+            one = replace(known, leader_epoch=facts.leader_epoch)
+            partitions = {**topic.partitions, facts.tp.partition: one}
+            topics[facts.tp.topic] = replace(topic, partitions=partitions)
+    return replace(state, topics=topics)
 
 
 def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:

@@ -12,8 +12,8 @@
         BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
       PlanError                        no window can be planned from what was found
         UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
-        PartitionSetChangedError  WindowMismatchError  PlanTooLargeError  StartBoundRequiredError
-        WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
+        LogTruncatedError  PartitionSetChangedError  WindowMismatchError  PlanTooLargeError
+        StartBoundRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
         WindowRewoundError
       RecordsLostError                 retention or deletion took records that were still to be delivered
       LedgerError
@@ -151,6 +151,13 @@ class TopicRecreatedError(PlanError):
     topic: str
     expected_id: str
     found_id: str
+
+
+class LogTruncatedError(PlanError):
+    """A log lost its tail: offsets that the group has done or claimed are gone, or stand for other records now."""
+
+    #: By partition: the offset up to which the group knows the log, and where that log ends.
+    truncated: Mapping[str, tuple[int, int]]
 
 
 class PartitionSetChangedError(PlanError):

@@ -44,6 +44,24 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log ends."""
+
+    #: The high watermark.
+    offset: int
+    #: Rises with every leader; None where the broker does not tell. Under one leader a log only grows.
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogClaim:
+    """What is believed of a log: everything below an offset was there under a leader of this epoch."""
+
+    leader_epoch: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """What a group has stored for a partition: the next offset to read, and UTF-8 text beside it."""
 

@@ -7,13 +7,14 @@ in the log, and writes what it changes in one transaction, so the records never 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from kafka_ordered_ops.core.claims import Claims as Claims
+from kafka_ordered_ops.core.claims import appeared_since as appeared_since
 from kafka_ordered_ops.core.errors import LedgerCorruptError
-from kafka_ordered_ops.core.facts import is_selected
-from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.plan import (
     PartitionPlan,
     WindowPlan,
@@ -43,6 +44,8 @@ class PartitionState:
     committed: int | None
     #: The times that committed windows cover.
     late: LateSteps = NO_STEPS
+    #: Of the log's leader when the group last looked; None: not known.
+    leader_epoch: int | None = None
 
     @property
     def base(self) -> int:
@@ -297,49 +300,6 @@ class WindowRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """The shares of open windows, each with its window's times, by partition."""
-
-    by_partition: Mapping[TopicPartition, Sequence[tuple[PartitionPlan, TimeRange]]]
-    #: Partitions that appeared while windows were open, with the times of these.
-    appeared: Mapping[TopicPartition, Sequence[TimeRange]] = field(default_factory=dict)
-
-    def offsets(self, tp: TopicPartition) -> OffsetSet:
-        """The offsets of a partition that open windows hold."""
-        held = self.by_partition.get(tp, ())
-        return union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
-
-    def late(self, tp: TopicPartition, committed: LateSteps) -> LateSteps:
-        """Which records are late, given the committed windows and the open ones."""
-        return committed.with_steps(
-            [
-                *((part.decided_end, times) for part, times in self.by_partition.get(tp, ())),
-                *((0, times) for times in self.appeared.get(tp, ())),
-            ]
-        )
-
-
-def appeared_since(state: GroupState, plan: WindowPlan) -> list[TopicPartition]:
-    """The partitions that a window selects and that were not there when it was planned.
-
-    All of its times are late on them: they count as planned without a record.
-    """
-    if len(plan.partitions) == sum(len(topic.partitions) for topic in state.topics.values()):
-        return []
-    held = {part.tp for part in plan}
-    ids = {part.tp.topic: part.topic_id for part in plan}
-    return [
-        TopicPartition(name, number)
-        for name, topic in state.topics.items()
-        # Offsets in an older topic of the same name say nothing of this one.
-        if ids.get(name, topic.topic_id) == topic.topic_id
-        and (name in ids or is_selected(name, plan.window.topics, plan.window.exclude))
-        for number in topic.partitions
-        if TopicPartition(name, number) not in held
-    ]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupView:
     """Everything a decision about a group reads, as of one point in the ledger."""
 
@@ -536,6 +496,7 @@ def _topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
                 "done": ranges_to_json(state.done),
                 "committed": state.committed,
                 "late": state.late.to_json(),
+                **({} if state.leader_epoch is None else {"leader_epoch": state.leader_epoch}),
             }
             for number, state in sorted(topic.partitions.items())
         ],
@@ -560,6 +521,7 @@ def _partition_from_json(fields: Fields) -> tuple[int, PartitionState]:
         done=ranges_from_json(fields.integers("done")),
         committed=fields.integer_or_none("committed"),
         late=LateSteps.from_json(fields.integers("late")),
+        leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
     )
     fields.done()
     return number, state

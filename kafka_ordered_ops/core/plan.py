@@ -109,6 +109,8 @@ class PartitionPlan:
     head_end: int | None
     #: Which of the records are late.
     late: LateSteps
+    #: Of the log's leader when the window was planned; None: not known.
+    leader_epoch: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; ranges as start, length, gap, length, ..."""
@@ -121,6 +123,7 @@ class PartitionPlan:
             "decided_end": self.decided_end,
             "head_end": self.head_end,
             "late": self.late.to_json(),
+            **({} if self.leader_epoch is None else {"leader_epoch": self.leader_epoch}),
         }
 
     @property
@@ -144,6 +147,7 @@ class PartitionPlan:
             decided_end=fields.integer("decided_end", least=0),
             head_end=head_end if is_exact else None,
             late=LateSteps.from_json(fields.integers("late")),
+            leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
         )
         fields.done()
         return plan

@@ -28,7 +28,7 @@ from kafka_ordered_ops.core.bounds import (
     Latest,
     Relative,
 )
-from kafka_ordered_ops.core.errors import PlanError, invariant
+from kafka_ordered_ops.core.errors import LogTruncatedError, invariant
 from kafka_ordered_ops.core.first_past import Sought, first_past
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet, union_of
 from kafka_ordered_ops.core.plan import PartitionPlan
@@ -59,6 +59,10 @@ class PartitionFacts:
     #: For each window: every record below it is stamped before the window's cutoff. By the index alone, so
     #: that what lies there may be a marker.
     head_ends: tuple[int, ...]
+    #: Of the leader that said so.
+    leader_epoch: int | None = None
+    #: Up to here the log is known to be the one that the group has worked on.
+    checked_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +238,15 @@ def ask(
     Of the offsets that are done, those at or above `origin` were taken by windows.
 
     Raises:
-        PlanError: the group's progress lies beyond the end of the log.
+        LogTruncatedError: the group's progress lies beyond the end of the log.
     """
     base = done.first_missing(0)
     if base > facts.high_watermark:
-        raise PlanError(
+        raise LogTruncatedError(
             f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.high_watermark}: the "
             "log was truncated, or the topic was filled anew. Check the topic; `windows adopt` takes the end of "
-            "the log for the group's progress; a group that has planned nothing yet needs another start"
+            "the log for the group's progress; a group that has planned nothing yet needs another start",
+            truncated={str(facts.tp): (base, facts.high_watermark)},
         )
     pending = OffsetSet.of((base, facts.end)) - done - claimed
     open_ = pending - OffsetSet.of((0, facts.log_start))
@@ -447,4 +452,5 @@ def _share(
         decided_end=draft.decided_end,
         head_end=head_end,
         late=late.from_offset(first),
+        leader_epoch=draft.facts.leader_epoch,
     )

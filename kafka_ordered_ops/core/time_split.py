@@ -146,6 +146,10 @@ class LateSteps:
             return self
         return LateSteps(_merged([(times, max(offset, base)) for times, offset in self.pieces]))
 
+    def up_to(self, end: int) -> LateSteps:
+        """The steps of a log that was cut: from its end on every record of a frozen time is late."""
+        return LateSteps(_merged([(times, min(offset, end)) for times, offset in self.pieces]))
+
     @property
     def times(self) -> tuple[TimeRange, ...]:
         """The times that were ever frozen, as few ranges as possible."""

@@ -42,6 +42,11 @@ def committed_offset(number: int) -> int | None:
     return None if number == INVALID else offset(number)
 
 
+def leader_epoch(number: int | None) -> int | None:
+    """The epoch of a leader, or None where the broker or the client has not told one."""
+    return position(number)
+
+
 def position(number: int | None) -> int | None:
     """An offset, or None where the client has no position: nothing was handed out since the assignment."""
     return number if number is not None and number >= 0 else None

@@ -16,6 +16,8 @@ from kafka_ordered_ops.core.arguments import check_timeout_s
 from kafka_ordered_ops.core.facts import (
     CommittedOffset,
     CommittedOffsets,
+    LogClaim,
+    LogEnd,
     ScanBatch,
     TopicFacts,
 )
@@ -68,6 +70,14 @@ class LookupDoor(_Door, Protocol):
         self, partitions: Collection[TopicPartition], isolation: Isolation
     ) -> dict[TopicPartition, int]:
         """The last stable offsets under read_committed, else the high watermarks."""
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """The high watermarks, with the epochs of the leaders that told them."""
+
+    def diverged(
+        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+    ) -> dict[TopicPartition, int]:
+        """Of logs that are not what is believed of them, the offsets up to which they are."""
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
+from kafka_ordered_ops.core.facts import LogEnd
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.answers import no_answer
 from kafka_ordered_ops.kafka.calls import waits_for, within
@@ -31,16 +32,17 @@ class LogSpan:
     start: int
     #: Last stable offset under read_committed, high watermark otherwise.
     end: int
-    high_watermark: int
+    #: The high watermark, and the epoch of the leader that answered.
+    log_end: LogEnd
 
     @property
     def contradiction(self) -> str | None:
         """What cannot be, if these come from one state of the log or from later ones."""
-        if self.start <= self.end <= self.high_watermark:
+        if self.start <= self.end <= self.log_end.offset:
             return None
         return (
             f"the log starts at {self.start}, its readable end is {self.end}, and it ends at "
-            f"{self.high_watermark}"
+            f"{self.log_end.offset}"
         )
 
 
@@ -57,10 +59,8 @@ def log_spans(
     def gather() -> dict[TopicPartition, LogSpan]:
         starts = lookup.log_starts(partitions)
         ends = lookup.end_offsets(partitions, isolation)
-        tops = ends
-        if isolation is not Isolation.READ_UNCOMMITTED:
-            tops = lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED)
-        return {tp: LogSpan(starts[tp], ends[tp], tops[tp]) for tp in partitions}
+        log_ends = lookup.log_ends(partitions)
+        return {tp: LogSpan(starts[tp], ends[tp], log_ends[tp]) for tp in partitions}
 
     return agreed(
         "looking up where logs begin and end",

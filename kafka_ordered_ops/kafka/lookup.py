@@ -22,17 +22,20 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
     invariant,
 )
-from kafka_ordered_ops.core.facts import TopicFacts as TopicFacts
 from kafka_ordered_ops.core.facts import (
+    LogClaim,
+    LogEnd,
     check_group_empty,
     check_partitions_exist,
     is_pattern,
     matching_topics,
     unknown_topics,
 )
+from kafka_ordered_ops.core.facts import TopicFacts as TopicFacts
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka import answers
 from kafka_ordered_ops.kafka.asking import Asker, Rules
+from kafka_ordered_ops.kafka.epochs import diverged
 from kafka_ordered_ops.kafka.faults import FaultReasons
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -94,6 +97,7 @@ class Lookup:
 
     def __init__(self, settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
+        self._settings = settings
         self._where = settings.bootstrap_servers
         self._reasons = FaultReasons(settings.secret_values())
         self._asker = Asker(settings, self._reasons)
@@ -177,6 +181,16 @@ class Lookup:
     ) -> dict[TopicPartition, int]:
         """Where reading ends now: the last stable offset under read_committed, else the high watermark."""
         return self._offsets("end offsets", partitions, _LATEST, _end, isolation)
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """The high watermarks, with the epochs of the leaders that told them."""
+        return self._offsets("end offsets", partitions, _LATEST, _log_end)
+
+    def diverged(
+        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+    ) -> dict[TopicPartition, int]:
+        """See `kafka.epochs.diverged`."""
+        return diverged(self._settings, group, claims, timeout_s=self._timeout_s)
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
@@ -346,6 +360,10 @@ class Lookup:
 
 def _end(answer: ListOffsetsResultInfo) -> int:
     return answers.offset(answer.offset)
+
+
+def _log_end(answer: ListOffsetsResultInfo) -> LogEnd:
+    return LogEnd(_end(answer), answers.leader_epoch(answer.leader_epoch))
 
 
 def _by_time(answer: ListOffsetsResultInfo) -> int | None:

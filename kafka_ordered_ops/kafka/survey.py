@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.errors import (
     StartBoundRequiredError,
     TopicRecreatedError,
 )
-from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts, is_pattern
+from kafka_ordered_ops.core.facts import CommittedOffset, LogEnd, TopicFacts, is_pattern
 from kafka_ordered_ops.core.group_state import GroupView, PartitionState, TopicState
 from kafka_ordered_ops.core.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.offset_set import OffsetSet
@@ -42,6 +42,7 @@ from kafka_ordered_ops.core.planning import (
 from kafka_ordered_ops.core.scan_fold import ScanResult
 from kafka_ordered_ops.core.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_split import TimeRange
+from kafka_ordered_ops.core.truncation import check_not_cut, cut_logs, doubtful, known_logs
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
@@ -116,6 +117,20 @@ def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
         )
 
 
+def check_logs(
+    lookup: LookupDoor,
+    group: str,
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    ends: Mapping[TopicPartition, LogEnd],
+) -> None:
+    """Raises `LogTruncatedError` where a log is no longer the one that is known, with its epoch, up to an offset.
+
+    The ends of the logs must have been asked for after what is known of them.
+    """
+    diverged = lookup.diverged(group, doubtful(known, ends))
+    check_not_cut(group, known, cut_logs(known, ends, diverged))
+
+
 class Surveyor:
     """Makes surveys for one group."""
 
@@ -146,12 +161,15 @@ class Surveyor:
         """Facts, one scan and a draft for every partition, for windows over the same topics.
 
         Raises:
-            TopicRecreatedError, PartitionSetChangedError, PlanError: the state is not about these logs.
+            TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
             StartBoundRequiredError, CommittedOffsetMissingError: where to start is not known.
             ReadError, BrokerError: the scan failed.
         """
         check_identity(view, topics)
-        facts = self._facts(windows, topics)
+        known = known_logs(view)
+        facts = self._facts(windows, topics, {tp: end for tp, (_, end) in known.items()})
+        ends = {one.tp: LogEnd(one.high_watermark, one.leader_epoch) for one in facts}
+        check_logs(self._lookup, self._group, known, ends)
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         state = view.state and with_newcomers(view.state, newcomers, windows[0])
         claims = replace(view, state=state).claims()
@@ -160,8 +178,8 @@ class Surveyor:
         # Most partitions have seen the same windows, and then these ask the same of all.
         asked: dict[tuple[TimeRange, ...], WindowsAsked] = {}
         for one in facts:
-            known = state.partition(one.tp) if state else None
-            partition = known or newcomers[one.tp.topic].partitions[one.tp.partition]
+            here = state.partition(one.tp) if state else None
+            partition = here or newcomers[one.tp.topic].partitions[one.tp.partition]
             frozen = claims.late(one.tp, partition.late).times
             if frozen not in asked:
                 asked[frozen] = WindowsAsked.of(windows, frozen)
@@ -185,7 +203,10 @@ class Surveyor:
         )
 
     def _facts(
-        self, windows: Sequence[Window], topics: Mapping[str, TopicFacts]
+        self,
+        windows: Sequence[Window],
+        topics: Mapping[str, TopicFacts],
+        known_ends: Mapping[TopicPartition, int],
     ) -> list[PartitionFacts]:
         partitions, isolation = partitions_of(topics), windows[0].isolation
         spans = log_spans(self._lookup, partitions, isolation)
@@ -205,7 +226,9 @@ class Surveyor:
                 topic_id=topics[tp.topic].topic_id,
                 log_start=starts[tp],
                 end=spans[tp].end,
-                high_watermark=spans[tp].high_watermark,
+                high_watermark=spans[tp].log_end.offset,
+                leader_epoch=spans[tp].log_end.leader_epoch,
+                checked_end=known_ends.get(tp, 0),
                 floor=head(tp, floor),
                 head_ends=tuple(head(tp, cutoff_ms) for cutoff_ms in cutoffs),
             )

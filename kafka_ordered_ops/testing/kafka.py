@@ -192,6 +192,22 @@ class InMemoryKafka:
         """Moves a log's start forward to an offset, as retention does."""
         self._cluster.delete_records(TopicPartition(topic, partition), before, whole_segments=True)
 
+    def cut_log(self, topic: str, partition: int, end: int) -> None:
+        """Loses a log's tail from an offset on, as an unclean election or a node that loses power does.
+
+        Another leader follows, and what is written next takes these offsets.
+        """
+        with self._cluster.changed:
+            log = self._cluster.log(TopicPartition(topic, partition))
+            log.cut(end)
+            log.change_leader()
+            self._cluster.changed.notify_all()
+
+    def change_leader(self, topic: str, partition: int) -> None:
+        """Another node leads a partition; nothing is lost."""
+        with self._cluster.changed:
+            self._cluster.log(TopicPartition(topic, partition)).change_leader()
+
     def compact(
         self, topic: str, partition: int, offsets: Iterable[int] | None = None
     ) -> list[int]:

@@ -85,6 +85,8 @@ class PartitionLog:
         self._entries: list[Entry] = []
         #: Open transactions, each with the first offset that it wrote.
         self._open: dict[TransactionFate, int] = {}
+        #: First offsets of leaders' epochs, by epoch.
+        self._epochs: dict[int, int] = {0: 0}
         self.log_start = 0
         #: Everything is replicated at once.
         self.high_watermark = 0
@@ -133,6 +135,30 @@ class PartitionLog:
         self._entries = [one for one in self._entries if one.offset not in gone]
         self._forget_what_is_gone()
         return sorted(gone)
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader."""
+        return max(self._epochs)
+
+    def change_leader(self) -> None:
+        """Another leader, of the next epoch."""
+        self._epochs[self.leader_epoch + 1] = self.high_watermark
+
+    def cut(self, end: int) -> None:
+        """Loses what lies at an offset and behind it, with the leader that alone had it."""
+        del self._entries[self._index(end) :]
+        self._open = {one: first for one, first in self._open.items() if first < end}
+        self.high_watermark = min(self.high_watermark, end)
+        self.log_start = min(self.log_start, self.high_watermark)
+        self._epochs = {epoch: first for epoch, first in self._epochs.items() if first < end}
+        self._epochs.setdefault(0, 0)
+        self._forget_what_is_gone()
+
+    def end_of_epoch(self, epoch: int) -> int:
+        """Where the records of this epoch, and of those before it, end."""
+        later = [first for one, first in self._epochs.items() if one > epoch]
+        return min(later, default=self.high_watermark)
 
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[Entry]:
         """What lies in [start, end), in order of offset."""

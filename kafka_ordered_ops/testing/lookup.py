@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.facts import (
+    LogClaim,
+    LogEnd,
     TopicFacts,
     check_group_empty,
     check_partitions_exist,
@@ -69,6 +71,21 @@ class MemoryLookup:
     ) -> dict[TopicPartition, int]:
         """The last stable offsets under read_committed, else the high watermarks."""
         return self._of_each(partitions, lambda log: log.end_offset(isolation))
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """The high watermarks, with the epochs of the leaders."""
+        return self._of_each(partitions, lambda log: LogEnd(log.high_watermark, log.leader_epoch))
+
+    def diverged(
+        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+    ) -> dict[TopicPartition, int]:
+        """Of logs that are not what is believed of them, the offsets up to which they are."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            ends = {
+                tp: cluster.log(tp).end_of_epoch(one.leader_epoch) for tp, one in claims.items()
+            }
+        return {tp: end for tp, end in ends.items() if end < claims[tp].end}
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation

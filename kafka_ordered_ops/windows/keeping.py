@@ -11,8 +11,9 @@ from kafka_ordered_ops.core.adoption import Adoption, LogNow
 from kafka_ordered_ops.core.arguments import check_span
 from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
-from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
+from kafka_ordered_ops.core.truncation import cut_logs, doubtful, known_logs
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.log_spans import log_spans
@@ -44,7 +45,7 @@ class Keeper:
         """See `OrderedWindows.adopt`."""
         if dry_run:
             view = self._ledger.read(self._group, everything=True)
-            logs = self._logs(known_state(view))
+            logs = self._logs(view)
             # After the group: offsets that are older than it were put back.
             committed = self._ledger.committed_offsets(
                 self._group, sorted(logs), timeout_s=self._lookup_timeout_s
@@ -57,7 +58,7 @@ class Keeper:
         def decide(view: GroupView, committed: Committed) -> Outcome:
             nonlocal adopted
             # The logs as of now: others may have come further since they were last looked at.
-            logs = self._logs(known_state(view))
+            logs = self._logs(view)
             others = commits_of_others(committed, view.state)
             change, found = adoption.adopt(view, others, logs)
             # A change that came through unheard leaves nothing to do on the next look.
@@ -100,12 +101,28 @@ class Keeper:
             pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
         return pruned
 
-    def _logs(self, state: GroupState) -> dict[TopicPartition, LogNow]:
+    def _logs(self, view: GroupView) -> dict[TopicPartition, LogNow]:
+        state = known_state(view)
         topics = self._ledger.existing(state.topics)
         partitions = partitions_of(topics)
         spans = log_spans(self._lookup, partitions, state.definition.isolation)
+        ends = {tp: one.log_end for tp, one in spans.items()}
+        known = {
+            tp: one
+            for tp, one in known_logs(view).items()
+            if tp in ends and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
+        }
+        diverged = self._lookup.diverged(self._group, doubtful(known, ends))
+        cuts = cut_logs(known, ends, diverged)
         return {
-            tp: LogNow(topics[tp.topic].topic_id, one.start, one.end) for tp, one in spans.items()
+            tp: LogNow(
+                topics[tp.topic].topic_id,
+                one.start,
+                one.end,
+                cut=cuts.get(tp),
+                leader_epoch=one.log_end.leader_epoch,
+            )
+            for tp, one in spans.items()
         }
 
 

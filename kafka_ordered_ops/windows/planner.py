@@ -36,6 +36,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.core.truncation import planned_logs
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
@@ -49,6 +50,7 @@ from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.survey import (
     Survey,
     Surveyor,
+    check_logs,
     check_plan_identity,
     partitions_of,
 )
@@ -200,10 +202,14 @@ class Planner:
         return plan
 
     def check_topics(self, plans: Sequence[WindowPlan]) -> None:
-        """The topics that are still there must be those that were planned."""
+        """The topics that are still there must be those that were planned, and their logs not cut since."""
         present = self._ledger.existing({name for plan in plans for name in plan.topics})
         for plan in plans:
             check_plan_identity(plan, present)
+        wanted = {part.tp for plan in plans for part in plan if part.tp.topic in present}
+        ends = self._lookup.log_ends(sorted(wanted))
+        for known in planned_logs(plans):
+            check_logs(self._lookup, self._group, known, ends)
 
     def check_still_there(self, plan: WindowPlan) -> None:
         """Raises `RecordsLostError` when a committed window can no longer be read."""
