@@ -35,7 +35,7 @@ class Cut:
 
 
 #: Steps before the log is cut, and after it.
-Scenario = Callable[[OrderedWindows, str], Generator[Cut | None, None, None]]
+Scenario = Callable[[OrderedWindows, str], Generator[Cut | None, OrderedWindows, None]]
 
 SCENARIOS: Final[list[Scenario]] = []
 
@@ -70,10 +70,12 @@ def taken(plan: WindowPlan) -> list[tuple[int, int]]:
 
 
 @scenario
-def done_beyond_the_base(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None, None]:
+def done_beyond_the_base(
+    windows: OrderedWindows, topic: str
+) -> Generator[Cut | None, OrderedWindows, None]:
     """A backfill, the newest first: what is done lies beyond the end of the log, its base does not."""
     windows.commit(windows.plan(interval(topic, 20, 36), "new"))
-    yield Cut(24)
+    windows = yield Cut(24)
     with pytest.raises(LogTruncatedError, match="windows adopt") as refused:
         windows.plan(interval(topic, 0, 10), "old")
     # The straggling tail was read as well: its times are in the time map.
@@ -88,10 +90,12 @@ def done_beyond_the_base(windows: OrderedWindows, topic: str) -> Generator[Cut |
 
 
 @scenario
-def filled_again(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None, None]:
+def filled_again(
+    windows: OrderedWindows, topic: str
+) -> Generator[Cut | None, OrderedWindows, None]:
     """The log is longer than before, and all that is done lies within it: only the leader's epoch tells."""
     windows.commit(windows.plan(interval(topic, 20, 36), "new"))
-    yield Cut(24, [100 + one for one in range(40)])
+    windows = yield Cut(24, [100 + one for one in range(40)])
     with pytest.raises(LogTruncatedError):
         windows.plan(interval(topic, 0, 10), "old")
     foreseen = windows.adopt(dry_run=True)
@@ -104,10 +108,10 @@ def filled_again(windows: OrderedWindows, topic: str) -> Generator[Cut | None, N
 @scenario
 def filled_up_to_where_it_was_known(
     windows: OrderedWindows, topic: str
-) -> Generator[Cut | None, None, None]:
+) -> Generator[Cut | None, OrderedWindows, None]:
     """It ends below what is known, and not where it was cut: progress is moved to where it was cut."""
     windows.commit(windows.plan(before(topic, 36), "w"))
-    yield Cut(24, [5, 6, 7])
+    windows = yield Cut(24, [5, 6, 7])
     with pytest.raises(LogTruncatedError):
         windows.plan(before(topic, 50), "next")
     [moved] = windows.adopt().moved
@@ -119,11 +123,11 @@ def filled_up_to_where_it_was_known(
 @scenario
 def cut_below_an_open_window(
     windows: OrderedWindows, topic: str
-) -> Generator[Cut | None, None, None]:
+) -> Generator[Cut | None, OrderedWindows, None]:
     """What it holds is gone, or other records: it can be neither taken up nor committed."""
     plan = windows.plan(before(topic, 30), "w")
     written = windows.write_down(windows.plan(before(topic, 35), "written"), {"files": 1})
-    yield Cut(24, [5] * 30)
+    windows = yield Cut(24, [5] * 30)
     for refused in (plan, written):
         with pytest.raises(LogTruncatedError):
             windows.commit(refused)
@@ -138,10 +142,10 @@ def cut_below_an_open_window(
 
 
 @scenario
-def only_read(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None, None]:
+def only_read(windows: OrderedWindows, topic: str) -> Generator[Cut | None, OrderedWindows, None]:
     """Nothing is done behind the cut, but times were read there: they are other records' now."""
     windows.commit(windows.plan(before(topic, 10), "first"))
-    yield Cut(24, [5] * 40)
+    windows = yield Cut(24, [5] * 40)
     with pytest.raises(LogTruncatedError):
         windows.plan(before(topic, 12), "second")
     adopted = windows.adopt()
@@ -154,23 +158,25 @@ def only_read(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None
 
 
 @scenario
-def a_replay(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None, None]:
+def a_replay(windows: OrderedWindows, topic: str) -> Generator[Cut | None, OrderedWindows, None]:
     """What was delivered cannot be read again."""
     windows.commit(windows.plan(before(topic, 36), "w"))
-    yield Cut(24, [5] * 40)
+    windows = yield Cut(24, [5] * 40)
     with pytest.raises(LogTruncatedError):
         windows.replay("w")
 
 
 @scenario
-def another_leader(windows: OrderedWindows, topic: str) -> Generator[Cut | None, None, None]:
+def another_leader(
+    windows: OrderedWindows, topic: str
+) -> Generator[Cut | None, OrderedWindows, None]:
     """Nothing is lost: everything goes on, and the group knows the new leader."""
     windows.commit(windows.plan(before(topic, 10), "first"))
     plan = windows.plan(before(topic, 20), "second")
     state = windows.state()
     assert state is not None
     epochs = [one.leader_epoch for _, one in state]
-    yield None
+    windows = yield None
     windows.commit(plan)
     windows.commit(windows.plan(before(topic, 30), "third"))
     assert not windows.adopt()
@@ -204,7 +210,13 @@ def test_a_cut_log_is_noticed_in_memory(one: Scenario) -> None:
             else:
                 kafka.cut_log(topic, 0, cut.end)
                 write(cut.refill)
-            assert next(steps, "done") == "done"
+            finish(steps, windows)
+
+
+def finish(steps: Generator[Cut | None, OrderedWindows, None], windows: OrderedWindows) -> None:
+    """Takes the steps that are left."""
+    with pytest.raises(StopIteration):
+        steps.send(windows)
 
 
 def cut_file(data: Path, topic: str, end: int) -> None:
@@ -242,19 +254,19 @@ def test_a_cut_log_is_noticed_on_a_broker() -> None:
         running = []
         for one, topic in zip(SCENARIOS, topics, strict=True):
             write(topic, SECONDS)
-            windows = OrderedWindows(settings, topic)
-            steps = one(windows, topic)
-            running.append((topic, windows, steps, next(steps)))
-            await_stored(windows)
+            with OrderedWindows(settings, topic) as windows:
+                steps = one(windows, topic)
+                running.append((topic, steps, next(steps)))
+                await_stored(windows)
         broker.kill()
-        for topic, _, _, cut in running:
+        for topic, _, cut in running:
             if cut is not None:
                 cut_file(broker.data_dir, topic, cut.end)
         for checkpoint in broker.data_dir.glob("recovery-point-offset-checkpoint"):
             checkpoint.unlink()
         broker.restart()
-        for topic, windows, steps, cut in running:
+        for topic, steps, cut in running:
             if cut is not None:
                 write(topic, cut.refill)
-            assert next(steps, "done") == "done"
-            windows.close()
+            with OrderedWindows(settings, topic) as windows:
+                finish(steps, windows)
