@@ -127,7 +127,7 @@ def cut_below_an_open_window(
     """What it holds is gone, or other records: it can be neither taken up nor committed."""
     plan = windows.plan(before(topic, 30), "w")
     written = windows.write_down(windows.plan(before(topic, 35), "written"), {"files": 1})
-    windows = yield Cut(24, [5] * 30)
+    windows = yield Cut(24, [100] + [5] * 29)
     for refused in (plan, written):
         with pytest.raises(LogTruncatedError):
             windows.commit(refused)
@@ -137,7 +137,7 @@ def cut_below_an_open_window(
     adopted = windows.adopt()
     assert sorted(adopted.abandoned) == ["w", "written"]
     again = windows.plan(before(topic, 30), "w")
-    assert taken(again) == [(0, 54)]
+    assert taken(again) == [(0, 24), (25, 54)]
     windows.commit(again)
 
 

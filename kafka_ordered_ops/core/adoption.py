@@ -187,7 +187,12 @@ def adopt(
             time_maps[one.tp] = newest
     for record in abandoned:
         now = replace(view, time_maps={**view.time_maps, **time_maps})
-        time_maps |= maps_with_freed(now, record.plan, topics.keys() - anew)
+        freed = maps_with_freed(now, record.plan, topics.keys() - anew)
+        # Behind a cut lies nothing, or something else than they held.
+        time_maps |= {
+            tp: one.within(OffsetSet.of((0, lost[tp]))) if tp in lost else one
+            for tp, one in freed.items()
+        }
     closed = [record.plan.window_id for record in abandoned]
     state = replace(
         state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}

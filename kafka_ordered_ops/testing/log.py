@@ -87,6 +87,8 @@ class PartitionLog:
         self._open: dict[TransactionFate, int] = {}
         #: First offsets of leaders' epochs, by epoch.
         self._epochs: dict[int, int] = {0: 0}
+        #: Of the leader.
+        self.leader_epoch = 0
         self.log_start = 0
         #: Everything is replicated at once.
         self.high_watermark = 0
@@ -136,14 +138,10 @@ class PartitionLog:
         self._forget_what_is_gone()
         return sorted(gone)
 
-    @property
-    def leader_epoch(self) -> int:
-        """Of the leader."""
-        return max(self._epochs)
-
     def change_leader(self) -> None:
         """Another leader, of the next epoch."""
-        self._epochs[self.leader_epoch + 1] = self.high_watermark
+        self.leader_epoch += 1
+        self._epochs[self.leader_epoch] = self.high_watermark
 
     def cut(self, end: int) -> None:
         """Loses what lies at an offset and behind it, with the leader that alone had it."""
@@ -152,7 +150,6 @@ class PartitionLog:
         self.high_watermark = min(self.high_watermark, end)
         self.log_start = min(self.log_start, self.high_watermark)
         self._epochs = {epoch: first for epoch, first in self._epochs.items() if first < end}
-        self._epochs.setdefault(0, 0)
         self._forget_what_is_gone()
 
     def end_of_epoch(self, epoch: int) -> int:
