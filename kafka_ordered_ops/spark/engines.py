@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark.columns import WINDOW_NUMBER
+from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.pieces import Piece, pieces_of
 from kafka_ordered_ops.spark.slices import slices_of
 
@@ -125,7 +126,7 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
     """All records of a reading, in no order, with the columns of `source.SOURCE_DDL`.
 
     Raises:
-        ConfigError: the session lacks what the engine needs.
+        ConfigError: the session lacks what the engine needs, or its workers run another Python.
     """
     invariant(engine is not Engine.STAGE, "what is staged is read from its files")
     if engine is Engine.JVM:
@@ -140,6 +141,17 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
             stall_timeout_s=reading.stall_timeout_s,
         )
     return _python_frame(reading, reading.pieces)
+
+
+def _loaded(spark: SparkSession, name: str) -> DataFrame:
+    """The data source's frame; a Python worker makes it, which may be the first one that Spark starts."""
+    try:
+        return spark.read.format(name).load()
+    except Exception as error:
+        # Of Spark's own kinds or py4j's, which Connect does not have.
+        if (named := named_error(error)) is None:
+            raise
+        raise named from error
 
 
 def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
@@ -162,7 +174,7 @@ def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}" if reading.is_connect else SOURCE_NAME
     with _REGISTERING:
         reading.spark.dataSource.register(source_of(read, name))
-        frame = reading.spark.read.format(name).load()
+        frame = _loaded(reading.spark, name)
     if several:
         return frame
     (window_id,) = reading.window_ids

@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.spark.worker_python import wrong_python
 
 #: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
 #: message ends where Spark or the JVM goes on.
@@ -162,6 +163,8 @@ def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, KafkaOrderedOpsError):
             return kind(message.strip())
+    if (wrong := wrong_python(text)) is not None:
+        return wrong
     return _named_by_java(text) if _CONNECTOR.search(text) else None
 
 

@@ -1,0 +1,73 @@
+"""What Spark says of Python workers that cannot run this package's code: which Python they are, and what to set."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+#: Spark's own words.
+_OTHER_VERSION: Final = re.compile(
+    r"Python in worker has different version: (\S+?),? than that in driver:? (\d[\d.]*\d)"
+)
+_NO_PROGRAM: Final = re.compile(
+    r'Cannot run program "([^"]*python[^"]*)"[^\n]*?error=\d+, ([^\n]+)'
+)
+#: A module that this package cannot do without, missing in a process that is not this one.
+_NO_MODULE: Final = re.compile(
+    r"ModuleNotFoundError: No module named '((?:kafka_ordered_ops|confluent_kafka|pyarrow|numpy|sortedcontainers|zstandard)"
+    r"[\w.]*)'"
+)
+_NO_PACKAGE: Final = re.compile(
+    r"\b(PyArrow|pyarrow|NumPy|numpy|Pandas|pandas) >= \S+ must be installed; however, ([^\n.]*)"
+)
+_DEAD: Final = re.compile(
+    r"Error from python worker:\s*(.+?)(?=\n(?:PYTHONPATH|org\.|java\.|\s+at )|\Z)", re.DOTALL
+)
+#: Where a module of the workers' Python lies.
+_LIBRARY: Final = re.compile(r"/python(\d+\.\d+)/")
+
+_SETTING: Final = (
+    "Executors and driver need the same minor version of Python, with kafka-ordered-ops[spark] installed in it: set "
+    "PYSPARK_PYTHON (or spark.pyspark.python, for spark-submit) to such an interpreter before Spark starts"
+)
+
+
+def wrong_python(text: str) -> ConfigError | None:
+    """The error that Spark's text means, if it is about the workers' Python; None for any other text."""
+    if found := _OTHER_VERSION.search(text):
+        worker, driver = found.groups()
+        why = f"the workers' Python is version {worker} and the driver's is {driver}"
+    elif found := _NO_PROGRAM.search(text):
+        program, said = found.groups()
+        why = f"the workers' Python {program} cannot be started: {said.strip()}"
+    elif found := _NO_MODULE.search(text):
+        why = f"the workers' Python{_version(text)} has no module {found[1]}"
+    elif found := _NO_PACKAGE.search(text):
+        why = f"the workers' Python{_version(text)} has no usable {found[1]}: {found[2].strip()}"
+    elif found := _DEAD.search(text):
+        why = f"the workers' Python cannot run Spark's worker: {found[1].strip().splitlines()[-1]}"
+    else:
+        return None
+    return ConfigError(
+        f"{why}. The workers' is {_workers()}; the driver's is {_driver()}. {_SETTING}"
+    )
+
+
+def _version(text: str) -> str:
+    found = _LIBRARY.findall(text)
+    return f" {found[-1]}" if found else ""
+
+
+def _driver() -> str:
+    return f"{sys.executable} ({sys.version_info.major}.{sys.version_info.minor})"
+
+
+def _workers() -> str:
+    """The program that this process's Spark gives its workers; asked of what is loaded already."""
+    pyspark: Any = sys.modules.get("pyspark")
+    context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
+    program = getattr(context, "pythonExec", None)
+    return f"{program}" if program else "the cluster's own choice"
