@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
 
-from kafka_ordered_ops.core import scan_fold
+from kafka_ordered_ops.core import checks
+from kafka_ordered_ops.core.time_split import LateSteps, TimeSplit
 from tests.memory_world import MemoryWorld
 from tests.oracle.histories import History, history, problems_of, smaller
 from tests.oracle.plain import MemoryPlain
@@ -40,13 +42,41 @@ def failure_of(told: History) -> str:
 
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("piece", range(PIECES))
-def test_random_histories_keep_every_promise(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, piece: int
-) -> None:
+def test_random_histories_keep_every_promise(caplog: pytest.LogCaptureFixture, piece: int) -> None:
     """Anything that can happen to a group, in any order, also between a look and its claim."""
-    # Chunks of two records, so that short logs have many.
-    monkeypatch.setattr(scan_fold, "CHUNK_RECORDS", 2)
     caplog.set_level(logging.CRITICAL)
     for seed in range(piece, HISTORIES, PIECES):
         told = history(seed)
         assert not live(told), failure_of(told)
+
+
+def _any_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "check_owned", lambda record, plan: None)
+
+
+def _late_one_offset_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = LateSteps.mask
+    monkeypatch.setattr(LateSteps, "mask", lambda self, at, ms: exact(self, at - 1, ms))
+
+
+def _cutoffs_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = TimeSplit.labels
+    monkeypatch.setattr(TimeSplit, "labels", lambda self, ms: exact(self, ms - 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "guarantee"),
+    [(_any_attempt, "(11)"), (_late_one_offset_later, "(6)"), (_cutoffs_inclusive, "(3)")],
+    ids=["any attempt commits", "late one offset later", "cutoffs inclusive"],
+)
+def test_what_is_wrong_by_one_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wrong: Callable[[pytest.MonkeyPatch], None],
+    guarantee: str,
+) -> None:
+    """A package that is broken a little fails by the guarantee that it breaks, within a few histories."""
+    caplog.set_level(logging.CRITICAL)
+    wrong(monkeypatch)
+    found = (live(history(seed)) for seed in range(40))
+    assert any(problem.startswith(guarantee) for problems in found for problem in problems)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from kafka_ordered_ops.core import scan_fold
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.broker_world import BrokerWorld
 from tests.conftest import MakeTopic
@@ -41,21 +40,15 @@ def check_history(bootstrap: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_random_history_keeps_every_promise(
-    bootstrap: str, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_random_history_keeps_every_promise(bootstrap: str, seed: int) -> None:
     """Anything that can happen to a group, in any order, also between a look and its claim."""
-    monkeypatch.setattr(scan_fold, "CHUNK_RECORDS", 2)
     check_history(bootstrap, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_more_random_histories_keep_every_promise(
-    bootstrap: str, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_more_random_histories_keep_every_promise(bootstrap: str, seed: int) -> None:
     """The same, for longer."""
-    monkeypatch.setattr(scan_fold, "CHUNK_RECORDS", 2)
     check_history(bootstrap, seed)
 
 

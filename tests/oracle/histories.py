@@ -14,7 +14,9 @@ from datetime import timedelta
 from itertools import pairwise
 from random import Random
 from typing import Any, Final
+from unittest.mock import patch
 
+from kafka_ordered_ops.core import scan_fold
 from kafka_ordered_ops.core.bounds import AtOffset, Bound, Earliest, Latest
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.plan import WindowPlan
@@ -64,6 +66,8 @@ class History:
     start: str
     segment_ms: int | None
     lateness_s: tuple[float | None, ...]
+    #: A map of times has chunks of so many records; as it is, short logs have but one.
+    chunk_records: int
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
@@ -147,6 +151,7 @@ def history(seed: int) -> History:
             step(str(n), {"write": 3, "send": 1, "end": 1} if n < length // 8 else table, 0)
             for n in range(length)
         ),
+        chunk_records=random.choice([2, 2, 3, 5, scan_fold.CHUNK_RECORDS]),
     )
 
 
@@ -154,7 +159,10 @@ def problems_of(
     told: History, world: World, plain: Plain, *, transcript: list[str] | None = None
 ) -> list[str]:
     """Lives through a history, and says what was wrong; it stops at the first thing."""
-    with tempfile.TemporaryDirectory(prefix="koo-history-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="koo-history-") as folder,
+        patch.object(scan_fold, "CHUNK_RECORDS", told.chunk_records),
+    ):
         return _Life(told, world, plain, folder, transcript).live()
 
 

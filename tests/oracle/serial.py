@@ -159,7 +159,7 @@ class Judge:
                 )
         if held.status == "planned":
             held.parts = None
-        held.plan, held.touched_ms = plan, after.now_ms
+        held.plan, held.touched_ms = plan, self._moment(0).now_ms
 
     def _planned(self, plans: list[PlanSeen], asked: Question, call: Call) -> None:
         group, before, after = self.group, self._moment(0), self._moment(1)
@@ -246,7 +246,7 @@ class Judge:
 
     def _planned_one(self, plan: PlanSeen) -> None:
         group, asked = self.group, plan.question
-        held = Held(plan, plan.status, self._moment(1).now_ms)
+        held = Held(plan, plan.status, self._moment(0).now_ms)
         if plan.status != "planned" or plan.attempt != 1 or plan.claim_id in group.attempts:
             self._wrong(
                 5, f"{plan.window_id} is planned anew as {plan.status}, attempt {plan.attempt}"
@@ -341,7 +341,7 @@ class Judge:
         if waiting and moment.moved:
             self._wrong(16, f"committed although others moved {dict(moment.moved)}")
         for held in waiting:
-            group.commit(held, self._moment(1).now_ms)
+            group.commit(held, self._moment(0).now_ms)
         if waiting:
             self._check_committed()
 
@@ -375,7 +375,7 @@ class Judge:
         if held is not None and held.is_open:
             if held.parts and len(held.parts[1]) < held.parts[0]:
                 self._wrong(21, f"{token} was written down without all of its parts")
-            held.status, held.touched_ms = "written", self._moment(1).now_ms
+            held.status, held.touched_ms = "written", self._moment(0).now_ms
 
     def _split(self, call: Call) -> None:
         [token] = call.asked["plans"]
@@ -387,7 +387,7 @@ class Judge:
             if sorted(offset for part in parts for offset in part) != sorted(share.taken):
                 self._wrong(21, f"{token}: the parts of {key} are not the whole")
         if held.status == "planned" and held.parts is None:
-            held.parts, held.touched_ms = (call.asked["count"], set()), self._moment(1).now_ms
+            held.parts, held.touched_ms = (call.asked["count"], set()), self._moment(0).now_ms
 
     def _report(self, call: Call) -> None:
         [token] = call.asked["plans"]
@@ -398,7 +398,7 @@ class Judge:
             self._wrong(21, f"{token} reported a part that it was not split into")
             return
         held.parts[1].add(call.asked["part"])
-        held.touched_ms = self._moment(1).now_ms
+        held.touched_ms = self._moment(0).now_ms
         if len(held.parts[1]) == held.parts[0]:
             held.status = "written"
 
@@ -520,7 +520,7 @@ class Judge:
             if held.is_open:
                 self._wrong(14, f"{window_id} was pruned, and is {held.status}")
                 continue
-            age_ms = self._moment(1).now_ms - max(held.touched_ms, held.committed_ms)
+            age_ms = self._moment(0).now_ms - max(held.touched_ms, held.committed_ms)
             if age_ms <= call.asked["older_than_ms"]:
                 self._wrong(14, f"{window_id} was pruned {age_ms} ms after it ended")
             held.is_pruned = True
