@@ -101,17 +101,39 @@ def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, 
         raise ConfigError(f"{len(plans)} plans and {len(others)} {what}: give one for each plan")
 
 
-def check_plans(plans: object) -> None:
-    """Raises `ConfigError` for what is no list of plans, and for a window that stands twice in one."""
-    if not isinstance(plans, Sequence) or isinstance(plans, str | bytes):
-        raise ConfigError(f"{shown(plans)} is no list of plans: give what `plan_many` returned")
-    names = []
+def check_list(value: object, *, what: str) -> None:
+    """Raises `ConfigError` for what is no list; a text is none, and neither is a generator."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise ConfigError(f"{what} is {shown(value)}: give a list")
+
+
+def check_plan(plan: object) -> None:
+    """Raises `ConfigError` for what is no plan."""
+    if not isinstance(plan, WindowPlan):
+        raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
+
+
+def check_plans(plans: Sequence[WindowPlan], *, each_once: bool = False) -> None:
+    """Raises `ConfigError` for what is no list of plans; with `each_once` also for a window that stands twice."""
+    check_list(plans, what="the plans")
     for plan in plans:
-        if not isinstance(plan, WindowPlan):
-            raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
-        names.append(plan.window_id)
-    if len(set(names)) != len(names):
+        check_plan(plan)
+    if each_once and len({plan.window_id for plan in plans}) != len(plans):
         raise ConfigError("a window stands twice among the plans: give each window once")
+
+
+def check_result(result: object) -> None:
+    """Raises `SinkError` for a sink's result that is no mapping."""
+    if not isinstance(result, Mapping):
+        raise SinkError(
+            f"a sink's result is {shown(result)}, and the ledger keeps a mapping. Nothing was committed"
+        )
+
+
+def check_function(value: object, *, what: str) -> None:
+    """Raises `ConfigError` for what cannot be called."""
+    if not callable(value):
+        raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
 def check_committable(group: str, plan: WindowPlan) -> None:

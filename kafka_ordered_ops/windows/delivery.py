@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.checks import owned
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.functions import check_does_work
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.windows.checks import (
     check_committable,
+    check_function,
     check_identity,
     check_plans,
+    check_result,
     check_same_length,
 )
 
@@ -60,7 +62,7 @@ Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 def check_outputs(
     plans: Sequence[WindowPlan],
-    outputs: Sequence[Staged | Mapping[str, Any]],
+    outputs: Sequence[Staged],
     read: Callable[[Sequence[str]], GroupView] | None = None,
 ) -> None:
     """Raises unless each output is of its plan, as far as it says whose it is.
@@ -75,10 +77,7 @@ def check_outputs(
     """
     _check_list(outputs)
     check_same_length(plans, outputs, what="outputs")
-    for plan, one in zip(plans, outputs, strict=True):
-        check_is_output(plan, one)
-    for plan, one in zip(plans, outputs, strict=True):
-        check_identity(plan, one if isinstance(one, Mapping) else one.to_json())
+    check_results(plans, [told_by(plan, one) for plan, one in zip(plans, outputs, strict=True)])
     if read is None:
         return
     try:
@@ -93,6 +92,29 @@ def check_outputs(
         raise
 
 
+def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]) -> None:
+    """Raises unless each result is of its plan, as far as it says whose it is.
+
+    Raises:
+        ConfigError: they are more or fewer.
+        WindowMismatchError: a result is of another window, claim, group or part.
+        SinkError: something is no result.
+    """
+    _check_list(results)
+    check_same_length(plans, results, what="results")
+    for plan, one in zip(plans, results, strict=True):
+        check_result(one)
+        check_identity(plan, one)
+
+
+def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
+    """What an output says of itself; raises `SinkError` for what is none."""
+    check_is_output(plan, staged)
+    told = staged.to_json()
+    check_result(told)
+    return dict(told)
+
+
 def _check_list(outputs: object) -> None:
     if not isinstance(outputs, Sequence) or isinstance(outputs, str | bytes):
         raise SinkError(
@@ -102,9 +124,7 @@ def _check_list(outputs: object) -> None:
 
 
 def check_is_output(plan: WindowPlan, one: object) -> None:
-    """Raises `SinkError` for what is neither an output nor a mapping: a job that returned nothing, say."""
-    if isinstance(one, Mapping):
-        return
+    """Raises `SinkError` for what is no output: what a job that returned nothing handed over, say."""
     is_class = isinstance(one, type)
     missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
     if missing:
@@ -119,9 +139,8 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
 def check_jobs(write: object, reopen: object) -> None:
     """Raises `ConfigError` for what cannot be called, or does no work when it is called."""
     for name, function in (("write", write), ("reopen", reopen)):
-        if not callable(function):
-            raise ConfigError(f"{name} is {shown(function)}: give a function")
-        check_does_work(function)
+        check_function(function, what=name)
+        check_does_work(cast("Callable[..., Any]", function))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ def deliver(
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
     check_jobs(write, reopen)
-    check_plans(plans)
+    check_plans(plans, each_once=True)
     for plan in plans:
         # Before a job runs for nothing.
         check_committable(windows.group, plan)

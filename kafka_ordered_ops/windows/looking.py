@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from kafka_ordered_ops.core.arguments import check_count, check_span
+from kafka_ordered_ops.core.arguments import check_count, check_span, shown
 from kafka_ordered_ops.core.checks import known_window, unknown_window
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.liveness import Liveness
@@ -19,6 +20,7 @@ from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.core.window import Window, check_window, check_window_id
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.checks import check_function, check_list, check_plan
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.live import check_live
 from kafka_ordered_ops.windows.planner import Planner
@@ -42,6 +44,7 @@ class Looks(Gated):
 
     def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
         """Windows as the ledger has them; raises `UnknownWindowError`."""
+        check_list(window_ids, what="window_ids")
         for window_id in window_ids:
             check_window_id(window_id)
         view = self._ledger.read(self.group, window_ids)
@@ -49,6 +52,7 @@ class Looks(Gated):
 
     def check_readable(self, plan: WindowPlan) -> None:
         """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        check_plan(plan)
         self._planner.check_still_there(plan)
 
     def list(
@@ -58,6 +62,7 @@ class Looks(Gated):
 
         Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
         """
+        check_function(keep, what="keep")
         view = self._ledger.read(self.group, keep=keep)
         for error in view.unreadable.values():
             _log.warning("a window is left out of the list: %s", error)
@@ -118,6 +123,8 @@ class Looks(Gated):
         check_window(window)
         if grace is not None:
             check_span(grace, what="grace")
+        if not isinstance(before, Liveness | None):
+            raise ConfigError(f"before is {shown(before)}: give an earlier answer, or None")
         return check_live(
             self._lookup,
             self.settings,

@@ -46,6 +46,9 @@ from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
 from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
+    check_function,
+    check_list,
+    check_plans,
     commits_of_others,
     kept_result,
     present,
@@ -58,7 +61,9 @@ from kafka_ordered_ops.windows.delivery import (
     WriteMany,
     check_jobs,
     check_outputs,
+    check_results,
     deliver,
+    told_by,
 )
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.keeping import Keeper
@@ -122,6 +127,8 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         check_timeout_s(lookup_timeout_s, what="lookup_timeout_s")
         check_timeout_s(stall_timeout_s, what="stall_timeout_s")
         clock = checked_clock(clock)
+        if progress is not None:
+            check_function(progress, what="progress")
         if not isinstance(settings, ClientSettings):
             settings = ClientSettings.from_mapping(settings)
         self.settings = settings
@@ -210,6 +217,9 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             PlanError: and all that `plan` raises; then none of them is planned.
         """
         check_policy(policy)
+        check_list(windows, what="windows")
+        if window_ids is not None:
+            check_list(window_ids, what="window_ids")
         names = window_ids or [None] * len(windows)
         if len(names) != len(windows):
             raise ConfigError(f"{len(windows)} windows and {len(names)} window ids")
@@ -258,7 +268,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         """
         if not isinstance(part, WindowPlan):
             raise ConfigError(f"{shown(part)} is no part: give one of those that `split` returned")
-        told = kept_result(part, result if isinstance(result, Mapping) else result.to_json())
+        told = kept_result(part, result if isinstance(result, Mapping) else told_by(part, result))
         now_ms = self._now_ms()
         [record] = self._update(
             [part], lambda view, _: parts.report(view, part, told, now_ms=now_ms)
@@ -274,7 +284,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             WindowSupersededError: another try took the window over.
             SinkError: the result is nothing that JSON can hold.
         """
-        return self.write_down_many([plan], [dict(result)])[0]
+        return self.write_down_many([plan], [result])[0]
 
     def commit(self, plan: WindowPlan, staged: Staged | None = None) -> WindowPlan:
         """Adds the window's offsets to the group's progress; with `staged`, then makes that visible.
@@ -296,6 +306,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
 
         Raises what `commit` raises, for the first window that it finds wrong.
         """
+        check_plans(plans)
         for plan in plans:
             check_committable(self.group, plan)
         plans = list(plans)
@@ -334,9 +345,10 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> builtins.list[WindowPlan]:
         """`write_down` for several windows in one transaction; those that are done stay as they are."""
+        check_plans(plans)
         for plan in plans:
             check_committable(self.group, plan)
-        check_outputs(plans, results)
+        check_results(plans, results)
         now_ms = self._now_ms()
         steps = [
             partial(write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
@@ -352,6 +364,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
         """`publish` for several windows; one transaction writes it down."""
+        check_plans(plans)
         check_outputs(plans, staged)
         # Before anything is visible, and again, inside the fence, when it is written down.
         view = self._ledger.read(self.group, [plan.window_id for plan in plans])
