@@ -84,6 +84,14 @@ def house(bootstrap: str, tmp_path: Path) -> Iterator[House]:
         yield House(instance, bootstrap, tmp_path / "out")
 
 
+def check_of(
+    result: dg.ExecuteInProcessResult, name: str = "partitions_live"
+) -> dg.AssetCheckEvaluation:
+    """The result of a run's one check of this name."""
+    [check] = [one for one in result.get_asset_check_evaluations() if one.check_name == name]
+    return check
+
+
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
     """How a run's step failed: the error and its causes."""
     [event] = [event for event in result.all_events if event.is_step_failure]

@@ -26,6 +26,7 @@ from tests.dagster_support import (
     HOURLY,
     KEYS,
     House,
+    check_of,
     copied,
     expected,
     failure_of,
@@ -42,8 +43,8 @@ def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:
     asset = copied(house, hours, group)
     for hour in (3, 0, 5):
         result = house.materialize(asset, KEYS[hour])
-        [check] = result.get_asset_check_evaluations()
-        assert (check.passed, check.check_name) == (True, "partitions_live")
+        assert check_of(result).passed
+        assert check_of(result, "windows_complete").passed
     told = house.told("orders")
     assert told.keys() == {KEYS[0], KEYS[3], KEYS[5]}
     for hour in (0, 3, 5):
@@ -262,14 +263,15 @@ def test_partitions_that_are_not_live(house: House, hours: str, group: str) -> N
     with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
         assert windows.list() == []
     result = house.materialize(copied(house, hours, group, partitions_def=definition), late)
-    [check] = result.get_asset_check_evaluations()
+    check = check_of(result)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     table = check.metadata["partitions"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [row.data["state"] for row in table.records] == ["waiting"]
     quiet = copied(house, hours, group, partitions_def=definition, on_not_live="ignore")
     result = house.materialize(quiet, late)
-    assert result.get_asset_check_evaluations() == []
+    names = [check.check_name for check in result.get_asset_check_evaluations()]
+    assert names == ["windows_complete"]
 
 
 def test_the_same_offsets_are_the_same_version(house: House, hours: str, group: str) -> None:
@@ -290,7 +292,7 @@ def test_the_same_offsets_are_the_same_version(house: House, hours: str, group: 
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "StaticPartitionsDefinition"),
         ({"topics": "orders"}, "lists"),
         ({"group_id": ""}, "group_id"),
-        ({"on_covered": "again"}, "one of skip, replay, fail"),
+        ({"on_covered": "again"}, "one of 'skip', 'replay', 'fail'"),
         ({"start": "yesterday"}, "start"),
         ({"application_args": ["a"]}, "give application="),
     ],

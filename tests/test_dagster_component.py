@@ -202,6 +202,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
     given = {
         "start": "-PT1H",
         "allowed_lateness": "PT5M",
+        "redefine": True,
         "grace": "P1D",
         "open_lag": "PT10M",
         "isolation": "read_uncommitted",

@@ -24,6 +24,7 @@ from tests.dagster_support import (
     HOURLY,
     KEYS,
     House,
+    check_of,
     copied,
     expected,
     failure_of,
@@ -215,7 +216,7 @@ def test_a_range_with_an_open_partition(house: House, asset: dg.AssetsDefinition
     """Those that are over are whole, the open one is a piece; the check is about those that are over."""
     at(FIRST + HOUR * 2.3)
     result = house.materialize(asset, (KEYS[0], KEYS[2]))
-    [check] = result.get_asset_check_evaluations()
+    check = check_of(result)
     assert check.passed
     assert [rows(house, key) for key in KEYS[:3]] == [(4, True, 1), (4, True, 1), (2, False, 1)]
 
@@ -262,7 +263,7 @@ def test_the_year_that_is_not_over(house: House, hours: str, group: str) -> None
     result = house.materialize(
         copied(house, hours, group, partitions_def=YEARLY, open_lag=timedelta(0)), key
     )
-    [check] = result.get_asset_check_evaluations()
+    check = check_of(result)
     assert (check.passed, check.description) == (
         True,
         "the window was delivered before, or its partition is not over",

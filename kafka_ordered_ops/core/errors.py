@@ -198,7 +198,7 @@ class UnknownWindowError(PlanError):
 
 
 class GroupMismatchError(PlanError):
-    """The window's mode, isolation or topics are not those that its group was planned with so far."""
+    """The window's mode, isolation, topics or owner are not those that its group was planned with so far."""
 
     #: Field -> (of the group, of the window)
     differences: Mapping[str, tuple[Any, Any]]

@@ -249,10 +249,10 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
         if self.application is None and (self.application_args or self.submit is not None):
             raise ConfigError(f"{key}: application_args and submit are an application's")
+        self._usual()
         if self._own is None and self.application is not None:
             # Beside the YAML file: what is missing there is missing in every run.
             check_application(self.application)
-        self._usual()
         if self._own is None and self.output is None:
             raise ConfigError(
                 f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
