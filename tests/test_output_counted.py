@@ -277,3 +277,13 @@ def test_counting_reads_footers_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pq.ParquetFile, "read", None)
     holding = count(files_for(str(tmp_path)), str(tmp_path))
     assert (holding.files, holding.rows) == (1000, 1_000_000)
+
+
+def test_a_file_of_another_kind_is_no_row(windows: OrderedWindows, tmp_path: Path) -> None:
+    """A note that somebody leaves in a stage goes along; another Parquet file would be rows."""
+    plan = plan_of(windows)
+    output = staged(windows, plan, tmp_path)
+    (Path(output.stage_path) / "notes.txt").write_text("checked")
+    windows.commit(plan, output)
+    assert output.is_published()
+    assert (Path(output.final_path) / "notes.txt").exists()

@@ -46,9 +46,17 @@ class Holding:
             digest.update(f"{name}\0{sizes[name]}\0".encode(errors="surrogateescape"))
         return cls(len(sizes), sum(sizes.values()), digest.hexdigest(), rows)
 
+    def relevant(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Those of some files that are of the kind that was counted: beside Parquet files, others are no rows."""
+        return {
+            name: size
+            for name, size in sizes.items()
+            if self.rows is None or name.endswith(_PARQUET)
+        }
+
     def is_of(self, sizes: Mapping[str, int]) -> bool:
         """Whether files of these names and sizes are those that were counted."""
-        return self.digest == Holding.of(sizes).digest
+        return self.digest == Holding.of(self.relevant(sizes)).digest
 
     def to_json(self) -> dict[str, Any]:
         """What a marker keeps."""
@@ -73,9 +81,10 @@ class Holding:
 
     def difference(self, sizes: Mapping[str, int]) -> str:
         """What was counted, and what is there."""
+        found = Holding.of(self.relevant(sizes))
         return (
-            f"{self.files:,} files of {self.bytes:,} bytes were written, and {len(sizes):,} of "
-            f"{sum(sizes.values()):,} bytes are there"
+            f"{self.files:,} files of {self.bytes:,} bytes were written, and {found.files:,} of "
+            f"{found.bytes:,} bytes are there"
         )
 
 

@@ -154,10 +154,11 @@ def shown_marker(files: Files, output: StagedOutput) -> StagedOutput | None:
     if lost is None:
         return marker
     # Whoever owns the table may have written its files anew: larger ones, say.
-    rows = None if marker.holding is None else marker.holding.rows
-    if rows is not None:
+    holding = marker.holding
+    if holding is not None and holding.rows is not None:
         try:
-            if rows_in(files, output.final_path, list(sizes)) == rows:
+            names = list(holding.relevant(sizes))
+            if rows_in(files, output.final_path, names) == holding.rows:
                 return marker
         except SinkError as error:
             lost = error.message
