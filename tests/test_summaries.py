@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ordered_ops.cli.facts import record_facts, summary_facts
+from kafka_ordered_ops.cli.tables import windows_table
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.bounds import Earliest
-from kafka_ordered_ops.core.errors import ConfigError, UnknownWindowError
+from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, UnknownWindowError
 from kafka_ordered_ops.core.group_state import PartReports, Pruned, WindowRecord
 from kafka_ordered_ops.core.ledger_messages import SUMMARY
 from kafka_ordered_ops.core.ledger_records import LedgerFold
-from kafka_ordered_ops.core.summaries import WindowSummary
+from kafka_ordered_ops.core.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -146,3 +148,20 @@ def test_pages_are_parts_of_the_list(windows: OrderedWindows) -> None:
     for limit in (0, -1, True, 2.5, "2"):
         with pytest.raises(ConfigError, match="limit"):
             windows.summaries(limit=limit)  # type: ignore[arg-type]
+
+
+def test_the_command_lines_list_names_what_cannot_be_read(windows: OrderedWindows) -> None:
+    """A row for each window that can be read, with its line as JSON has it, and one for each that cannot."""
+    found = Summaries.made(
+        windows.summaries().windows, {"a": LedgerCorruptError("?"), "z": LedgerCorruptError("?")}
+    )
+    assert [one.window_id for one in found.windows] == ["b", "c", "d", "e"]
+    table = windows_table("g", found, now_ms=0)
+    assert [list(column.cells) for column in table.columns][:2] == [
+        ["b", "c", "d", "e", "a", "z"],
+        ["committed", "abandoned", "planned", "planned", "unreadable", "unreadable"],
+    ]
+    for one in windows.list():
+        line = summary_facts("g", WindowSummary.of(one), now_ms=5)
+        assert line == record_facts(one, now_ms=5)
+        assert line["window_id"] == one.plan.window_id
