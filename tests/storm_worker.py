@@ -103,7 +103,8 @@ class Worker:
     def _read(self) -> None:
         if self._open:
             plan = self._open[-1]
-            rows = staged_rows(plan, self._recorder.service.settings, self._stage)
+            settings = self._recorder.service.settings
+            rows = staged_rows(plan, settings, self._stage, stall_timeout_s=STALL_TIMEOUT_S)
             self._recorder.delivered(plan, rows)
 
 
