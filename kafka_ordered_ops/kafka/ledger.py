@@ -230,11 +230,12 @@ class Ledger:
                 # What was read inside the fence says how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
                 cause = self._judge(error, group, unknown)
-                if not (cause.retriable and isinstance(error, _PASSING)):
-                    raise cause from (None if cause is error else error)
                 pause = pace.pause_s(attempt)
-                if time.monotonic() + pause >= deadline:
-                    raise cause from (None if cause is error else error)
+                is_last = time.monotonic() + pause >= deadline
+                if is_last or not (cause.retriable and isinstance(error, _PASSING)):
+                    if cause is error:
+                        raise
+                    raise cause from error
                 waits_for(f"the group's state to be changed (the last try: {error})")
                 _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
                 time.sleep(pause)
@@ -279,7 +280,7 @@ class Ledger:
         log = self._logs[group]
         while True:
             start, end = self._span(log)
-            if start <= end and log.position <= end:
+            if max(start, log.position) <= end:
                 log.read_to(end, log_start=start, deadline=deadline)
                 return log
             # Logs do not shrink: this is another one, or a new leader does not know all of it yet.
