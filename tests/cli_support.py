@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ordered_ops.spark.output import STAGE_FOLDER
 from tests.conftest import Produce, Record
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 180.0
 
 #: A port that nobody listens on: the connection is refused at once.
 NOWHERE = "127.0.0.1:1"

@@ -147,7 +147,7 @@ def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group: str, ki
     """With answers that are none for a while the window holds every record; for ever, nothing is planned."""
     window = before(orders, 12, Earliest())
     with (
-        OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=3.0) as windows,
+        OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows,
         answering(-1001, kind, orders),
         pytest.raises(BrokerUnreachableError),
     ):
@@ -166,7 +166,7 @@ def test_an_end_below_the_start_is_no_empty_log(bootstrap: str, orders: str, gro
     """Two answers about different states of a log: both are asked again."""
     delete_before(bootstrap, orders, 4, partition=1)
     window = before(orders, RECORDS, Earliest())
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=3.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
         with (
             answering(3, LATEST, orders),
             pytest.raises(BrokerUnreachableError, match="its readable end is 3"),
@@ -190,7 +190,7 @@ def test_adopting_does_not_take_silence_for_a_log_that_was_cut(
     bootstrap: str, orders: str, group: str
 ) -> None:
     """Neither what a leaderless partition answers, nor an end below its start, rewinds what is committed."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=3.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
         windows.commit(windows.plan(before(orders, RECORDS, Earliest()), "w"))
         delete_before(bootstrap, orders, 4, partition=1)
         for number, times in ((-1001, 2), (-1001, ALWAYS), (3, ALWAYS)):
@@ -269,7 +269,7 @@ def test_a_ledger_that_ends_before_what_was_read_is_asked_again(
     bootstrap: str, orders: str, group: str
 ) -> None:
     """A new leader may not know all of it yet: progress that was read is not read as less, or as up to date."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=3.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
         windows.commit(windows.plan(before(orders, RECORDS, Earliest()), "w"))
         real, left = Lookup.end_offsets, 2
 
