@@ -226,7 +226,7 @@ def test_a_covered_window_is_skipped(
     """No job must write an empty output where others deliver the records; the commit does not move back."""
     windows.commit(windows.plan(before(tasks.topic, 25, Earliest()), "later"))
     for try_number in (1, 2):
-        with pytest.raises(AirflowSkipException, match="other windows have taken them"):
+        with pytest.raises(AirflowSkipException, match="other windows have taken its records"):
             tasks.plan(12, try_number=try_number, parts=parts)
     record = windows.show("w")
     assert (record.plan.content, record.status) == (PlanContent.COVERED, WindowStatus.COMMITTED)
