@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.embedded import java_home_for_spark
 from kafka_ordered_ops.spark.failures import named_error
 
-_TIMEOUT_S = 240.0
+_TIMEOUT_S = 560.0
 
 TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "/opt/python3.12/lib/python3.12/site-packages/kafka_ordered_ops/spark/source.py", line 15, in <module>

@@ -26,7 +26,9 @@ def main(python: str, java_home: str) -> None:
     try:
         read_window(spark, plan, settings_of("127.0.0.1:1"))
     except KafkaOrderedOpsError as error:
-        print(type(error).__name__, error)
+        print(type(error).__name__, error, flush=True)
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

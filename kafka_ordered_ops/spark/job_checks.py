@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.files import as_sink_error, files_for, normal_root
 
@@ -207,6 +208,7 @@ def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] 
         java_home: the Java that the session will be told of.
     """
     check_spark_conf(conf)
+    check_in_process(conf, os.environ)
     check_pyspark()
     if (
         _has_session()
