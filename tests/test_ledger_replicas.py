@@ -130,7 +130,7 @@ def test_one_broker_gets_one_replica_without_a_word(
     assert _warnings(caplog) == []
 
 
-@pytest.mark.parametrize("fault", ["kill"])
+@pytest.mark.parametrize("fault", ["kill", "pause"])
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_ledger_made_while_a_broker_is_down_has_three_replicas(

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from kafka_ordered_ops.core.errors import (
     AuthorizationError,
@@ -38,19 +32,34 @@ from kafka_ordered_ops.core.ledger_rules import (
 )
 from kafka_ordered_ops.core.ledger_rules import LEDGER_TOPIC as LEDGER_TOPIC
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S, Asker, Rules
 from kafka_ordered_ops.kafka.calls import within
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.faults import FaultReasons, translate
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
-#: One question to the cluster.
-_CALL_TIMEOUT_S: Final = 15.0
+#: One question to the cluster, asked again until then.
+_TIMEOUT_S: Final = 30.0
 
 #: Different warnings that a process remembers to have given.
 _WARNINGS_MAX: Final = 64
+
+#: Right after its creation, a broker may not have heard of the topic.
+_NOT_HEARD_OF: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._NOENT}
+)
+_ANSWERS_TO_CREATE: Final = (
+    KafkaError.TOPIC_ALREADY_EXISTS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+)
+_NOT_ALLOWED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+_Fact = TypeVar("_Fact")
 
 
 class LedgerTopic:
@@ -103,79 +112,76 @@ class LedgerTopic:
 
         A ledger is made once: one that is made while a broker is down must not be short of a replica for ever.
         """
-        doing = f"creating the ledger topic {self.name}"
-        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
-        try:
-            # A cluster that knows three brokers makes three replicas of it, also while one of them is down.
-            if not self._made(admin, LEDGER_REPLICAS, doing):
-                replicas = self._replicas(admin, doing)
-                if replicas == LEDGER_REPLICAS or not self._made(admin, replicas, doing):
-                    raise LedgerUnavailableError(
-                        f"the ledger topic {self.name} does not exist, and too few brokers are up to create it with "
-                        f"{replicas} replicas. Nothing is stored; run the same command again when all brokers are "
-                        f"up, or create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact"
-                    )
-        except KafkaException as error:
-            raise self._uncreatable(error, doing) from error
+        asker = Asker(self._settings, self._reasons)
+        # A cluster that knows three brokers makes three replicas of it, also while one of them is down.
+        if self._made(asker, LEDGER_REPLICAS):
+            return
+        replicas = self._replicas(asker)
+        if replicas == LEDGER_REPLICAS or not self._made(asker, replicas):
+            raise LedgerUnavailableError(
+                f"the ledger topic {self.name} does not exist, and too few brokers are up to create it with "
+                f"{replicas} replicas. Nothing is stored; run the same command again when all brokers are "
+                f"up, or create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact"
+            )
 
-    def _made(self, admin: AdminClient, replicas: int, doing: str) -> bool:
+    def _made(self, asker: Asker, replicas: int) -> bool:
         """Whether the topic is there now; False where the brokers are too few for so many replicas."""
+        doing = f"creating the ledger topic {self.name}"
         new = NewTopic(
             self.name,
             num_partitions=LEDGER_PARTITIONS,
             replication_factor=replicas,
             config=ledger_config(replicas),
         )
-        futures = admin.create_topics([new], request_timeout=_CALL_TIMEOUT_S)
-        self._await(admin, futures.values(), doing)
-        try:
-            futures[self.name].result()
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.INVALID_REPLICATION_FACTOR:
-                return False
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-        return True
+        _, refused = asker.ask(
+            doing,
+            [self.name],
+            lambda _, timeout_s: asker.admin.create_topics([new], request_timeout=timeout_s),
+            lambda _: True,
+            Rules(refusals_too=True),
+            _TIMEOUT_S,
+        )
+        error = refused.get(self.name)
+        code = None if error is None else error.args[0].code()
+        if error is not None and code not in _ANSWERS_TO_CREATE:
+            raise self._uncreatable(error, doing) from error
+        return code != KafkaError.INVALID_REPLICATION_FACTOR
 
-    def _replicas(self, admin: AdminClient, doing: str) -> int:
+    def _replicas(self, asker: Asker) -> int:
         """How many replicas a new ledger should have, where three are refused.
 
         Of brokers that are down only their replicas tell, and how many replicas the cluster makes of its own
         transactions, which are as dear.
         """
-        found = admin.list_topics(timeout=within(_CALL_TIMEOUT_S).left_s)
+        doing = "asking for the size of the cluster"
+        try:
+            found = asker.admin.list_topics(timeout=within(_TIMEOUT_S).left_s)
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
         brokers = set(found.brokers)
         for topic in found.topics.values():
             for partition in topic.partitions.values():
                 brokers.update(partition.replicas)
-        resource = ConfigResource(ResourceType.BROKER, str(min(found.brokers)))
-        futures = admin.describe_configs([resource], request_timeout=_CALL_TIMEOUT_S)
-        self._await(admin, futures.values(), doing)
-        try:
-            setting = futures[resource].result().get("transaction.state.log.replication.factor")
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-                raise
-            setting = None
-        return ledger_replicas(brokers=len(brokers), wanted=_number(setting) or 0)
+        config = self._config(asker, ConfigResource(ResourceType.BROKER, str(min(found.brokers))))
+        wanted = _number((config or {}).get("transaction.state.log.replication.factor"))
+        return ledger_replicas(brokers=len(brokers), wanted=wanted or 0)
 
     def _known(self) -> TopicFacts:
         """The topic that was just made: its name spreads over the brokers one by one."""
-        deadline = within(_CALL_TIMEOUT_S)
+        deadline = within(_TIMEOUT_S)
         while True:
             try:
                 return self._lookup.topics([self.name])[self.name]
             except UnknownTopicError as error:
                 if deadline.is_over:
                     raise LedgerUnavailableError(
-                        f"the ledger topic {self.name} was created, and the brokers do not know it after "
-                        f"{_CALL_TIMEOUT_S:g} s. Run the same command again"
+                        f"the ledger topic {self.name} was created, and the brokers do not know it yet. "
+                        "Run the same command again"
                     ) from error
                 time.sleep(RETRY_PAUSE_S)
 
     def _uncreatable(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
-        cause = translate(error, doing=doing, where=self.name, reasons=self._reasons)
+        cause = self._translated(error, doing)
         what_to_do = (
             f"create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant this principal "
             "CREATE on it"
@@ -191,44 +197,78 @@ class LedgerTopic:
 
     def _check_kept(self, topic_id: str) -> None:
         """Refuses a topic that forgets progress in time, and warns of one that a lost broker may take along."""
-        admin = open_client(AdminClient, self._settings.admin(), self._reasons)
-        doing = f"reading the configuration of {self.name}"
-        resource = ConfigResource(ResourceType.TOPIC, self.name)
-        configs = admin.describe_configs([resource], request_timeout=_CALL_TIMEOUT_S)
-        topics = admin.describe_topics(
-            TopicCollection([self.name]), request_timeout=_CALL_TIMEOUT_S
+        asker = Asker(self._settings, self._reasons)
+        config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
+        if config is None:
+            _log.warning(
+                "reading the configuration of %s is not allowed; its cleanup.policy is not checked",
+                self.name,
+            )
+            min_in_sync = None
+        else:
+            check_ledger_policy(self.name, config["cleanup.policy"].value)
+            min_in_sync = _number(config.get("min.insync.replicas"))
+        replicas = self._asked(
+            asker,
+            lambda timeout_s: asker.admin.describe_topics(
+                TopicCollection([self.name]), request_timeout=timeout_s
+            )[self.name],
+            _replicas_of,
         )
-        cluster = admin.describe_cluster(request_timeout=_CALL_TIMEOUT_S)
-        self._await(admin, [*configs.values(), *topics.values(), cluster], doing)
-        min_in_sync: int | None = None
-        try:
-            found = configs[resource].result()
-            check_ledger_policy(self.name, found["cleanup.policy"].value)
-            min_in_sync = _number(found.get("min.insync.replicas"))
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise translate(
-                    error, doing=doing, where=self.name, reasons=self._reasons
-                ) from error
-            _log.warning("%s is not allowed; its cleanup.policy is not checked", doing)
-        try:
-            partitions = sorted(topics[self.name].result().partitions, key=lambda one: one.id)
-            up = [node.id for node in cluster.result().nodes]
-        except KafkaException as error:
-            raise translate(error, doing=doing, where=self.name, reasons=self._reasons) from error
-        replicas = tuple(tuple(node.id for node in one.replicas) for one in partitions)
-        replication = Replication(
-            self.name,
-            brokers=frozenset(up).union(*replicas),
-            replicas=replicas,
-            min_in_sync=min_in_sync,
+        up = self._asked(
+            asker,
+            lambda timeout_s: asker.admin.describe_cluster(request_timeout=timeout_s),
+            lambda cluster: frozenset(node.id for node in cluster.nodes),
         )
+        replication = Replication(self.name, up.union(*replicas), replicas, min_in_sync)
         for fault in replication.faults(self._settings.bootstrap_servers):
             _warn_once(topic_id, fault)
 
-    def _await(self, admin: AdminClient, futures: Iterable[Future[Any]], doing: str) -> None:
-        left_s = within(_CALL_TIMEOUT_S).left_s
-        wait_for(admin, futures, timeout_s=left_s, doing=doing, reasons=self._reasons)
+    def _asked(
+        self,
+        asker: Asker,
+        ask: Callable[[float], Future[Any]],
+        fact: Callable[[Any], _Fact],
+    ) -> _Fact:
+        """One question about the topic, which some broker may not have heard of yet."""
+        facts, _ = asker.ask(
+            f"reading the replicas of {self.name}",
+            [self.name],
+            lambda _, timeout_s: {self.name: ask(timeout_s)},
+            fact,
+            Rules(passing=_NOT_HEARD_OF),
+            _TIMEOUT_S,
+        )
+        return facts[self.name]
+
+    def _config(self, asker: Asker, resource: ConfigResource) -> Mapping[str, ConfigEntry] | None:
+        """A configuration; None where this principal may not read it."""
+        doing = f"reading the configuration of {resource.name}"
+        found, refused = asker.ask(
+            doing,
+            [resource],
+            lambda some, timeout_s: asker.admin.describe_configs(some, request_timeout=timeout_s),
+            _entries,
+            Rules(refusals_too=True, passing=_NOT_HEARD_OF),
+            _TIMEOUT_S,
+        )
+        for error in refused.values():
+            if error.args[0].code() not in _NOT_ALLOWED:
+                raise self._translated(error, doing) from error
+        return found.get(resource)
+
+    def _translated(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=self.name, reasons=self._reasons)
+
+
+def _entries(found: Any) -> Mapping[str, ConfigEntry]:
+    entries: Mapping[str, ConfigEntry] = found
+    return entries
+
+
+def _replicas_of(found: Any) -> tuple[tuple[int, ...], ...]:
+    partitions = sorted(found.partitions, key=lambda one: one.id)
+    return tuple(tuple(node.id for node in one.replicas) for one in partitions)
 
 
 def _number(setting: ConfigEntry | None) -> int | None:
