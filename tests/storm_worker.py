@@ -18,6 +18,7 @@ from random import Random
 from kafka_ordered_ops.core.bounds import Earliest
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.oracle.journal import Recorder
@@ -101,7 +102,7 @@ class Worker:
             self._recorder.replay(self._random.choice(self._committed))
 
     def _read(self) -> None:
-        if self._open:
+        if self._open and self._open[-1].content is not PlanContent.COVERED:
             plan = self._open[-1]
             settings = self._recorder.service.settings
             rows = staged_rows(plan, settings, self._stage, stall_timeout_s=STALL_TIMEOUT_S)
