@@ -415,7 +415,10 @@ class _Life:
         )
 
     def _plan(self, step: Step) -> None:
-        self._keep(self._actor(step).plan_many([self._window(step.numbers)], [f"w{step.label}"]))
+        [plan] = self._actor(step).plan_many([self._window(step.numbers)], [f"w{step.label}"])
+        self._keep([plan])
+        if plan.offsets and step.numbers[5] % 2:
+            self._deliver(step, plan)
 
     def _plan_many(self, step: Step) -> None:
         edges = sorted({number % 46 for number in step.numbers[3:6]} | {46})
@@ -498,7 +501,9 @@ class _Life:
             self._actor(step).report(part, {"by": step.label})
 
     def _read(self, step: Step) -> None:
-        plan = self._chosen(step.numbers[0])
+        self._deliver(step, self._chosen(step.numbers[0]))
+
+    def _deliver(self, step: Step, plan: WindowPlan | None) -> None:
         # A reader takes a plan for what it is: whether its topic is another one is asked before.
         if plan is not None and plan.content.value != "covered" and self._is_there(plan):
             recorder = self._actor(step)
