@@ -1,0 +1,58 @@
+"""What a window's record holds besides its plan: reports of its parts, and what pruning leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+
+
+@dataclass(frozen=True, slots=True)
+class PartReports:
+    """A window that was split: how often, and what the parts have reported."""
+
+    count: int
+    #: By part index, from 0.
+    results: Mapping[int, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The parts that have not reported."""
+        return tuple(index for index in range(self.count) if index not in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        results = [[index, result] for index, result in sorted(self.results.items())]
+        return {"count": self.count, "results": results}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> PartReports:
+        """The inverse of `to_json`; raises `JsonError`."""
+        count = fields.integer("count", least=1)
+        try:
+            results = {int(index): result for index, result in fields.anything("results")}
+        except (TypeError, ValueError) as error:
+            raise JsonError(f"the results of parts are not pairs: {error}") from error
+        fields.done()
+        return cls(count, results)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What is left of a window's share when its offsets were pruned from the ledger."""
+
+    offsets: int
+    lost: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"offsets": self.offsets, "lost": self.lost}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> Pruned:
+        """The inverse of `to_json`; raises `JsonError`."""
+        pruned = cls(fields.integer("offsets", least=0), fields.integer("lost", least=0))
+        fields.done()
+        return pruned
