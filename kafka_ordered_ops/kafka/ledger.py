@@ -24,7 +24,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -37,7 +37,7 @@ from kafka_ordered_ops.core.errors import (
     LedgerUnavailableError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.core.facts import CommittedOffset, TopicFacts
+from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.ledger_records import Keep, LedgerMessage, StaleFoldError
 from kafka_ordered_ops.core.ledger_rules import Decision as Decision
@@ -56,10 +56,7 @@ from kafka_ordered_ops.kafka.ledger_faults import judged
 from kafka_ordered_ops.kafka.ledger_log import LedgerLog
 from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC, LedgerTopic
 from kafka_ordered_ops.kafka.lookup import Lookup
-from kafka_ordered_ops.kafka.offsets import (
-    OffsetsReader,
-    send_offsets_to_transaction,
-)
+from kafka_ordered_ops.kafka.offsets import OffsetsReader, send_offsets_to_transaction
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.kafka.turns import COMMITTING as COMMITTING
 from kafka_ordered_ops.kafka.turns import PLANNING as PLANNING
@@ -93,7 +90,6 @@ _LOOK_PATIENCE_S: Final = 0.2
 
 #: A transaction of a living process is open for some ten milliseconds.
 _PATIENCE_S: Final = 1.0
-
 
 #: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
 _FETCH_WAIT_MS: Final = 10
@@ -274,8 +270,8 @@ class Ledger:
                 fetch_wait_max_ms=_FETCH_WAIT_MS,
                 queued_max_messages_kbytes=_QUEUED_KIB_MAX,
             )
-            where = self._topic.partition_of(group)
             opened = partial(open_client, Consumer, config, self._reasons)
+            where = self._topic.partition_of(group)
             self._logs[group] = LedgerLog(where, group, opened, self._reasons)
         log = self._logs[group]
         while True:
@@ -356,9 +352,7 @@ class Ledger:
             remaining = wanted - set(error.topics)
             return self._lookup.topics(remaining) if remaining else {}
 
-    def check_not_lost(
-        self, view: GroupView, committed: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> None:
+    def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
 
