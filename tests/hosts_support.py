@@ -10,9 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.dagster import KafkaResource
 from kafka_ordered_ops.testing import InMemoryKafka
-from tests.windows_support import BASE_MS
+from tests.windows_support import BASE_MS, at
 
 GROUP = "group"
 
@@ -31,6 +32,24 @@ def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryK
         connection = {"conn_type": "kafka", "extra": made.settings}
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
         yield made
+
+
+@pytest.fixture
+def windows(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
+    """The group, for those who look."""
+    with OrderedWindows(kafka.settings, GROUP) as service:
+        yield service
+
+
+def asked(until: float = 60) -> Window:
+    """Everything before a moment of the tests' time."""
+    return Window(["t"], cutoff=at(until), start=Earliest())
+
+
+def task_of(folder: Path, **more: Any) -> dict[str, Any]:
+    """The arguments of a task."""
+    given = {"task_id": "task", "topics": "t", "group_id": GROUP, "start": "earliest"}
+    return {**given, "mode": "catch_up", "window_id": "w", "output": str(folder / "out"), **more}
 
 
 def executed(

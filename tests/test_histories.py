@@ -11,7 +11,8 @@ from hypothesis import settings
 from kafka_ordered_ops.core import checks
 from kafka_ordered_ops.core.time_split import LateSteps, TimeSplit
 from tests.memory_world import MemoryWorld
-from tests.oracle.histories import History, history, problems_of, smaller
+from tests.oracle.histories import History, history, smaller
+from tests.oracle.life import problems_of
 from tests.oracle.plain import MemoryPlain
 
 #: Hundreds by day, thousands in the nightly profile.

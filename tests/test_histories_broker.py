@@ -19,8 +19,9 @@ from kafka_ordered_ops.windows import OrderedWindows
 from tests.broker_world import BrokerWorld
 from tests.conftest import MakeTopic
 from tests.logs import LogWriter
-from tests.oracle.histories import history, problems_of
+from tests.oracle.histories import history
 from tests.oracle.journal import Journal, Recorder
+from tests.oracle.life import problems_of
 from tests.oracle.plain import BrokerPlain
 from tests.oracle.truth import Truth
 from tests.oracle.verdict import settle, verdict

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
-from airflow.sdk import DAG
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.airflow import (
@@ -18,46 +17,26 @@ from kafka_ordered_ops.airflow import (
     OrderedWindowOperator,
     PlanWindowOperator,
     WindowPartOperator,
-    kafka_window_task,
 )
 from kafka_ordered_ops.airflow.plan_task import HELD_BY_OPEN
 from kafka_ordered_ops.airflow.sdk import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.core.errors import ConfigError, GroupMismatchError, SinkError
-from kafka_ordered_ops.core.group_state import GroupDefinition
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.policy import Policy
-from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
-from kafka_ordered_ops.dagster import (
-    AssetWindows,
-    KafkaResource,
-    build_ordered_window_asset,
-    ordered_window_asset,
-)
+from kafka_ordered_ops.dagster import AssetWindows, build_ordered_window_asset, ordered_window_asset
 from kafka_ordered_ops.spark import StagedOutput, stage_window, stage_windows
 from kafka_ordered_ops.spark.job_outputs import outputs_of
 from kafka_ordered_ops.spark.reported import Reported
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.airflow_context import context_of
 from tests.dagster_support import failure_of
-from tests.hosts_support import GROUP, executed
+from tests.hosts_support import GROUP, asked, executed, task_of
 from tests.hosts_support import kafka as kafka
+from tests.hosts_support import windows as windows
 from tests.windows_support import at
 
 HOURLY = dg.HourlyPartitionsDefinition("2023-11-14-20:00", end_date="2023-11-15-02:00")
-
-
-@pytest.fixture
-def windows(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
-    """The group, for those who look."""
-    with OrderedWindows(kafka.settings, GROUP) as service:
-        yield service
-
-
-def asked(until: float = 60) -> Window:
-    """Everything before a moment of the tests' time."""
-    return Window(["t"], cutoff=at(until), start=Earliest())
 
 
 # --- (a) a function that delivers nothing -------------------------------------------------------------
@@ -226,6 +205,14 @@ def test_parts_with_and_without_files_are_not_committed(
     assert windows.show("w").status is WindowStatus.WRITTEN
 
 
+def test_namespaces_are_not_outputs() -> None:
+    """What merely looks like one in part is a return value."""
+    assert isinstance(
+        outputs_of([SimpleNamespace(offsets=1, part=None)], None, {"publish": 1}, output=None)[0],  # type: ignore[list-item]
+        Reported,
+    )
+
+
 class HandsOver:
     """A job that hands over what it is made with."""
 
@@ -311,12 +298,6 @@ def test_the_command_line_says_what_open_windows_hold(
     assert "held by" not in capfd.readouterr().err
 
 
-def task_of(folder: Path, **more: Any) -> dict[str, Any]:
-    """The arguments of a task."""
-    given = {"task_id": "task", "topics": "t", "group_id": GROUP, "start": "earliest"}
-    return {**given, "mode": "catch_up", "window_id": "w", "output": str(folder / "out"), **more}
-
-
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions are called with a session that is none: Java need not start for them."""
     from contextlib import nullcontext
@@ -395,130 +376,3 @@ def test_dagster_fails_a_check_for_covered_and_short_windows(
     [check] = later.get_asset_check_evaluations()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert "1 of 1 windows of group group are covered" in str(check.description)
-
-
-# --- two users of one group -----------------------------------------------------------------------------
-
-
-def test_a_group_is_planned_by_one_owner(kafka: InMemoryKafka) -> None:
-    """Another one is refused, whatever it plans; without an owner nobody is; declared anew, the other one is."""
-
-    def plan(owner: str | None, name: str, until: float, policy: Policy | None = None) -> None:
-        with OrderedWindows(kafka.settings, GROUP, owner=owner) as service:
-            service.plan(asked(until), name, policy or Policy())
-
-    plan(None, "nobody", 1)
-    plan("one", "a", 2)
-    for name, until in (("b", 3), ("a", 2), ("nobody", 1)):
-        with pytest.raises(
-            GroupMismatchError, match="planned by one, and this plan is by two"
-        ) as told:
-            plan("two", name, until)
-        assert told.value.differences == {"owner": ("one", "two")}
-    plan(None, "by hand", 3)
-    plan("one", "c", 4)
-    # A window that is taken up is enough to declare it.
-    plan("two", "c", 4, Policy(redefine=True))
-    plan("two", "d", 5)
-    with pytest.raises(GroupMismatchError, match="redefine=True"):
-        plan("one", "e", 6)
-    plan("one", "e", 6, Policy(redefine=True))
-    plan("one", "f", 7)
-
-
-def test_what_was_written_before_there_were_owners_is_read(kafka: InMemoryKafka) -> None:
-    """And a group without one is written as before."""
-    old = GroupDefinition.of(asked())
-    assert "owner" not in old.to_json()
-    assert GroupDefinition.from_json(Fields(old.to_json(), "definition")) == old
-    new = old.owned_by("one")
-    assert GroupDefinition.from_json(Fields(new.to_json(), "definition")) == new
-
-
-def test_two_tasks_of_a_dag_with_one_group_are_an_import_error(tmp_path: Path) -> None:
-    """Also decorated or mapped ones; templates, other groups and other connections are not."""
-    out = str(tmp_path)
-
-    def dag_of(**second: Any) -> None:
-        with DAG("dag"):
-            first: dict[str, Any] = {"topics": "t", "group_id": "g", "output": out}
-            OrderedWindowOperator(task_id="one", **first)
-            OrderedWindowOperator(task_id="two", **{**first, **second})
-
-    with pytest.raises(ConfigError, match="tasks one and two of DAG dag"):
-        dag_of()
-    dag_of(group_id="h")
-    dag_of(kafka_conn_id="elsewhere")
-    dag_of(ledger_topic="another")
-    dag_of(group_id="{{ var.value.group }}")
-
-    def decorated() -> None:
-        with DAG("dag"):
-            kafka_window_task(topics="t", group_id="g", output=out)(takes_two)()
-            PlanWindowOperator(task_id="plan", topics="t", group_id="g")
-
-    def mapped() -> None:
-        with DAG("dag"):
-            many = OrderedWindowOperator.partial(task_id="many", group_id="g", output=out)
-            many.expand(topics=["a", "b"])
-            PlanWindowOperator(task_id="plan", topics="t", group_id="g")
-
-    for make in (decorated, mapped):
-        with pytest.raises(ConfigError, match="same group"):
-            make()
-
-
-def takes_two(spark: Any, window: Any) -> None:
-    """A job."""
-
-
-def test_another_task_of_airflow_is_refused_at_its_first_plan(
-    windows: OrderedWindows, tmp_path: Path
-) -> None:
-    """It says who plans the group and what to do; runs, tries and map indexes of one task are one owner."""
-    for run, index in (("1", -1), ("2", 0), ("3", 1)):
-        task = OrderedWindowOperator(**task_of(tmp_path, window_id=f"w{run}"))
-        task.execute(context_of(int(run), run_id=run, map_index=index))
-    state = windows.state()
-    assert state is not None
-    assert state.definition.owner == "airflow:dag.task"
-    other = task_of(tmp_path, window_id="other")
-    with pytest.raises(
-        AirflowFailException, match=r"planned by airflow:dag\.task, .* airflow:dag\.two"
-    ):
-        OrderedWindowOperator(**other).execute(context_of(9, task_id="two"))
-    renamed = OrderedWindowOperator(**{**other, "redefine": True})
-    assert renamed.execute(context_of(9, task_id="two"))["records"] > 0
-
-
-def test_two_assets_of_a_group_do_not_load(kafka: InMemoryKafka, tmp_path: Path) -> None:
-    """In one code location; elsewhere the second one's first plan is refused."""
-
-    def made(key: str, group: str = "lake.orders") -> dg.AssetsDefinition:
-        return build_ordered_window_asset(
-            key=key,
-            topics=["t"],
-            group_id=group,
-            start="earliest",
-            output=str(tmp_path / "out"),
-            on_not_live="ignore",
-        )
-
-    def load(*assets: dg.AssetsDefinition) -> None:
-        resources = {"kafka": KafkaResource(config=kafka.settings)}
-        dg.Definitions.validate_loadable(dg.Definitions(assets=[*assets], resources=resources))
-
-    load(made("a"), made("b", "lake_orders"))
-    with pytest.raises(dg.DagsterInvalidDefinitionError, match="lake_orders_may_be_planned_by_one"):
-        load(made("a"), made("b"))
-    assert executed(made("a"), kafka).success
-    told = failure_of(executed(made("b"), kafka))
-    assert "planned by dagster:a, and this plan is by dagster:b" in told
-
-
-def test_namespaces_are_not_outputs() -> None:
-    """What merely looks like one in part is a return value."""
-    assert isinstance(
-        outputs_of([SimpleNamespace(offsets=1, part=None)], None, {"publish": 1}, output=None)[0],  # type: ignore[list-item]
-        Reported,
-    )

@@ -4,8 +4,8 @@
 - `truth`: all that was ever seen in each log, also what retention has taken since.
 - `journal`: what each call of the package was asked and what it answered, by whichever process.
 - `verdict`: truth and journal against the guarantees, for calls of many processes in an order that nobody knows.
-- `serial`: the same in more detail, for calls whose order is known.
-- `histories`: random histories of everything, to be judged by the two.
+- `serial`: the same in more detail, for calls whose order is known; `planning` has what it asks of plans.
+- `histories`: random histories of everything; `life` lives through them, and `serial` judges.
 
 Nothing here uses the package's planning, its state of a group, its maps of times, or its claims.
 """
