@@ -198,12 +198,14 @@ with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, 
     copy = OrderedWindowOperator(
         task_id="copy", output="/o", outlets=[Asset("kafka://away/orders")], **window
     )
-    spark = OrderedWindowOperator(task_id="spark", python_callable=job, **window)
+    spark = OrderedWindowOperator(task_id="spark", python_callable=job, **{**window, "group_id": "spark"})
     submit = OrderedWindowOperator(
-        task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"}, **window
+        task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"},
+        **{**window, "group_id": "submit"}
     )
     plan = PlanWindowOperator(
-        task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries, **window
+        task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries,
+        **{**window, "group_id": "plan"}
     )
     part = WindowPartOperator.partial(task_id="part", output="/o").expand(window=plan.output)
     commit = CommitWindowOperator(task_id="commit", window=plan.output, output="/o")

@@ -199,7 +199,8 @@ def test_override_changes_the_task_and_not_the_function(on: Decorate, group: str
             return offsets_of(batches)
 
         other = load.override(task_id="other", group_id=f"{group}-other", retries=3)
-        first, again, another = (operator_of(call()) for call in (load, load, other))
+        mine = load.override(group_id=f"{group}-again")
+        first, again, another = (operator_of(call()) for call in (load, mine, other))
     assert [one.task_id for one in (first, again, another)] == ["load", "load__1", "other"]
     assert (another.retries, another.group_id) == (3, f"{group}-other")
     assert run(first)["result"] == run(another)["result"] == [0, 3, 1, 5, 2]
@@ -279,7 +280,7 @@ def test_a_decorated_task_has_one_job(on: Decorate) -> None:
 
     with pytest.raises(ConfigError, match="application and python_callable"):
         on(job="spark", application="job.py")(load)()
-    with pytest.raises(ValueError, match="'rows' is not a valid JobKind"):
+    with pytest.raises(ConfigError, match="job is 'rows'"):
         on(job="rows")(load)()
 
 

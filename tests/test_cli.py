@@ -134,7 +134,7 @@ def test_an_empty_window_is_published_and_a_covered_one_is_not(cluster: Cluster)
     assert values(empty.json["output"]) == []
     cluster.run(60)
     covered = cluster.run(60, "--window-id", "another")
-    assert (covered.code, covered.json["content"]) == (0, "covered")
+    assert (covered.code, covered.json["content"]) == (5, "covered")
     assert (covered.json["output"], covered.json["records"]) == (None, 0)
     assert covered.json["status"] == "committed"
     assert len(visible(cluster.output)) == 2
@@ -412,7 +412,7 @@ def test_without_pyspark_the_error_names_the_way_out(
     def check() -> None:
         raise ConfigError("pyspark is not installed: pip install 'kafka-ordered-ops[spark]'")
 
-    monkeypatch.setattr("kafka_ordered_ops.cli.delivery.check_pyspark", check)
+    monkeypatch.setattr("kafka_ordered_ops.spark.job_checks.check_pyspark", check)
     question = ["-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0)]
     assert main(["run", *question, "--output", str(tmp_path)]) == 2
     said = capfd.readouterr().err

@@ -57,6 +57,13 @@ def planned_logs(
     return groups
 
 
+def seen_epochs(
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+) -> dict[TopicPartition, int]:
+    """The epochs of the leaders that were seen, where brokers tell them."""
+    return {tp: epoch for tp, (epoch, _) in known.items() if epoch is not None}
+
+
 def doubtful(
     known: Mapping[TopicPartition, tuple[int | None, int]], ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, LogClaim]:

@@ -8,6 +8,7 @@ assigned, and its first sign of life awaited: a record, the end of the partition
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +17,7 @@ import confluent_kafka as ck
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.facts import LogClaim
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.calls import Deadline, within
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -24,7 +26,9 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 _POLL_S: Final = 0.2
 #: What the client says when the log was cut; where it says so in other words, nothing of the log is believed.
 _CUT: Final = re.compile(r"truncation detected .*broker end offset is (\d+)")
-_NONE_LEFT: Final = "No epoch found less or equal to"
+#: What it says when the broker knows no epoch as new as the one asked about: an older leader that has not noticed
+#: its successor, for every leader knows its own epoch. It is asked again.
+_NO_EPOCH: Final = "No epoch found less or equal to"
 #: What passes by itself while leaders change.
 _PASSING: Final = frozenset(
     {
@@ -60,8 +64,23 @@ def diverged(
         BrokerUnreachableError: no answer in time.
         BrokerError: the broker refuses.
     """
-    if not claims:
-        return {}
+    deadline, found, waiting = within(timeout_s), dict[TopicPartition, int](), dict(claims)
+    while waiting:
+        cuts, waiting = _look(settings, group, waiting, deadline)
+        found |= cuts
+        if waiting:
+            # Over a new connection, with new metadata: the next leader may answer there.
+            time.sleep(min(RETRY_PAUSE_S, deadline.left_s))
+    return found
+
+
+def _look(
+    settings: ClientSettings,
+    group: str,
+    claims: Mapping[TopicPartition, LogClaim],
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
+    """What was found, and the claims that nobody could judge yet."""
     reasons = FaultReasons(settings.secret_values())
     config = settings.consumer(
         group=group,
@@ -80,7 +99,7 @@ def diverged(
                 for tp, one in claims.items()
             ]
         )
-        return _await_all(consumer, claims, reasons, within(timeout_s))
+        return _await_all(consumer, claims, reasons, deadline)
     finally:
         consumer.close()
 
@@ -90,9 +109,10 @@ def _await_all(
     claims: Mapping[TopicPartition, LogClaim],
     reasons: FaultReasons,
     deadline: Deadline,
-) -> dict[TopicPartition, int]:
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
     doing = "comparing logs with their leaders' epochs"
     found: dict[TopicPartition, int] = {}
+    unjudged: dict[TopicPartition, LogClaim] = {}
     waiting = set(claims)
     while waiting:
         message = consumer.poll(_POLL_S)
@@ -117,15 +137,17 @@ def _await_all(
             waiting.discard(tp)
         elif error.code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError._LOG_TRUNCATION):
             waiting.discard(tp)
-            if (cut := _cut_of(error.str())) is not None:
+            if _NO_EPOCH in error.str():
+                unjudged[tp] = claims[tp]
+            elif (cut := _cut_of(error.str())) is not None:
                 found[tp] = min(cut, claims[tp].end)
         else:
             raise translate(error, doing=doing, where=str(tp), reasons=reasons)
-    return found
+    return found, unjudged
 
 
 def _cut_of(text: str) -> int | None:
     """Where a log was cut; None: it was not, and the offset lies below the log start or beyond the end."""
     if (match := _CUT.search(text)) is not None:
         return int(match[1])
-    return 0 if _NONE_LEFT in text or "truncation" in text else None
+    return 0 if "truncation" in text else None

@@ -47,14 +47,26 @@ class LogSpan:
 
 
 def log_spans(
-    lookup: LookupDoor, partitions: Collection[TopicPartition], isolation: Isolation
+    lookup: LookupDoor,
+    partitions: Collection[TopicPartition],
+    isolation: Isolation,
+    epochs: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LogSpan]:
     """Where the logs begin and end.
 
-    The high watermark is asked last: records of open transactions lie between it and the end.
+    The high watermark is asked last: records of open transactions lie between it and the end. `epochs` are
+    those of leaders that were seen before: an older leader that answers has not noticed its successor.
 
     Raises `BrokerUnreachableError` when the answers go on contradicting each other.
     """
+    seen = epochs or {}
+
+    def contradictions(found: Mapping[TopicPartition, LogSpan]) -> dict[TopicPartition, str]:
+        return {
+            tp: told
+            for tp, one in found.items()
+            if (told := one.contradiction or outdated(one.log_end, seen.get(tp))) is not None
+        }
 
     def gather() -> dict[TopicPartition, LogSpan]:
         starts = lookup.log_starts(partitions)
@@ -65,8 +77,38 @@ def log_spans(
     return agreed(
         "looking up where logs begin and end",
         gather,
-        lambda found: {tp: told for tp, one in found.items() if (told := one.contradiction)},
+        contradictions,
     )
+
+
+def log_ends(
+    lookup: LookupDoor,
+    partitions: Collection[TopicPartition],
+    epochs: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LogEnd]:
+    """Where the logs end, from no older leaders than those that were seen before.
+
+    Raises `BrokerUnreachableError` when older leaders go on answering.
+    """
+    return agreed(
+        "looking up where logs end",
+        lambda: lookup.log_ends(partitions),
+        lambda found: {
+            tp: told
+            for tp, end in found.items()
+            if (told := outdated(end, epochs.get(tp))) is not None
+        },
+    )
+
+
+def outdated(end: LogEnd, seen_epoch: int | None) -> str | None:
+    """What is wrong with an answer that comes from an older leader than one that was seen before.
+
+    A node that was frozen goes on as a leader for a moment, and knows nothing of what its successor wrote.
+    """
+    if end.leader_epoch is None or seen_epoch is None or end.leader_epoch >= seen_epoch:
+        return None
+    return f"a leader of epoch {end.leader_epoch} answers, and epoch {seen_epoch} was seen before"
 
 
 def agreed(

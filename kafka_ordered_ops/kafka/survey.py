@@ -42,7 +42,13 @@ from kafka_ordered_ops.core.planning import (
 from kafka_ordered_ops.core.scan_fold import ScanResult
 from kafka_ordered_ops.core.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_split import TimeRange
-from kafka_ordered_ops.core.truncation import check_not_cut, cut_logs, doubtful, known_logs
+from kafka_ordered_ops.core.truncation import (
+    check_not_cut,
+    cut_logs,
+    doubtful,
+    known_logs,
+    seen_epochs,
+)
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka.doors import LookupDoor, open_reader
@@ -167,7 +173,7 @@ class Surveyor:
         """
         check_identity(view, topics)
         known = known_logs(view)
-        facts = self._facts(windows, topics, {tp: end for tp, (_, end) in known.items()})
+        facts = self._facts(windows, topics, known)
         ends = {one.tp: LogEnd(one.high_watermark, one.leader_epoch) for one in facts}
         check_logs(self._lookup, self._group, known, ends)
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
@@ -206,10 +212,10 @@ class Surveyor:
         self,
         windows: Sequence[Window],
         topics: Mapping[str, TopicFacts],
-        known_ends: Mapping[TopicPartition, int],
+        known: Mapping[TopicPartition, tuple[int | None, int]],
     ) -> list[PartitionFacts]:
         partitions, isolation = partitions_of(topics), windows[0].isolation
-        spans = log_spans(self._lookup, partitions, isolation)
+        spans = log_spans(self._lookup, partitions, isolation, seen_epochs(known))
         starts = {tp: one.start for tp, one in spans.items()}
         times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
         asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
@@ -228,7 +234,7 @@ class Surveyor:
                 end=spans[tp].end,
                 high_watermark=spans[tp].log_end.offset,
                 leader_epoch=spans[tp].log_end.leader_epoch,
-                checked_end=known_ends.get(tp, 0),
+                checked_end=known[tp][1] if tp in known else 0,
                 floor=head(tp, floor),
                 head_ends=tuple(head(tp, cutoff_ms) for cutoff_ms in cutoffs),
             )

@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
-from kafka_ordered_ops.core.truncation import cut_logs, doubtful, known_logs
+from kafka_ordered_ops.core.truncation import cut_logs, doubtful, known_logs, seen_epochs
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.log_spans import log_spans
@@ -105,13 +105,13 @@ class Keeper:
         state = known_state(view)
         topics = self._ledger.existing(state.topics)
         partitions = partitions_of(topics)
-        spans = log_spans(self._lookup, partitions, state.definition.isolation)
-        ends = {tp: one.log_end for tp, one in spans.items()}
         known = {
             tp: one
             for tp, one in known_logs(view).items()
-            if tp in ends and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
+            if tp.topic in topics and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
         }
+        spans = log_spans(self._lookup, partitions, state.definition.isolation, seen_epochs(known))
+        ends = {tp: one.log_end for tp, one in spans.items()}
         diverged = self._lookup.diverged(self._group, doubtful(known, ends))
         cuts = cut_logs(known, ends, diverged)
         return {

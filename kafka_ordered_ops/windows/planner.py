@@ -36,7 +36,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.times import duration_text
-from kafka_ordered_ops.core.truncation import planned_logs
+from kafka_ordered_ops.core.truncation import planned_logs, seen_epochs
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
@@ -47,6 +47,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window import Window
 from kafka_ordered_ops.kafka import calls
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
+from kafka_ordered_ops.kafka.log_spans import log_ends
 from kafka_ordered_ops.kafka.survey import (
     Survey,
     Surveyor,
@@ -207,8 +208,13 @@ class Planner:
         for plan in plans:
             check_plan_identity(plan, present)
         wanted = {part.tp for plan in plans for part in plan if part.tp.topic in present}
-        ends = self._lookup.log_ends(sorted(wanted))
-        for known in planned_logs(plans):
+        logs = planned_logs(plans)
+        seen: dict[TopicPartition, int] = {}
+        for known in logs:
+            for tp, epoch in seen_epochs(known).items():
+                seen[tp] = max(epoch, seen.get(tp, epoch))
+        ends = log_ends(self._lookup, sorted(wanted), seen)
+        for known in logs:
             check_logs(self._lookup, self._group, known, ends)
 
     def check_still_there(self, plan: WindowPlan) -> None:
