@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -279,6 +280,10 @@ def test_partitions_that_appear_later_start_at_earliest(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [done] = admin.create_partitions([NewPartitions(orders, 2)]).values()
     done.result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    # Of the whole cluster: asking for one topic would create it where it is not known yet.
+    while len(admin.list_topics(timeout=TIMEOUT_S).topics[orders].partitions) < 2:
+        assert time.monotonic() < deadline, "the second partition is not there"
     write_afresh(bootstrap, orders, 1, [BASE_MS])
     plan = windows.plan(before(orders, 50, Latest()), "next")
     assert {key[1:] for key in read_plan(windows.settings, plan)} == {(1, 0)}
