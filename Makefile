@@ -61,7 +61,7 @@ test: $(STAMP) ## The tests that need no more than seconds each
 
 # With pytest, 5 means "no test was selected", which is no failure here.
 test-all: $(STAMP) docs test-spark41 test-airflow31 ## What `make test` leaves out: those of minutes, Spark 4.1, Airflow 3.1, the documentation
-	$(BIN)/python -m pytest -m "slow or airflow or dagster_real" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+	$(PYTEST) -m "slow or airflow or dagster_real" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
 test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)

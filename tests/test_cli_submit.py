@@ -211,7 +211,7 @@ def _take_terminal() -> None:
 
 
 WRONG: dict[str, tuple[tuple[object, ...], str]] = {
-    "no file": (("--application", "nowhere.py"), "there is no such file"),
+    "no file": (("--application", "nowhere.py"), "there is no application at"),
     "a master alone": (("--master", "local[1]"), "--application"),
     "arguments alone": (("--", "10"), "--application"),
     "no setting": (("--spark-conf", "hunter-of-secrets"), "number 1 is not spark.KEY=VALUE"),
