@@ -49,7 +49,7 @@ def test_an_index_that_proves_nothing_is_not_believed() -> None:
 def test_what_the_group_has_read_itself_is_believed() -> None:
     """Offsets whose times it knows to be later hold nothing back; those that may be earlier do."""
     later, maybe = (
-        TimeMap(np.array([[10, 20, least, 5_000]], dtype=np.int64)) for least in (1_000, 999)
+        TimeMap(np.array([[10, 20, least, 5_000]], dtype=np.int64), "id") for least in (1_000, 999)
     )
     assert reason_of(view_of(10, later), is_proven=False) is CatchUpReason.COMMITTED
     for is_proven in (True, False):

@@ -52,7 +52,7 @@ def test_the_run_after_a_failed_one_says_what_it_leaves_to_it(
     expected = HeldElsewhere("failed", 3, WindowStatus.PLANNED, touched_ms)
     assert plan.held_by_open == (expected,)
     assert windows.show("next").plan.held_by_open == (expected,)
-    [told] = [record.getMessage() for record in caplog.records]
+    [told] = [one.getMessage() for one in caplog.records if one.name == "kafka_ordered_ops.windows"]
     assert "window next leaves up to 3 offsets" in told
     assert "failed (3 offsets, planned" in told
     windows.abandon("failed")

@@ -113,7 +113,14 @@ class BrokerPlain:
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets that a group has committed, by topic and partition."""
-        asked = ConsumerGroupTopicPartitions(group)
+        # Place by place: without them, offsets that are pending for the first time are left out, without a word.
+        places = [
+            Place(name, number)
+            for name, topic in self._admin.list_topics(timeout=TIMEOUT_S).topics.items()
+            if not name.startswith("__")
+            for number in topic.partitions
+        ]
+        asked = ConsumerGroupTopicPartitions(group, places)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             answer = self._admin.list_consumer_group_offsets([asked], require_stable=True)[group]
