@@ -58,10 +58,14 @@ def planned_logs(
 
 
 def seen_epochs(
-    known: Mapping[TopicPartition, tuple[int | None, int]],
+    *known: Mapping[TopicPartition, tuple[int | None, int]],
 ) -> dict[TopicPartition, int]:
-    """The epochs of the leaders that were seen, where brokers tell them."""
-    return {tp: epoch for tp, (epoch, _) in known.items() if epoch is not None}
+    """Return the newest leader epoch that was seen of each partition, where brokers report epochs."""
+    newest: dict[TopicPartition, int] = {}
+    for tp, (epoch, _) in (item for one in known for item in one.items()):
+        if epoch is not None:
+            newest[tp] = max(epoch, newest.get(tp, epoch))
+    return newest
 
 
 def doubtful(

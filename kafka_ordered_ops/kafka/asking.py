@@ -41,7 +41,7 @@ _ROUNDS_EACH: Final = 5
 #: a wrong password, runs only between them.
 FIRST_LISTING_S: Final = 0.5
 
-_LEADERSHIP_UNSETTLED: Final = frozenset(
+LEADERSHIP_UNSETTLED: Final = frozenset(
     {
         ck.KafkaError.LEADER_NOT_AVAILABLE,
         ck.KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -54,7 +54,7 @@ _LEADERSHIP_UNSETTLED: Final = frozenset(
         ck.KafkaError.NOT_CONTROLLER,
     }
 )
-_UNSETTLED: Final = _LEADERSHIP_UNSETTLED | {
+_UNSETTLED: Final = LEADERSHIP_UNSETTLED | {
     ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
     ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     ck.KafkaError.NOT_COORDINATOR,
@@ -244,7 +244,7 @@ class Asker:
             return False
         if trouble.code in _SILENT or rounds % _ROUNDS_EACH == 0:
             self._renew()
-        elif trouble.code is None or trouble.code in _LEADERSHIP_UNSETTLED:
+        elif trouble.code is None or trouble.code in LEADERSHIP_UNSETTLED:
             self._refresh(min(_REFRESH_S, deadline.left_s))
         return trouble.code in _SILENT
 

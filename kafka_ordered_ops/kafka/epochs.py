@@ -17,7 +17,7 @@ import confluent_kafka as ck
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.facts import LogClaim
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.asking import LEADERSHIP_UNSETTLED, RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.calls import Deadline, within
 from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -30,19 +30,11 @@ _CUT: Final = re.compile(r"truncation detected .*broker end offset is (\d+)")
 #: its successor, for every leader knows its own epoch. It is asked again.
 _NO_EPOCH: Final = "No epoch found less or equal to"
 #: What passes by itself while leaders change.
-_PASSING: Final = frozenset(
-    {
-        ck.KafkaError._TRANSPORT,
-        ck.KafkaError._ALL_BROKERS_DOWN,
-        ck.KafkaError._TIMED_OUT,
-        ck.KafkaError.LEADER_NOT_AVAILABLE,
-        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
-        ck.KafkaError.FENCED_LEADER_EPOCH,
-        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
-        ck.KafkaError.OFFSET_NOT_AVAILABLE,
-        ck.KafkaError.REPLICA_NOT_AVAILABLE,
-    }
-)
+_PASSING: Final = LEADERSHIP_UNSETTLED | {
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._ALL_BROKERS_DOWN,
+    ck.KafkaError._TIMED_OUT,
+}
 
 
 def diverged(

@@ -123,6 +123,16 @@ def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
         )
 
 
+def find_cuts(
+    lookup: LookupDoor,
+    group: str,
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    ends: Mapping[TopicPartition, LogEnd],
+) -> dict[TopicPartition, int]:
+    """Return the logs that were cut below what is known of them, each with the offset where it was cut."""
+    return cut_logs(known, ends, lookup.diverged(group, doubtful(known, ends)))
+
+
 def check_logs(
     lookup: LookupDoor,
     group: str,
@@ -133,8 +143,7 @@ def check_logs(
 
     The ends of the logs must have been asked for after what is known of them.
     """
-    diverged = lookup.diverged(group, doubtful(known, ends))
-    check_not_cut(group, known, cut_logs(known, ends, diverged))
+    check_not_cut(group, known, find_cuts(lookup, group, known, ends))
 
 
 class Surveyor:

@@ -13,11 +13,11 @@ from kafka_ordered_ops.core.checks import known_state
 from kafka_ordered_ops.core.decisions import Outcome
 from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
-from kafka_ordered_ops.core.truncation import cut_logs, doubtful, known_logs, seen_epochs
+from kafka_ordered_ops.core.truncation import known_logs, seen_epochs
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.log_spans import log_spans
-from kafka_ordered_ops.kafka.survey import partitions_of
+from kafka_ordered_ops.kafka.survey import find_cuts, partitions_of
 from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
@@ -112,8 +112,7 @@ class Keeper:
         }
         spans = log_spans(self._lookup, partitions, state.definition.isolation, seen_epochs(known))
         ends = {tp: one.log_end for tp, one in spans.items()}
-        diverged = self._lookup.diverged(self._group, doubtful(known, ends))
-        cuts = cut_logs(known, ends, diverged)
+        cuts = find_cuts(self._lookup, self._group, known, ends)
         return {
             tp: LogNow(
                 topics[tp.topic].topic_id,

@@ -209,11 +209,7 @@ class Planner:
             check_plan_identity(plan, present)
         wanted = {part.tp for plan in plans for part in plan if part.tp.topic in present}
         logs = planned_logs(plans)
-        seen: dict[TopicPartition, int] = {}
-        for known in logs:
-            for tp, epoch in seen_epochs(known).items():
-                seen[tp] = max(epoch, seen.get(tp, epoch))
-        ends = log_ends(self._lookup, sorted(wanted), seen)
+        ends = log_ends(self._lookup, sorted(wanted), seen_epochs(*logs))
         for known in logs:
             check_logs(self._lookup, self._group, known, ends)
 
