@@ -69,7 +69,7 @@ test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delt
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
-	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not spark and not airflow" tests/test_airflow_*.py
+	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not spark and not airflow" tests/host_airflow
 
 nightly: $(STAMP) ## Everything, with many more random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"

@@ -179,7 +179,7 @@ def _make_backlogs(sizes: Sequence[int], place: Place) -> None:
 
 def _make_planning(scale: Scale, place: Place) -> None:
     from kafka_ordered_ops.kafka.settings import ClientSettings
-    from tests.ledger_filler import fill_ledger
+    from tests.support.ledger_filler import fill_ledger
 
     for count in {*scale.partitions, PARTITIONS}:
         make_quiet_topic(

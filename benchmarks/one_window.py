@@ -15,7 +15,7 @@ from benchmarks.backlog import DAY, DAY_START, topic_of
 from benchmarks.sessions import connector_options, rows_in, spark_session
 from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import StagedOutput, read_window, stage_window, write_window
 

@@ -19,13 +19,13 @@ from benchmarks.one_window import day_window, wake_workers
 from benchmarks.sessions import connector_options, spark_session
 from benchmarks.values import Outcome, Place, Work
 from kafka_ordered_ops import OrderedWindows
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.records import RECORD_SCHEMA
-from kafka_ordered_ops.kafka.reader import RangeReader
+from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.records.columns import judged, partition_of, to_spark
+from kafka_ordered_ops.output.records.pieces import pieces_of
 from kafka_ordered_ops.spark import read_window
-from kafka_ordered_ops.spark.columns import judged, partition_of, to_spark
-from kafka_ordered_ops.spark.pieces import pieces_of
 
 
 class Step(StrEnum):

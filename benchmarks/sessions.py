@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.embedded.jars import listed_jars
 from kafka_ordered_ops.spark.session import local_session
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: The newest Spark for which the Kafka connector, Delta and Iceberg have all been released: the tests'.
 SPARK_VERSION: Final = "4.1.3"
-_JARS: Final = Path(__file__).parent.parent / "tests" / "spark41.sha256"
+_JARS: Final = Path(__file__).parent.parent / "tests" / "support" / "spark41.sha256"
 #: Of the listed jars those that the connector needs.
 _CONNECTOR: Final = ("kafka", "spark-token-provider", "commons-pool2")
 

@@ -17,20 +17,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.adoption import Adoption as Adoption
-    from kafka_ordered_ops.core.bounds import AtOffset as AtOffset
-    from kafka_ordered_ops.core.bounds import AtTime as AtTime
-    from kafka_ordered_ops.core.bounds import Bound as Bound
-    from kafka_ordered_ops.core.bounds import Committed as Committed
-    from kafka_ordered_ops.core.bounds import Earliest as Earliest
-    from kafka_ordered_ops.core.bounds import Latest as Latest
-    from kafka_ordered_ops.core.bounds import Relative as Relative
-    from kafka_ordered_ops.core.gaps import Gap as Gap
-    from kafka_ordered_ops.core.liveness import Liveness as Liveness
+    from kafka_ordered_ops.core.group.adoption import Adoption as Adoption
+    from kafka_ordered_ops.core.group.gaps import Gap as Gap
+    from kafka_ordered_ops.core.liveness.liveness import Liveness as Liveness
     from kafka_ordered_ops.core.offset_set import OffsetSet as OffsetSet
-    from kafka_ordered_ops.core.plan import PartitionPlan as PartitionPlan
-    from kafka_ordered_ops.core.plan import WindowPlan as WindowPlan
-    from kafka_ordered_ops.core.policy import Policy as Policy
     from kafka_ordered_ops.core.types import Isolation as Isolation
     from kafka_ordered_ops.core.types import Mode as Mode
     from kafka_ordered_ops.core.types import OnCovered as OnCovered
@@ -40,7 +30,17 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.types import PlanContent as PlanContent
     from kafka_ordered_ops.core.types import TopicPartition as TopicPartition
     from kafka_ordered_ops.core.types import WindowStatus as WindowStatus
-    from kafka_ordered_ops.core.window import Window as Window
+    from kafka_ordered_ops.core.window.bounds import AtOffset as AtOffset
+    from kafka_ordered_ops.core.window.bounds import AtTime as AtTime
+    from kafka_ordered_ops.core.window.bounds import Bound as Bound
+    from kafka_ordered_ops.core.window.bounds import Committed as Committed
+    from kafka_ordered_ops.core.window.bounds import Earliest as Earliest
+    from kafka_ordered_ops.core.window.bounds import Latest as Latest
+    from kafka_ordered_ops.core.window.bounds import Relative as Relative
+    from kafka_ordered_ops.core.window.plan import PartitionPlan as PartitionPlan
+    from kafka_ordered_ops.core.window.plan import WindowPlan as WindowPlan
+    from kafka_ordered_ops.core.window.policy import Policy as Policy
+    from kafka_ordered_ops.core.window.window import Window as Window
     from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
     from kafka_ordered_ops.windows import OrderedWindows as OrderedWindows
 
@@ -48,17 +48,17 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; the errors of `core.errors` are public as well.
 _HOMES = {
-    "Adoption": "core.adoption",
-    "AtOffset": "core.bounds",
-    "AtTime": "core.bounds",
-    "Bound": "core.bounds",
+    "Adoption": "core.group.adoption",
+    "AtOffset": "core.window.bounds",
+    "AtTime": "core.window.bounds",
+    "Bound": "core.window.bounds",
     "ClientSettings": "kafka.settings",
-    "Committed": "core.bounds",
-    "Earliest": "core.bounds",
-    "Gap": "core.gaps",
+    "Committed": "core.window.bounds",
+    "Earliest": "core.window.bounds",
+    "Gap": "core.group.gaps",
     "Isolation": "core.types",
-    "Latest": "core.bounds",
-    "Liveness": "core.liveness",
+    "Latest": "core.window.bounds",
+    "Liveness": "core.liveness.liveness",
     "Mode": "core.types",
     "OffsetSet": "core.offset_set",
     "OnCovered": "core.types",
@@ -66,13 +66,13 @@ _HOMES = {
     "OnForeignCommit": "core.types",
     "OnOpenClaim": "core.types",
     "OrderedWindows": "windows",
-    "PartitionPlan": "core.plan",
+    "PartitionPlan": "core.window.plan",
     "PlanContent": "core.types",
-    "Policy": "core.policy",
-    "Relative": "core.bounds",
+    "Policy": "core.window.policy",
+    "Relative": "core.window.bounds",
     "TopicPartition": "core.types",
-    "Window": "core.window",
-    "WindowPlan": "core.plan",
+    "Window": "core.window.window",
+    "WindowPlan": "core.window.plan",
     "WindowStatus": "core.types",
 }
 

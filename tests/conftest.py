@@ -27,12 +27,12 @@ from hypothesis import HealthCheck, settings
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.own_network import OwnNetwork, own_network
-from tests.three_brokers import ThreeBrokers, three_brokers
-from tests.windows_support import BASE_MS
+from tests.support.own_network import OwnNetwork, own_network
+from tests.support.three_brokers import ThreeBrokers, three_brokers
+from tests.support.windows_support import BASE_MS
 
 #: Only the environment of the newest Spark has the hosts as well.
-collect_ignore_glob = [f"test_{host}*" for host in ("airflow", "dagster") if not find_spec(host)]
+collect_ignore_glob = [f"host_{host}/*" for host in ("airflow", "dagster") if not find_spec(host)]
 
 # Airflow writes its configuration into this folder as soon as it is imported.
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="kafka-ordered-ops-airflow-")

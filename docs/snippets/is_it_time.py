@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from kafka_ordered_ops import Earliest, Liveness, OrderedWindows, Window
-from kafka_ordered_ops.windows.live import wait_live
+from kafka_ordered_ops.windows.queries.live import wait_live
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)

@@ -21,33 +21,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.airflow.event_trigger import CutoffReachedTrigger as CutoffReachedTrigger
-    from kafka_ordered_ops.airflow.hook import KafkaWindowsHook as KafkaWindowsHook
-    from kafka_ordered_ops.airflow.jobs import SparkWindow as SparkWindow
-    from kafka_ordered_ops.airflow.operator import OrderedWindowOperator as OrderedWindowOperator
-    from kafka_ordered_ops.airflow.plan_commit import AbandonWindowOperator as AbandonWindowOperator
-    from kafka_ordered_ops.airflow.plan_commit import CommitWindowOperator as CommitWindowOperator
-    from kafka_ordered_ops.airflow.plan_commit import PlanWindowOperator as PlanWindowOperator
-    from kafka_ordered_ops.airflow.plan_commit import WindowPartOperator as WindowPartOperator
-    from kafka_ordered_ops.airflow.retry import window_retry_policy as window_retry_policy
-    from kafka_ordered_ops.airflow.sensor import PartitionsLiveSensor as PartitionsLiveSensor
-    from kafka_ordered_ops.airflow.taskflow import kafka_window_task as kafka_window_task
-    from kafka_ordered_ops.airflow.trigger import PartitionsLiveTrigger as PartitionsLiveTrigger
+    from kafka_ordered_ops.airflow.decorators.taskflow import kafka_window_task as kafka_window_task
+    from kafka_ordered_ops.airflow.hooks.hook import KafkaWindowsHook as KafkaWindowsHook
+    from kafka_ordered_ops.airflow.operators.ordered import (
+        OrderedWindowOperator as OrderedWindowOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.plan_commit import (
+        AbandonWindowOperator as AbandonWindowOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.plan_commit import (
+        CommitWindowOperator as CommitWindowOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.plan_commit import (
+        PlanWindowOperator as PlanWindowOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.plan_commit import (
+        WindowPartOperator as WindowPartOperator,
+    )
+    from kafka_ordered_ops.airflow.sensors.sensor import (
+        PartitionsLiveSensor as PartitionsLiveSensor,
+    )
+    from kafka_ordered_ops.airflow.support.jobs import SparkWindow as SparkWindow
+    from kafka_ordered_ops.airflow.support.retry import window_retry_policy as window_retry_policy
+    from kafka_ordered_ops.airflow.triggers.cutoff_reached import (
+        CutoffReachedTrigger as CutoffReachedTrigger,
+    )
+    from kafka_ordered_ops.airflow.triggers.live import (
+        PartitionsLiveTrigger as PartitionsLiveTrigger,
+    )
 
 #: Where each public name lives.
 _HOMES = {
-    "AbandonWindowOperator": "plan_commit",
-    "CommitWindowOperator": "plan_commit",
-    "CutoffReachedTrigger": "event_trigger",
-    "KafkaWindowsHook": "hook",
-    "OrderedWindowOperator": "operator",
-    "PartitionsLiveSensor": "sensor",
-    "PartitionsLiveTrigger": "trigger",
-    "PlanWindowOperator": "plan_commit",
-    "SparkWindow": "jobs",
-    "WindowPartOperator": "plan_commit",
-    "kafka_window_task": "taskflow",
-    "window_retry_policy": "retry",
+    "AbandonWindowOperator": "operators.plan_commit",
+    "CommitWindowOperator": "operators.plan_commit",
+    "CutoffReachedTrigger": "triggers.cutoff_reached",
+    "KafkaWindowsHook": "hooks.hook",
+    "OrderedWindowOperator": "operators.ordered",
+    "PartitionsLiveSensor": "sensors.sensor",
+    "PartitionsLiveTrigger": "triggers.live",
+    "PlanWindowOperator": "operators.plan_commit",
+    "SparkWindow": "support.jobs",
+    "WindowPartOperator": "operators.plan_commit",
+    "kafka_window_task": "decorators.taskflow",
+    "window_retry_policy": "support.retry",
 }
 
 __all__ = sorted(_HOMES)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.airflow.sdk import BaseHook, mask
+from kafka_ordered_ops.airflow.compat import BaseHook, mask
 from kafka_ordered_ops.core.errors import ConfigError
 
 if TYPE_CHECKING:

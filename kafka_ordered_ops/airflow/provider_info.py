@@ -59,37 +59,37 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Kafka ordered windows",
                 "python-modules": [
-                    "kafka_ordered_ops.airflow.operator",
-                    "kafka_ordered_ops.airflow.plan_commit",
+                    "kafka_ordered_ops.airflow.operators.ordered",
+                    "kafka_ordered_ops.airflow.operators.plan_commit",
                 ],
             }
         ],
         "sensors": [
             {
                 "integration-name": "Kafka ordered windows",
-                "python-modules": ["kafka_ordered_ops.airflow.sensor"],
+                "python-modules": ["kafka_ordered_ops.airflow.sensors.sensor"],
             }
         ],
         "triggers": [
             {
                 "integration-name": "Kafka ordered windows",
                 "python-modules": [
-                    "kafka_ordered_ops.airflow.event_trigger",
-                    "kafka_ordered_ops.airflow.trigger",
+                    "kafka_ordered_ops.airflow.triggers.cutoff_reached",
+                    "kafka_ordered_ops.airflow.triggers.live",
                 ],
             }
         ],
         "hooks": [
             {
                 "integration-name": "Kafka ordered windows",
-                "python-modules": ["kafka_ordered_ops.airflow.hook"],
+                "python-modules": ["kafka_ordered_ops.airflow.hooks.hook"],
             }
         ],
         # Not the type `kafka`: it is the Apache Kafka provider's. Tasks take connections of either.
         "connection-types": [
             {
                 "connection-type": "kafka_windows",
-                "hook-class-name": "kafka_ordered_ops.airflow.hook.KafkaWindowsHook",
+                "hook-class-name": "kafka_ordered_ops.airflow.hooks.hook.KafkaWindowsHook",
                 "hook-name": "Kafka windows",
                 "ui-field-behaviour": {
                     "hidden-fields": ["host", "port", "login", "password", "schema"],
@@ -101,10 +101,10 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {
                 "name": "kafka_window",
-                "class-name": "kafka_ordered_ops.airflow.taskflow.kafka_window_task",
+                "class-name": "kafka_ordered_ops.airflow.decorators.taskflow.kafka_window_task",
             }
         ],
-        "extra-links": ["kafka_ordered_ops.airflow.links.WindowLink"],
+        "extra-links": ["kafka_ordered_ops.airflow.support.links.WindowLink"],
         "config": {
             "kafka_ordered_ops": {
                 "description": "Settings of kafka-ordered-ops.",

@@ -13,17 +13,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops.cli import running, window_commands
-from kafka_ordered_ops.cli.application import JobSink
+from kafka_ordered_ops.cli.commands import running, windows
+from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
-from kafka_ordered_ops.cli.facts import plan_json
-from kafka_ordered_ops.cli.live import LIVE_EXAMPLES, live
-from kafka_ordered_ops.cli.options import Claiming, Connection, WindowIdOption, command
-from kafka_ordered_ops.cli.question import Policies, Question, Series
-from kafka_ordered_ops.cli.screen import Screen
-from kafka_ordered_ops.cli.tables import plan_table
+from kafka_ordered_ops.cli.options.application import JobSink
+from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
+from kafka_ordered_ops.cli.options.question import Policies, Question, Series
+from kafka_ordered_ops.cli.show.facts import plan_json
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.cli.show.tables import plan_table
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.kafka.doors import open_lookup
+from kafka_ordered_ops.kafka.ports import open_lookup
 
 _PROGRAM: Final = "kafka-ordered-ops"
 
@@ -62,7 +62,7 @@ app = typer.Typer(
     # Its tracebacks show the values of variables, and some of these are passwords.
     pretty_exceptions_enable=False,
 )
-app.add_typer(window_commands.app, name="windows")
+app.add_typer(windows.app, name="windows")
 
 
 def run(argv: Sequence[str]) -> int:

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows, Policy, Staged
 from kafka_ordered_ops.windows.service import DEFAULT_POLICY
 

@@ -31,9 +31,9 @@ from kafka_ordered_ops.core.picture_panels import (
     spread,
     time_axis,
 )
-from kafka_ordered_ops.core.plan import WindowPlan
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.core.window.plan import WindowPlan
 
 WIDTH: Final = 720
 HEIGHT: Final = 240

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
-from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.core.window.window import Window
 
 FloatArray = npt.NDArray[np.float64]
 

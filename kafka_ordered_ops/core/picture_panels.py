@@ -11,8 +11,8 @@ import numpy as np
 
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.picture_axes import Column, OffsetAxis, TimeAxis
-from kafka_ordered_ops.core.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
 #: Neighbouring windows differ in light as well as in colour, for readers who see few colours and for print.
 COLOURS: Final = (

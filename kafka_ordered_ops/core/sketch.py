@@ -26,7 +26,7 @@ from kafka_ordered_ops.core.picture_panels import (
     spread,
     time_axis,
 )
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan
 
 WIDTH: Final = 350
 HEIGHT: Final = 72

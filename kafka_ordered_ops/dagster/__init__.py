@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.assets import ordered_window_asset as ordered_window_asset
     from kafka_ordered_ops.dagster.automation import catch_up_condition as catch_up_condition
     from kafka_ordered_ops.dagster.check import partitions_live_check as partitions_live_check
-    from kafka_ordered_ops.dagster.component import (
+    from kafka_ordered_ops.dagster.components.ordered_window import (
         OrderedWindowComponent as OrderedWindowComponent,
     )
-    from kafka_ordered_ops.dagster.job import AssetWindows as AssetWindows
+    from kafka_ordered_ops.dagster.components.resource_component import (
+        KafkaResourceComponent as KafkaResourceComponent,
+    )
+    from kafka_ordered_ops.dagster.components.topics_component import (
+        KafkaTopicsComponent as KafkaTopicsComponent,
+    )
     from kafka_ordered_ops.dagster.ops import build_ordered_window_op as build_ordered_window_op
     from kafka_ordered_ops.dagster.ops import ordered_window_op as ordered_window_op
     from kafka_ordered_ops.dagster.resource import KafkaResource as KafkaResource
-    from kafka_ordered_ops.dagster.resource_component import (
-        KafkaResourceComponent as KafkaResourceComponent,
-    )
     from kafka_ordered_ops.dagster.sensor import (
         build_partitions_live_sensor as build_partitions_live_sensor,
     )
     from kafka_ordered_ops.dagster.settings import OnNotLive as OnNotLive
     from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
+    from kafka_ordered_ops.dagster.step.job import AssetWindows as AssetWindows
     from kafka_ordered_ops.dagster.topics import (
         build_kafka_topic_assets as build_kafka_topic_assets,
-    )
-    from kafka_ordered_ops.dagster.topics_component import (
-        KafkaTopicsComponent as KafkaTopicsComponent,
     )
     from kafka_ordered_ops.dagster.translator import (
         KafkaWindowTranslator as KafkaWindowTranslator,
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
 
 #: Where each public name lives.
 _HOMES = {
-    "AssetWindows": "job",
+    "AssetWindows": "step.job",
     "KafkaResource": "resource",
-    "KafkaResourceComponent": "resource_component",
-    "KafkaTopicsComponent": "topics_component",
+    "KafkaResourceComponent": "components.resource_component",
+    "KafkaTopicsComponent": "components.topics_component",
     "KafkaWindowTranslator": "translator",
     "OnNotLive": "settings",
-    "OrderedWindowComponent": "component",
+    "OrderedWindowComponent": "components.ordered_window",
     "WindowSettings": "settings",
     "build_kafka_topic_assets": "topics",
     "build_ordered_window_asset": "assets",

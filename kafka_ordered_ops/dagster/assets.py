@@ -20,20 +20,20 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.dagster.completeness import complete_result, complete_spec
-from kafka_ordered_ops.dagster.delivery import Delivered, Step
-from kafka_ordered_ops.dagster.known import WindowAsset, remember
-from kafka_ordered_ops.dagster.liveness import live_result, live_specs
 from kafka_ordered_ops.dagster.names import alone_name, op_safe, planned_alone
+from kafka_ordered_ops.dagster.registry import WindowAsset, remember
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import WindowSettings
-from kafka_ordered_ops.dagster.step_functions import (
+from kafka_ordered_ops.dagster.step.completeness import complete_result, complete_spec
+from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
+from kafka_ordered_ops.dagster.step.liveness import live_result, live_specs
+from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
     Function,
     job_without_function,
     step_function,
 )
-from kafka_ordered_ops.dagster.times import check_partitions
+from kafka_ordered_ops.dagster.step.times import check_partitions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from dagster import (
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_ms, time_text
-from kafka_ordered_ops.dagster.delivery import errors_for_dagster
-from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
-from kafka_ordered_ops.dagster.liveness import partitions_table
-from kafka_ordered_ops.dagster.times import in_ms
+from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
+from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
+from kafka_ordered_ops.dagster.step.liveness import partitions_table
+from kafka_ordered_ops.dagster.step.times import in_ms
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.liveness import Liveness
+    from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
 
 #: The check inside an asset's step is about the window that is delivered, and has a name of its own.
@@ -94,7 +94,7 @@ def partitions_live_check(
 
 
 def _look(about: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Liveness":
-    from kafka_ordered_ops.windows.watching import GroupWatch
+    from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
 
     settings = about.settings
     with GroupWatch(

@@ -10,22 +10,22 @@ from dagster import AssetKey, OpDefinition, OpExecutionContext, Output, Partitio
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.dagster.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.settings import WindowSettings
-from kafka_ordered_ops.dagster.step_functions import (
+from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
+from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
     Function,
     job_without_function,
     step_function,
 )
-from kafka_ordered_ops.dagster.times import check_partitions
-from kafka_ordered_ops.spark.output import output_of
-from kafka_ordered_ops.spark.reported import result_facts, returned_by
+from kafka_ordered_ops.dagster.step.times import check_partitions
+from kafka_ordered_ops.output.reported import result_facts, returned_by
+from kafka_ordered_ops.output.staged_output import output_of
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.core.group_state import WindowRecord
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.spark import SparkSubmit
 
 

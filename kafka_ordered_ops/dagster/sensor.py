@@ -20,10 +20,10 @@ from dagster import (
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.dagster.cursor import AssetCursor, Cursor
-from kafka_ordered_ops.dagster.known import WindowAsset, window_asset
-from kafka_ordered_ops.dagster.looking import AssetLook, Candidate, Limits
 from kafka_ordered_ops.dagster.names import op_safe
+from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
+from kafka_ordered_ops.dagster.sensing.asset_look import AssetLook, Candidate, Limits
+from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor
 
 #: Partitions of one run, unless the asset's backfill policy says fewer.
 PARTITIONS_MAX: Final = 1_000

@@ -11,7 +11,6 @@ from typing import Final
 from dagster import AssetKey
 
 from kafka_ordered_ops.core.arguments import check_choice, check_flag, check_group, check_span
-from kafka_ordered_ops.core.bounds import Bound, parse_bound
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import (
@@ -21,7 +20,8 @@ from kafka_ordered_ops.core.types import (
     OnForeignCommit,
     OnOpenClaim,
 )
-from kafka_ordered_ops.core.window import Window
+from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.spark.job_checks import check_engine, check_output
 
 #: Stands for a window's cutoff where the other parts of its question are looked at.

@@ -23,17 +23,17 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.facts import is_pattern
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window import is_topic_name
-from kafka_ordered_ops.dagster.delivery import errors_for_dagster
+from kafka_ordered_ops.core.window.window import is_topic_name
 from kafka_ordered_ops.dagster.names import op_safe
+from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.resource import KafkaResource
-    from kafka_ordered_ops.windows.topic_ends import TopicEnds
+    from kafka_ordered_ops.windows.queries.topics import TopicEnds
 
 #: Rows in a table of partitions: a topic may have thousands.
 ROWS_MAX: Final = 200
@@ -132,7 +132,7 @@ def _isolation_of(given: Isolation | str) -> Isolation:
 def _ends(
     kafka: "KafkaResource", topics: Sequence[str], isolation: Isolation
 ) -> "dict[str, TopicEnds]":
-    from kafka_ordered_ops.windows.topic_ends import topic_ends
+    from kafka_ordered_ops.windows.queries.topics import topic_ends
 
     return topic_ends(kafka.client_settings(), topics, isolation=isolation)
 

@@ -14,12 +14,12 @@ from typing import Final
 
 import confluent_kafka as ck
 
+from kafka_ordered_ops.core.cluster_facts import LogClaim
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
-from kafka_ordered_ops.core.facts import LogClaim
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.asking import LEADERSHIP_UNSETTLED, RETRY_PAUSE_S
-from kafka_ordered_ops.kafka.calls import Deadline, within
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.client.asking import LEADERSHIP_UNSETTLED, RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.client.calls import Deadline, within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: One wait for a sign of life.

@@ -2,7 +2,7 @@
 
 Every question is one admin call for all partitions. Asking creates nothing: a metadata request *for one
 topic* creates it on a broker with its default settings, so only the describe calls and the listing of the
-whole cluster are used. What the client says becomes a fact in `kafka.answers`, or is asked again.
+whole cluster are used. What the client says becomes a fact in `kafka.client.answers`, or is asked again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from kafka_ordered_ops.core.errors import (
-    BrokerError,
-    KafkaOrderedOpsError,
-    UnknownTopicError,
-    invariant,
-)
-from kafka_ordered_ops.core.facts import (
+from kafka_ordered_ops.core.cluster_facts import (
     LogClaim,
     LogEnd,
     check_group_empty,
@@ -31,12 +25,18 @@ from kafka_ordered_ops.core.facts import (
     matching_topics,
     unknown_topics,
 )
-from kafka_ordered_ops.core.facts import TopicFacts as TopicFacts
+from kafka_ordered_ops.core.cluster_facts import TopicFacts as TopicFacts
+from kafka_ordered_ops.core.errors import (
+    BrokerError,
+    KafkaOrderedOpsError,
+    UnknownTopicError,
+    invariant,
+)
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka import answers
-from kafka_ordered_ops.kafka.asking import Asker, Rules
+from kafka_ordered_ops.kafka.client import answers
+from kafka_ordered_ops.kafka.client.asking import Asker, Rules
+from kafka_ordered_ops.kafka.client.errors import FaultReasons
 from kafka_ordered_ops.kafka.epochs import diverged
-from kafka_ordered_ops.kafka.faults import FaultReasons
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: A whole look-up; within it, answers that pass by themselves are asked for again.

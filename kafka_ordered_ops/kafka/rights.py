@@ -14,12 +14,12 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AclOperation, NewTopic
 
 from kafka_ordered_ops.core.errors import AuthorizationError
-from kafka_ordered_ops.core.ledger_rules import LEDGER_PARTITIONS
-from kafka_ordered_ops.kafka.answers import text_id
-from kafka_ordered_ops.kafka.asking import Asker, Rules
-from kafka_ordered_ops.kafka.calls import within
-from kafka_ordered_ops.kafka.faults import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.ledger import TRANSACTIONAL_PREFIX
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
+from kafka_ordered_ops.kafka.client.answers import text_id
+from kafka_ordered_ops.kafka.client.asking import Asker, Rules
+from kafka_ordered_ops.kafka.client.calls import within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.ledger.ledger import TRANSACTIONAL_PREFIX
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _NOT_THERE: Final = frozenset(

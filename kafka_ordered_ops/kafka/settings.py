@@ -15,8 +15,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
+from kafka_ordered_ops.core.cluster_facts import memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
-from kafka_ordered_ops.core.facts import memory_name
 from kafka_ordered_ops.core.types import Isolation
 
 SettingValue = str | int | float | bool

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.environment import check_pyspark
-from kafka_ordered_ops.spark.files import as_sink_error, files_for, normal_root
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.spark.spark_submit import SparkSubmit
+    from kafka_ordered_ops.spark.submit.spark_submit import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings
 
 #: Who reads Kafka, by name: the enumeration `engines.Engine` comes with the Kafka client.
@@ -237,12 +237,12 @@ def check_reading(
         conf: Spark's settings of a session in this process; None: another process has the session.
         group: the consumer group.
     """
-    from kafka_ordered_ops.kafka.reader import STALL_TIMEOUT_S
-    from kafka_ordered_ops.spark.engines import Engine
+    from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+    from kafka_ordered_ops.spark.read.engines import Engine
 
     if Engine.of(engine, settings) is not Engine.JVM:
         return
-    from kafka_ordered_ops.spark.jvm_settings import java_settings
+    from kafka_ordered_ops.spark.read.connector_settings import java_settings
 
     java_settings(
         settings,
@@ -284,7 +284,7 @@ def _conf_folder(home: Path) -> Path:
 
 
 def _spark_home() -> Path | None:
-    from kafka_ordered_ops.spark.spark_submit import pyspark_home
+    from kafka_ordered_ops.spark.submit.spark_submit import pyspark_home
 
     home = os.environ.get("SPARK_HOME") or pyspark_home()
     return None if home is None else Path(home)

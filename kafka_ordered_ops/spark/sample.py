@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.picture_panels import Dots, RecordSample
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.time_split import rows_by_label
+from kafka_ordered_ops.core.time_ranges import rows_by_label
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.spark.columns import ORDER, offsets_of
-from kafka_ordered_ops.spark.files import data_names, files_for
-from kafka_ordered_ops.spark.output import StagedOutput, read_marker
-from kafka_ordered_ops.spark.pieces import Piece, pieces_of
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.filesystem import data_names, files_for
+from kafka_ordered_ops.output.records.columns import ORDER, offsets_of
+from kafka_ordered_ops.output.records.pieces import Piece, pieces_of
+from kafka_ordered_ops.output.staged_output import StagedOutput, read_marker
 
 T = TypeVar("T")
 

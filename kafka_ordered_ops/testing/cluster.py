@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
-from kafka_ordered_ops.core.facts import (
+from kafka_ordered_ops.core.cluster_facts import (
     CommittedOffset,
     CommittedOffsets,
     TopicFacts,
     check_partitions_exist,
     unknown_topics,
 )
-from kafka_ordered_ops.core.records import LOG_APPEND_TIME
+from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
+from kafka_ordered_ops.core.record_schema import LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.log import (
     SEGMENT_MS,

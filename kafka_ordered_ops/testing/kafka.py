@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 
+from kafka_ordered_ops.core.cluster_facts import MEMORY_SCHEME, CommittedOffset, is_memory_name
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.facts import MEMORY_SCHEME, CommittedOffset, is_memory_name
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing import registry
 from kafka_ordered_ops.testing.cluster import Cluster, LostAnswers, partition_of_key
@@ -43,7 +43,7 @@ class StoredRecord:
     partition: int
     offset: int
     timestamp_ms: int
-    #: `core.records.CREATE_TIME` or `LOG_APPEND_TIME`.
+    #: `core.record_schema.CREATE_TIME` or `LOG_APPEND_TIME`.
     timestamp_type: int
     key: bytes | None
     value: bytes | None

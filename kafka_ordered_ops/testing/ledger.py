@@ -1,4 +1,4 @@
-"""The ledger door of a model: what `kafka.ledger.Ledger` does, in memory.
+"""The ledger door of a model: what `kafka.ledger.ledger.Ledger` does, in memory.
 
 A group's state lies in the same records, in a compacted topic of the model; the order of the reads, the
 checks and what is tried again are the same. Only the transaction is simpler: it is stored at once, or not at
@@ -14,6 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final, TypeVar
 
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.errors import (
     CommitUnknownError,
     KafkaOrderedOpsError,
@@ -21,10 +22,9 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
     WindowFencedError,
 )
-from kafka_ordered_ops.core.facts import CommittedOffset, CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.group_state import Change, GroupState, GroupView
-from kafka_ordered_ops.core.ledger_records import Keep, LedgerFold, StaleFoldError
-from kafka_ordered_ops.core.ledger_rules import (
+from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerFold, StaleFoldError
+from kafka_ordered_ops.core.group.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
     Decision,
@@ -37,7 +37,7 @@ from kafka_ordered_ops.core.ledger_rules import (
     put_back,
     with_written_only,
 )
-from kafka_ordered_ops.core.summaries import Summaries
+from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, Turn
 from kafka_ordered_ops.testing.log import TransactionState
@@ -69,7 +69,7 @@ class _Answer(Enum):
 
 
 class MemoryLedger:
-    """The ledger topic of one model; see `kafka.ledger.Ledger` for its methods and their errors."""
+    """The ledger topic of one model; see `kafka.ledger.ledger.Ledger` for its methods and their errors."""
 
     def __init__(self, name: str, *, topic: str, timeout_s: float) -> None:
         self._name = name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kafka_ordered_ops.core.records import CREATE_TIME
+from kafka_ordered_ops.core.record_schema import CREATE_TIME
 from kafka_ordered_ops.core.types import Isolation
 
 #: What Kafka stores where a record has no timestamp.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from kafka_ordered_ops.core.errors import invariant
-from kafka_ordered_ops.core.facts import (
+from kafka_ordered_ops.core.cluster_facts import (
     LogClaim,
     LogEnd,
     TopicFacts,
@@ -16,6 +15,7 @@ from kafka_ordered_ops.core.facts import (
     matching_topics,
     unknown_topics,
 )
+from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.log import PartitionLog
 from kafka_ordered_ops.testing.registry import reach
@@ -51,7 +51,7 @@ class MemoryLookup:
             return {name: cluster.topics[name].facts for name in wanted}
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
-        """See `core.facts.matching_topics`."""
+        """See `core.cluster_facts.matching_topics`."""
         cluster = reach(self._name)
         with cluster.changed:
             return matching_topics(patterns, exclude, cluster.topics)

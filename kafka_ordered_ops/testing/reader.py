@@ -1,4 +1,4 @@
-"""The reader door of a model: what `kafka.reader.RangeReader` hands out, from memory."""
+"""The reader door of a model: what `kafka.read.reader.RangeReader` hands out, from memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from kafka_ordered_ops.core.cluster_facts import ScanBatch
 from kafka_ordered_ops.core.errors import ConfigError, ReadTimeoutError, RecordsLostError
-from kafka_ordered_ops.core.facts import ScanBatch
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.records import RECORD_SCHEMA
+from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.log import Entry, PartitionLog
 from kafka_ordered_ops.testing.registry import reach
@@ -35,7 +35,7 @@ class _Progress:
 class MemoryReader:
     """Reads the visible records whose offsets are wanted, each once. A context manager, for one thread.
 
-    See `kafka.reader.RangeReader` for arguments and errors.
+    See `kafka.read.reader.RangeReader` for arguments and errors.
     """
 
     def __init__(

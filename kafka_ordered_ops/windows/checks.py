@@ -13,14 +13,14 @@ from kafka_ordered_ops.core.errors import (
     SinkError,
     WindowMismatchError,
 )
-from kafka_ordered_ops.core.group_state import GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.ledger_rules import is_own_commit, put_back
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.group.group_state import GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_rules import is_own_commit, put_back
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
-from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka.offsets import CommittedOffset
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 

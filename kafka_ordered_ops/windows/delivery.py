@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.checks import owned
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.functions import check_does_work
-from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
-from kafka_ordered_ops.core.plan import WindowPlan
+from kafka_ordered_ops.core.group.checks import owned
+from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows.checks import (
     check_committable,
     check_function,

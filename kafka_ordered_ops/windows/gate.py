@@ -28,8 +28,8 @@ from kafka_ordered_ops.core.errors import (
     NotShareableError,
     WindowFencedError,
 )
-from kafka_ordered_ops.kafka import calls
-from kafka_ordered_ops.kafka.forks import Home
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.client.forks import Home
 
 #: What passes by itself: while a call has time left it begins again. Every call may be made again at any time.
 _PASSING: Final = (

@@ -10,17 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from kafka_ordered_ops.core import claiming, decisions
-from kafka_ordered_ops.core.checks import (
-    check_foreign,
-    check_loss,
-    check_owner,
-    check_same_question,
-    existing_window,
-    known_window,
-    with_losses,
-)
-from kafka_ordered_ops.core.claiming import ClaimWish, WindowWish
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     ForeignCommitError,
@@ -31,12 +20,21 @@ from kafka_ordered_ops.core.errors import (
     WindowPrunedError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group import claiming, transitions
+from kafka_ordered_ops.core.group.checks import (
+    check_foreign,
+    check_loss,
+    check_owner,
+    check_same_question,
+    existing_window,
+    known_window,
+    with_losses,
+)
+from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
+from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group.truncation import planned_logs, seen_epochs
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.policy import Policy
 from kafka_ordered_ops.core.times import duration_text
-from kafka_ordered_ops.core.truncation import planned_logs, seen_epochs
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
@@ -44,17 +42,19 @@ from kafka_ordered_ops.core.types import (
     TopicPartition,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window import Window
-from kafka_ordered_ops.kafka import calls
-from kafka_ordered_ops.kafka.doors import LedgerDoor, LookupDoor
-from kafka_ordered_ops.kafka.log_spans import log_ends
-from kafka_ordered_ops.kafka.survey import (
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.facts.log_spans import log_ends
+from kafka_ordered_ops.kafka.facts.window_facts import (
     Survey,
     Surveyor,
     check_logs,
     check_plan_identity,
     partitions_of,
 )
+from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
     Committed,
     check_cutoff,
@@ -305,20 +305,20 @@ class Planner:
         if not stale:
             return False
 
-        def give_up(one: WindowRecord) -> Callable[[GroupView], decisions.Outcome]:
-            def decide(view: GroupView) -> decisions.Outcome:
+        def give_up(one: WindowRecord) -> Callable[[GroupView], transitions.Outcome]:
+            def decide(view: GroupView) -> transitions.Outcome:
                 found = known_window(view, one.plan.window_id)
                 # Somebody may have come back to it.
                 if found != one:
                     return found
-                return decisions.abandon(view, one.plan.window_id, keep_origins=True)
+                return transitions.abandon(view, one.plan.window_id, keep_origins=True)
 
             return decide
 
         names = [record.plan.window_id for record in stale]
         after = self._ledger.update(
             self._group,
-            lambda view, _: decisions.in_turn(view, [give_up(one) for one in stale]),
+            lambda view, _: transitions.in_turn(view, [give_up(one) for one in stale]),
             wanted=names,
         )
         for record in stale:
@@ -376,7 +376,7 @@ class Planner:
 
         strict = request.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL)
 
-        def decide(view: GroupView, committed: Committed) -> decisions.Outcome:
+        def decide(view: GroupView, committed: Committed) -> transitions.Outcome:
             steps = list(again)
             if wish is not None:
                 if view.state is not None:
@@ -387,7 +387,7 @@ class Planner:
                 if strict and _in_the_way(view, fresh, request):
                     return None
                 steps.insert(0, lambda now: claiming.claim(now, wish))
-            return decisions.in_turn(view, steps)
+            return transitions.in_turn(view, steps)
 
         if not fresh and not again:
             return self._ledger.read(self._group, list(taken_up))
@@ -432,7 +432,7 @@ class Planner:
 
     def _taking_up(
         self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
-    ) -> list[Callable[[GroupView], decisions.Outcome]]:
+    ) -> list[Callable[[GroupView], transitions.Outcome]]:
         """What takes up the windows that are open; those that are done only have their question checked."""
         for name, record in existing.items():
             check_same_question(record.plan, windows[name])
@@ -454,7 +454,7 @@ class Planner:
         )
         now_ms = self._now_ms()
 
-        def taking_up(name: str) -> Callable[[GroupView], decisions.Outcome]:
+        def taking_up(name: str) -> Callable[[GroupView], transitions.Outcome]:
             return lambda view: claiming.take_up(
                 view,
                 name,

@@ -15,8 +15,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from kafka_ordered_ops.core import decisions, parts
-from kafka_ordered_ops.core.adoption import Adoption
 from kafka_ordered_ops.core.arguments import (
     check_choice,
     check_group,
@@ -26,23 +24,30 @@ from kafka_ordered_ops.core.arguments import (
     checked_clock,
     shown,
 )
-from kafka_ordered_ops.core.checks import known_window
-from kafka_ordered_ops.core.decisions import Outcome, commit, in_turn, publish, write_down
 from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
-from kafka_ordered_ops.core.group_state import Change, GroupView, WindowRecord
-from kafka_ordered_ops.core.parts import shares
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.policy import Policy, check_policy
+from kafka_ordered_ops.core.group import splitting, transitions
+from kafka_ordered_ops.core.group.adoption import Adoption
+from kafka_ordered_ops.core.group.checks import known_window
+from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.group.transitions import Outcome, commit, in_turn, publish, write_down
+from kafka_ordered_ops.core.group.unreadable import stand_in
 from kafka_ordered_ops.core.types import OnForeignCommit
-from kafka_ordered_ops.core.unreadable import stand_in
-from kafka_ordered_ops.core.window import Window, check_window, check_window_id, default_window_id
-from kafka_ordered_ops.kafka.calls import outside
-from kafka_ordered_ops.kafka.doors import open_ledger, open_lookup, outages_pass
-from kafka_ordered_ops.kafka.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
-from kafka_ordered_ops.kafka.ledger_topic import LEDGER_TOPIC
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy, check_policy
+from kafka_ordered_ops.core.window.window import (
+    Window,
+    check_window,
+    check_window_id,
+    default_window_id,
+)
+from kafka_ordered_ops.kafka.client.calls import outside
+from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, Surveyor
+from kafka_ordered_ops.kafka.ledger.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
+from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
+from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.kafka.survey import ScanProgress, Surveyor
 from kafka_ordered_ops.windows.checks import (
     Committed,
     check_committable,
@@ -66,9 +71,9 @@ from kafka_ordered_ops.windows.delivery import (
     told_by,
 )
 from kafka_ordered_ops.windows.gate import Gate
-from kafka_ordered_ops.windows.keeping import Keeper
-from kafka_ordered_ops.windows.looking import Looks
+from kafka_ordered_ops.windows.maintenance import Keeper
 from kafka_ordered_ops.windows.planner import Planner
+from kafka_ordered_ops.windows.queries.group import Looks
 
 #: A read whose position stands still for this long is over.
 STALL_TIMEOUT_S: Final = 60.0
@@ -256,7 +261,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         check_committable(self.group, plan)
         made = shares(plan, count)
         now_ms = self._now_ms()
-        self._update([plan], lambda view, _: parts.split(view, plan, count, now_ms=now_ms))
+        self._update([plan], lambda view, _: splitting.split(view, plan, count, now_ms=now_ms))
         return made
 
     def report(self, part: WindowPlan, result: Staged | Mapping[str, Any]) -> WindowRecord:
@@ -271,7 +276,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         told = kept_result(part, result if isinstance(result, Mapping) else told_by(part, result))
         now_ms = self._now_ms()
         [record] = self._update(
-            [part], lambda view, _: parts.report(view, part, told, now_ms=now_ms)
+            [part], lambda view, _: splitting.report(view, part, told, now_ms=now_ms)
         )
         return record
 
@@ -370,7 +375,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         view = self._ledger.read(self.group, [plan.window_id for plan in plans])
         for plan in plans:
             check_committable(self.group, plan)
-            decisions.publishable(view, plan)
+            transitions.publishable(view, plan)
         with outside():
             for one in staged:
                 one.publish()
@@ -407,7 +412,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
                 return ()
             else:
                 removed = None
-            return decisions.abandon(view, window_id, owner=owner)
+            return transitions.abandon(view, window_id, owner=owner)
 
         after = self._ledger.update(self.group, decide, wanted=[window_id], pace=COMMITTING)
         return removed or known_window(present(after), window_id)

@@ -34,7 +34,7 @@ def main(output: Path | None = None) -> int:
     from kafka_ordered_ops.cli.demo.run import run_story
     from kafka_ordered_ops.cli.demo.story import story
     from kafka_ordered_ops.cli.exits import exit_code
-    from kafka_ordered_ops.cli.screen import Screen
+    from kafka_ordered_ops.cli.show.screen import Screen
     from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
     started = time.monotonic()

@@ -15,8 +15,8 @@ from typing import Final
 from kafka_ordered_ops.cli.demo.job import FLIGHTS_FOLDER, run_window, start_spark
 from kafka_ordered_ops.cli.demo.story import GROUP, Step
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.window import safe_name
-from kafka_ordered_ops.spark.output import STAGE_FOLDER
+from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.output.staged_output import STAGE_FOLDER
 from kafka_ordered_ops.windows import OrderedWindows
 
 #: A session of its own, a first read and some files: 12 s on two idle cores.

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from kafka_ordered_ops.cli.demo.story import TOPIC, Step
-from kafka_ordered_ops.core.bounds import Earliest
-from kafka_ordered_ops.core.plan import WindowPlan
-from kafka_ordered_ops.core.window import Window, safe_name
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window, safe_name
 from kafka_ordered_ops.embedded.java import java_home_for_spark
-from kafka_ordered_ops.spark.output import StagedOutput
-from kafka_ordered_ops.spark.read import read_window
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.read.read import read_window
 from kafka_ordered_ops.spark.session import local_session
-from kafka_ordered_ops.spark.write import write_window
+from kafka_ordered_ops.spark.write.write import write_window
 from kafka_ordered_ops.windows import Delivery, OrderedWindows
 
 #: Two tables in the output folder: every departure, and what was made of them.

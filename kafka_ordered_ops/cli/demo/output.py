@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kafka_ordered_ops.cli.demo.data import Int64Array
 from kafka_ordered_ops.cli.demo.story import BoolArray, Story
-from kafka_ordered_ops.core.window import safe_name
+from kafka_ordered_ops.core.window.window import safe_name
 
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "id": pa.int64(),

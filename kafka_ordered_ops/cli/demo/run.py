@@ -26,7 +26,7 @@ from kafka_ordered_ops.cli.demo.output import Published, read_published
 from kafka_ordered_ops.cli.demo.picture import draw
 from kafka_ordered_ops.cli.demo.report import as_json, finding_lines, window_rows, window_table
 from kafka_ordered_ops.cli.demo.story import GROUP, PARTITIONS, TOPIC, Step, Story, Twist
-from kafka_ordered_ops.cli.screen import Screen
+from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.embedded.produce import (
     committed_offsets,

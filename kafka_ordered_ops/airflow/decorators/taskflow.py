@@ -1,0 +1,179 @@
+"""The decorator: a function of the DAG's file as the job of a window's task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    ParamSpec,
+    TypeVar,
+    assert_never,
+    overload,
+)
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from kafka_ordered_ops.airflow.compat import Context
+from kafka_ordered_ops.airflow.operators.ordered import OrderedWindowOperator
+from kafka_ordered_ops.airflow.support.jobs import Job, batch_job, spark_job
+from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.spark.job_checks import check_function
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.decorator import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A function is given two things before its own arguments: a session and the window, or batches and the plan.
+_GIVEN = (None, None)
+
+
+class JobKind(StrEnum):
+    """What a decorated function works on.
+
+    Spark: ``f(spark, window)``, a session in this process and a `jobs.SparkWindow`. Batches:
+    ``f(batches, plan)``, an iterator of Arrow batches in total order, without Spark.
+    """
+
+    SPARK = "spark"
+    BATCHES = "batches"
+
+
+class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type: ignore[misc]
+    """What ``@task.kafka_window`` makes of a function; see `kafka_window_task`.
+
+    Raises:
+        ConfigError: a function that cannot be called as a job, or another job beside it.
+        TypeError: the call's arguments do not fit the function.
+    """
+
+    custom_operator_name = "@task.kafka_window"
+    template_fields: Sequence[str] = (*OrderedWindowOperator.template_fields, "op_args")
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **OrderedWindowOperator.template_fields_renderers,
+        "op_args": "py",
+    }
+    #: A function's module may hold what cannot be copied.
+    shallow_copy_attrs: Sequence[str] = ("python_callable", "batch_callable")
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Sequence[Any] = (),
+        op_kwargs: Mapping[str, Any] | None = None,
+        job: JobKind | str = JobKind.SPARK,
+        **kwargs: Any,
+    ) -> None:
+        self.job = check_choice(job, JobKind, what="job")
+        name = "python_callable" if self.job is JobKind.SPARK else "batch_callable"
+        super().__init__(
+            python_callable=python_callable,
+            # The base class calls the function, to see whether the arguments fit.
+            op_args=(*_GIVEN, *op_args),
+            op_kwargs=op_kwargs,
+            kwargs_to_upstream={name: python_callable, "op_kwargs": op_kwargs},
+            **kwargs,
+        )
+        self.python_callable = python_callable
+        self.op_args = tuple(op_args)
+        self._from_context: Mapping[str, Any] = {}
+
+    def execute(self, context: Context) -> Any:
+        """As the operator, with what the function asks of the context by name."""
+        given = inspect.signature(self.python_callable).bind_partial(
+            *_GIVEN, *self.op_args, **self.op_kwargs
+        )
+        self._from_context = _asked_for(self.python_callable, given.arguments, context)
+        return super().execute(context)
+
+    @property
+    def _runs_spark(self) -> bool:
+        return self.job is JobKind.SPARK
+
+    def _check_functions(self, _keywords: Mapping[str, Any] | None) -> None:
+        # Its arguments come from the call and from the context; Airflow's base class has looked at them.
+        jobs: tuple[Any, ...] = (self.python_callable, self.batch_callable)
+        for function in jobs:
+            if function is not None:
+                check_function(function, "data", "window")
+
+    def _job(self) -> Job:
+        keywords = {**self._from_context, **self.op_kwargs}
+        match self.job:
+            case JobKind.SPARK:
+                return spark_job(self._call, self.spark_conf, keywords)
+            case JobKind.BATCHES:
+                return batch_job(self._call, keywords)
+            case _:
+                assert_never(self.job)
+
+    def _call(self, data: Any, window: Any, **keywords: Any) -> Any:
+        return self.python_callable(data, window, *self.op_args, **keywords)
+
+
+@overload
+def kafka_window_task(python_callable: Callable[Concatenate[Any, Any, P], R]) -> Task[P, R]: ...
+
+
+@overload
+def kafka_window_task(
+    python_callable: None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> Callable[[Callable[Concatenate[Any, Any, P], R]], Task[P, R]]: ...
+
+
+def kafka_window_task(
+    python_callable: Callable[..., Any] | None = None,
+    multiple_outputs: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``@task.kafka_window``: the function is the job of an `OrderedWindowOperator`.
+
+    ::
+
+        @kafka_window_task(topics="orders", group_id="totals", start="earliest", output="/data/totals")
+        def totals(spark, window, country):
+            orders = window.read()
+            window.write(orders.groupBy("key").count())
+
+
+        totals(country=country())
+
+    The call's arguments follow the two that the task gives; they may be templates, or come from other tasks.
+    Arguments by the names of Airflow's context (``ti``, ``dag_run``) are filled in.
+
+    Args:
+        python_callable: the function, where the decorator is used without arguments.
+        multiple_outputs: push each fact of the window as an XCom of its own, so that ``totals()["records"]`` is
+            one. Not guessed from the function's annotation: the XCom is the operator's, with what the function
+            returned as its ``result``.
+        kwargs: those of `OrderedWindowOperator` without its jobs, and ``job``: a `JobKind`, ``spark`` or
+            ``batches``.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=bool(multiple_outputs),
+        decorated_operator_class=WindowDecoratedOperator,
+        **kwargs,
+    )
+
+
+def _asked_for(
+    function: Callable[..., Any], given: Mapping[str, Any], context: Context
+) -> dict[str, Any]:
+    """What of the context a function names, or all of it for ``**context``; as other decorated tasks get it."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+        return {name: context[name] for name in context if name not in given}
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        one.name: context[one.name]
+        for one in parameters
+        if one.kind in by_name and one.name not in given and one.name in context
+    }

@@ -1,0 +1,1 @@
+"""The hook behind the connection type ``kafka_windows``."""

@@ -1,0 +1,109 @@
+"""The connection's hook: what its test asks, and the way to the service for functions of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.airflow.compat import AirflowNotFoundException, BaseHook
+from kafka_ordered_ops.airflow.connection import (
+    DEFAULT_CONN_ID,
+    extra_of,
+    ledger_option,
+    settings_from,
+)
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+
+
+#: People wait for the answer, at a web page.
+TEST_TIMEOUT_S: Final = 10.0
+
+
+class KafkaWindowsHook(BaseHook):
+    """Windows by a connection: for functions of your own, and for its test.
+
+    ::
+
+        with KafkaWindowsHook("kafka_default", group_id="orders-hourly").get_conn() as windows:
+            print(windows.list())
+
+    It takes any connection whose extra field has client settings; those of type ``kafka`` belong to the Apache
+    Kafka provider, whose own test asks for a list of topics. A connection of the type ``kafka_windows`` has the
+    same settings, a form for them, and this hook behind its button "Test".
+
+    Args:
+        kafka_conn_id: the connection.
+        group_id: the consumer group; None: the connection's ``group.id``, if it has one.
+        settings_allowed: more of librdkafka's settings to take from the connection.
+        ledger_topic: the topic that holds plans and progress.
+        timeout_s: bound for each question of the connection's test.
+    """
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "kafka_windows"
+    hook_name = "Kafka windows"
+
+    def __init__(
+        self,
+        kafka_conn_id: str = DEFAULT_CONN_ID,
+        group_id: str | None = None,
+        *,
+        settings_allowed: Sequence[str] = (),
+        ledger_topic: str | None = None,
+        timeout_s: float = TEST_TIMEOUT_S,
+    ) -> None:
+        super().__init__()
+        self.kafka_conn_id = kafka_conn_id
+        self.group_id = group_id
+        self.settings_allowed = tuple(settings_allowed)
+        self.ledger_topic = ledger_topic
+        self.timeout_s = timeout_s
+
+    def get_conn(self) -> OrderedWindows:
+        """The service for the group; close it, or use it as a context manager.
+
+        Raises:
+            AirflowNotFoundException: there is no such connection.
+            ConfigError: its settings are refused, or no group is named.
+        """
+        from kafka_ordered_ops.windows import OrderedWindows
+
+        settings, group = self._settings()
+        if group is None:
+            raise ConfigError(
+                f"no consumer group: give group_id=, or set group.id in connection {self.kafka_conn_id}"
+            )
+        return OrderedWindows(settings, group, **ledger_option(self.ledger_topic))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the cluster answers, and lets this principal plan and commit windows; and why not.
+
+        Asks for the rights on the group, the ledger's topic and transactional ids. Changes nothing.
+        """
+        from kafka_ordered_ops.windows.queries.rights import missing_rights
+
+        try:
+            settings, group = self._settings()
+            missing = missing_rights(
+                settings, group, timeout_s=self.timeout_s, **ledger_option(self.ledger_topic)
+            )
+        except (KafkaOrderedOpsError, AirflowNotFoundException) as error:
+            return False, f"{type(error).__name__}: {error}"
+        if missing:
+            return False, f"Connected, but rights are missing: {'; '.join(missing)}"
+        if group is None:
+            return True, (
+                "Connected. The ledger and transactions are allowed; no group is named (group.id), so its "
+                "rights were not asked for"
+            )
+        return True, f"Connected. Windows of group {group} can be planned and committed"
+
+    def _settings(self) -> tuple[ClientSettings, str | None]:
+        extra = extra_of(self.kafka_conn_id)
+        settings = settings_from(self.kafka_conn_id, extra, settings_allowed=self.settings_allowed)
+        group = self.group_id or extra.get("group.id")
+        return settings, None if not group else str(group)

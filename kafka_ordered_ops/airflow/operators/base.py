@@ -1,0 +1,211 @@
+"""What every task that asks for a window has in common: its parameters, and how they become a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.airflow.compat import BaseOperator, Context
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
+from kafka_ordered_ops.airflow.support.first_try import frozen_times
+from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.times import (
+    CutoffSource,
+    WindowMode,
+    WindowTimes,
+    default_window_id,
+    moment_of,
+    resolve,
+)
+from kafka_ordered_ops.core.arguments import check_choice, check_group, check_span, check_texts
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import parse_duration_ms, time_at
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
+from kafka_ordered_ops.core.window.window import Window, check_window_id
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: Any time will do where a window's other parameters are looked at.
+_STAND_IN: Final = time_at(0)
+
+
+class WindowTask(BaseOperator):
+    """A task that asks for a window of a consumer group.
+
+    Nothing is checked against Kafka, or even looked up, before the task runs.
+
+    Args:
+        topics: names, or regular expressions that begin with ``^``; one, or a list. (templated)
+        group_id: the consumer group whose progress the windows are; the connection's ``group.id`` is not
+            used. (templated)
+        kafka_conn_id: a connection of type ``kafka``. (templated)
+        kafka_config_id: the same, by the name that the Apache Kafka provider has for it.
+        cutoff: the window's exclusive end, a time with a zone or its ISO text; None: as the run says, see
+            `times.resolve`. (templated)
+        since: the start of an interval; goes with `cutoff`. (templated)
+        partition_span: how long a partition is whose date is its start; None: its date is the cutoff.
+        start: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
+            time, ``-PT1H``. (templated)
+        allowed_lateness: None reads all that there is; a span, or its ISO text.
+        isolation: ``read_committed`` or ``read_uncommitted``.
+        exclude: names or patterns to leave out. (templated)
+        on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
+        window_id: None: from DAG, task, map index and run. (templated)
+        settings_allowed: more of librdkafka's settings to take from the connection.
+        ledger_topic: the topic that holds plans and progress.
+    """
+
+    template_fields: Sequence[str] = (
+        "topics",
+        "exclude",
+        "group_id",
+        "kafka_conn_id",
+        "cutoff",
+        "since",
+        "start",
+        "window_id",
+    )
+
+    #: Whether the window has a start in time; a task that plans may say so.
+    window_mode: WindowMode = WindowMode.AUTO
+
+    def __init__(
+        self,
+        *,
+        topics: str | Sequence[str],
+        group_id: str,
+        kafka_conn_id: str | None = None,
+        kafka_config_id: str | None = None,
+        cutoff: datetime | str | None = None,
+        since: datetime | str | None = None,
+        partition_span: timedelta | None = None,
+        start: Bound | str | None = None,
+        allowed_lateness: timedelta | str | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        exclude: str | Sequence[str] = (),
+        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+        window_id: str | None = None,
+        settings_allowed: Sequence[str] = (),
+        ledger_topic: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if kafka_conn_id is not None and kafka_config_id is not None:
+            raise ConfigError(
+                "kafka_conn_id and kafka_config_id are two names of one parameter: give one of them"
+            )
+        self.topics = topics
+        self.exclude = exclude
+        self.group_id = group_id
+        self.kafka_conn_id = kafka_conn_id or kafka_config_id or DEFAULT_CONN_ID
+        self.cutoff = cutoff
+        self.since = since
+        self.partition_span = partition_span
+        self.start = start if start is None or isinstance(start, str) else str(start)
+        self.allowed_lateness = allowed_lateness
+        self.isolation = check_choice(isolation, Isolation, what="isolation")
+        self.on_data_loss = check_choice(on_data_loss, OnDataLoss, what="on_data_loss")
+        self.window_id = window_id
+        self.settings_allowed = tuple(_list(settings_allowed, "settings_allowed"))
+        self.ledger_topic = ledger_topic
+        #: As written in the DAG's file: rendering puts the result in its place.
+        self._written = (str(cutoff), str(since))
+        self._check_literals_of_window()
+
+    def _check_literals_of_window(self) -> None:
+        """Raises `ConfigError` for what can be seen to be wrong without a run."""
+        if is_literal(self.group_id):
+            check_group(self.group_id)
+        if self.window_id is not None and is_literal(self.window_id):
+            check_window_id(self.window_id)
+        if not isinstance(self.partition_span, timedelta | None):
+            raise ConfigError(f"partition_span is {self.partition_span!r}, not a timedelta")
+        given_times = [
+            moment
+            for what, value in (("cutoff", self.cutoff), ("since", self.since))
+            if is_literal(value) and (moment := moment_of(value, what)) is not None
+        ]
+        both = len(given_times) == 2
+        self.window_of(
+            WindowTimes(
+                given_times[0] if both else _STAND_IN,
+                given_times[1] if both else None,
+                CutoffSource.PARAMETER,
+            ),
+            is_known=is_literal,
+        )
+
+    def times_of(self, context: Context) -> WindowTimes:
+        """The window's times: what the first try of this task found, as far as that was kept.
+
+        Raises:
+            ConfigError: see `times.resolve`.
+        """
+        found = resolve(
+            context,
+            cutoff=self.cutoff,
+            since=self.since,
+            mode=self.window_mode,
+            partition_span=self.partition_span,
+        )
+        times = frozen_times(context, found, self._written)
+        self.log.info("Window: %s.", times)
+        return times
+
+    def window_of(
+        self, times: WindowTimes, *, is_known: Callable[[Any], bool] = lambda _: True
+    ) -> Window:
+        """The question to the group; in place of what is not known yet stands something that can be.
+
+        Raises:
+            ConfigError: a parameter that cannot be.
+        """
+        return Window(
+            _list(self.topics, "topics") if is_known(self.topics) else ["unknown"],
+            cutoff=times.cutoff,
+            since=times.since,
+            start=parse_bound(str(self.start)) if self.start and is_known(self.start) else None,
+            allowed_lateness=span_of(self.allowed_lateness, "allowed_lateness"),
+            isolation=self.isolation,
+            exclude=_list(self.exclude, "exclude") if is_known(self.exclude) else (),
+            on_data_loss=self.on_data_loss,
+        )
+
+    def window_id_of(self, context: Context) -> str:
+        """The window's id: the task's own, or one that is the same for every try of this run's task."""
+        return self.window_id or default_window_id(context, self.group_id)
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Arguments of `OrderedWindows`."""
+        return {"run_id": context.get("run_id")}
+
+    def open_windows(self, context: Context) -> OrderedWindows:
+        """The service for this task's group."""
+        return open_windows(
+            self.kafka_conn_id,
+            self.group_id,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
+            **self.windows_options(context),
+        )
+
+
+def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
+    """A span from a parameter; raises `ConfigError`."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return timedelta(milliseconds=parse_duration_ms(value, what=what))
+    return check_span(value, what=what)
+
+
+def _list(value: Any, what: str) -> list[str]:
+    """Names from one, or from a list; a rendered template may be either."""
+    if isinstance(value, str):
+        return [value]
+    # What other tasks return may be a lazy sequence of Airflow's.
+    return list(check_texts(list(value) if isinstance(value, Iterable) else value, what=what))

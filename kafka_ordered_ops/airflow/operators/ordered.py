@@ -1,0 +1,121 @@
+"""The operator: plans a window, runs the job, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context, errors_for_airflow
+from kafka_ordered_ops.airflow.operators.job_task import JobTask
+from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_records
+from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
+from kafka_ordered_ops.airflow.support.lineage import lineage_of
+from kafka_ordered_ops.airflow.support.links import WindowLink
+from kafka_ordered_ops.airflow.support.outlets import tell_outlets
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.output.reported import found_output, result_facts
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.airflow.support.times import WindowTimes
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.windows import OrderedWindows, Staged
+
+
+class OrderedWindowOperator(JobTask, PlanTask):
+    """Reads exactly the records before a time, once, in order; runs a job on them; commits when it ended well.
+
+    What is committed is committed in one transaction after the job. A try that fails, is killed or is
+    overtaken commits nothing, and the next one takes the same records. Returns, as a small XCom, the window,
+    its counts and its ranges (`facts.delivery_facts`).
+
+    Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
+
+    Args:
+        window_url: a page about the window, for the task's link; see `links.WindowLink`.
+
+    Raises:
+        AirflowFailException: trying again cannot help; with the error's name.
+        AirflowSkipException: there is nothing to do, and that is to be shown.
+    """
+
+    template_fields: Sequence[str] = (
+        *PlanTask.template_fields,
+        *JobTask.template_fields,
+    )
+    operator_extra_links = (WindowLink(),)
+    ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        window_url: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.window_url = window_url
+        #: What the link is made of, once the window is planned.
+        self.link_facts: dict[str, Any] | None = None
+        #: What OpenLineage is told: as much of the window's facts as is known.
+        self._known: dict[str, Any] = {}
+        self._brokers = ""
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Arguments of `OrderedWindows`: a scan ends when the task is to end."""
+        return {**super().windows_options(context), "progress": self._scanned}
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Topics and files, for the OpenLineage provider."""
+        return lineage_of(self._known, self._brokers)
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """The same of a task that failed: without files, unless the commit had come before."""
+        return lineage_of(self._known, self._brokers)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plans, runs the job, commits."""
+        with errors_for_airflow():
+            times = self.times_of(context)
+            with self.open_windows(context) as windows:
+                self.check_job(windows.settings, windows.group)
+                plan = self.plan(windows, context, times)
+                self.link_facts = self._known = plan_facts(plan)
+                self._brokers = windows.settings.bootstrap_servers
+                if not plan.offsets and self.on_empty is OnEmpty.SKIP:
+                    self.skip_empty(windows, plan)
+                facts = self._delivered(windows, plan, times)
+        self._known = facts
+        tell_outlets(context, self.outlets, facts)
+        return facts
+
+    def _delivered(
+        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
+    ) -> dict[str, Any]:
+        delivery = windows.deliver(
+            plan, lambda one: self.run_job(one, windows.settings), self._reopen(plan)
+        )
+        facts = delivery_facts(delivery.record, ran=delivery.ran, times=times)
+        self.log.info(
+            "Window %s is %s: %s records in %s offsets.",
+            plan.window_id,
+            delivery.plan.status.value,
+            "?" if facts["records"] is None else f"{facts['records']:,}",
+            f"{plan.offsets:,}",
+        )
+        if (
+            self.on_empty is OnEmpty.SKIP
+            and result_facts(delivery.record.result).get("records") == 0
+        ):
+            # Offsets it had: of markers, or of what a compaction has taken.
+            raise AirflowSkipException(no_records(plan))
+        return facts
+
+    def _scanned(self, done: int, total: int) -> None:
+        self._stop.check(self.window_id or self.task_id)
+
+    def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
+        """Finds what an earlier try has written. Of a window that is published, nothing: it is to be replayed."""
+
+        def reopen(result: Mapping[str, Any]) -> Staged | None:
+            return None if plan.status is WindowStatus.PUBLISHED else found_output(result)
+
+        return reopen

@@ -1,0 +1,275 @@
+"""What every task that plans has in common: what it does when others stand in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
+from kafka_ordered_ops.airflow.operators.base import WindowTask, span_of
+from kafka_ordered_ops.airflow.support.facts import lines_of
+from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.times import WindowMode, WindowTimes
+from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    OnForeignCommit,
+    OnOpenClaim,
+    PlanContent,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.hosting.held_text import held_facts, held_text
+from kafka_ordered_ops.hosting.replays import as_replay, is_finished
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from kafka_ordered_ops.windows import OrderedWindows
+
+
+#: The XCom about open windows that hold records of a window's times.
+HELD_BY_OPEN: Final = "held_by_open"
+
+
+class OnEmpty(StrEnum):
+    """What a task does whose window has no records: end well, or be skipped."""
+
+    SUCCEED = "succeed"
+    SKIP = "skip"
+
+
+class PlanTask(WindowTask):
+    """A task that plans: what it does when others stand in its way.
+
+    Args:
+        mode: ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
+            the cutoff that the group has not been given. ``interval``: from start to end, and late records.
+        on_covered: what to do when there is nothing left to take, because this window is finished (its task
+            was cleared) or because others have taken its records. ``replay`` reads the same records again,
+            and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
+            other cutoffs have taken cannot be replayed: the task is skipped then.
+        on_open_claim: what to do about other open windows that may hold some of the records.
+        claim_age: ``take_over`` abandons planned windows that no try has touched for longer.
+        claim_wait: ``wait`` gives up after so long.
+        on_empty: ``skip`` skips the task when its window has no records.
+        on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
+        redefine: make this task's mode, isolation and topics the group's, and this task the one that plans its
+            windows: for one run, after a task was renamed or changed.
+        max_offsets: refuse a window of more offsets, before anything is read and for good; None: no limit.
+            Offsets are at least as many as records. (templated)
+    """
+
+    template_fields: Sequence[str] = (*WindowTask.template_fields, "max_offsets")
+
+    def __init__(
+        self,
+        *,
+        mode: WindowMode | str = WindowMode.AUTO,
+        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+        claim_age: timedelta | str | None = None,
+        claim_wait: timedelta | str | None = None,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+        redefine: bool = False,
+        max_offsets: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.window_mode = check_choice(mode, WindowMode, what="mode")
+        self.on_covered = check_choice(on_covered, OnCovered, what="on_covered")
+        self.on_open_claim = check_choice(on_open_claim, OnOpenClaim, what="on_open_claim")
+        self.claim_age = span_of(claim_age, "claim_age")
+        self.claim_wait = span_of(claim_wait, "claim_wait")
+        self.on_empty = check_choice(on_empty, OnEmpty, what="on_empty")
+        self.on_foreign_commit = check_choice(
+            on_foreign_commit, OnForeignCommit, what="on_foreign_commit"
+        )
+        self.redefine = redefine
+        self.max_offsets = max_offsets
+        self._policy(self.on_covered)
+        if is_literal(max_offsets):
+            self._limit()
+        self._check_alone()
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Arguments of `OrderedWindows`."""
+        return {
+            **super().windows_options(context),
+            "on_foreign_commit": self.on_foreign_commit,
+            "owner": owner_of(context),
+        }
+
+    def _check_alone(self) -> None:
+        """Raises `ConfigError` where another task of the DAG plans windows of the same group.
+
+        Each would miss the records that the other one takes. What a run renders is seen at the first plan.
+        """
+        mine = _group_of(self)
+        if mine is None or not self.has_dag():  # type: ignore[no-untyped-call]
+            return
+        for other in self.dag.tasks:
+            if other.task_id != self.task_id and _group_of(other) == mine:
+                raise ConfigError(
+                    f"tasks {other.task_id} and {self.task_id} of DAG {self.dag.dag_id} plan windows of the same group, "
+                    f"{self.group_id}: each would miss the records that the other one takes. Give each its own group"
+                )
+
+    def plan(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
+        """Plans the window, or takes up the plan that it has.
+
+        The plan's status and content say what there is to do: of one that is done, a replay; of one that is
+        covered, nothing.
+
+        Raises:
+            AirflowSkipException: there is nothing left to take, and the task is to be skipped then.
+            WindowCoveredError: the same, and it is to fail.
+            PlanTooLargeError: it passes `max_offsets`. A plan that was made just now is given up again.
+            KafkaOrderedOpsError: as `OrderedWindows.plan` does.
+        """
+        limit = self._limit()
+        plan = self._planned(windows, context, times)
+        for note in plan.notes:
+            self.log.warning("Window %s: %s", plan.window_id, note)
+        self._tell_held(context, plan)
+        if limit is not None and plan.offsets > limit:
+            self._refuse(windows, plan, limit)
+        result = windows.show(plan.window_id).result if plan.status.is_done else None
+        finished = is_finished(plan, result)
+        if plan.content is PlanContent.COVERED or finished:
+            self._judge_nothing_left(windows, plan)
+        for line in lines_of(plan):
+            self.log.info("%s", line)
+        return _again(plan, result, context) if finished else plan
+
+    def _tell_held(self, context: Context, plan: WindowPlan) -> None:
+        """Says in the log, and in an XCom that also a skipped task has, which open windows keep this one short."""
+        if (told := held_text(plan)) is None:
+            return
+        self.log.warning("%s", told)
+        ti = context.get("ti")
+        if ti is not None:
+            ti.xcom_push(key=HELD_BY_OPEN, value=held_facts(plan))
+
+    def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
+        """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
+        if plan.status.is_open:
+            windows.commit(plan)
+        raise AirflowSkipException(no_records(plan))
+
+    def _planned(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
+        window, window_id = self.window_of(times), self.window_id_of(context)
+        policy = self._policy(self.on_covered)
+        try:
+            return windows.plan(window, window_id, policy)
+        except WindowCoveredError:
+            if self.on_covered is not OnCovered.REPLAY:
+                raise
+        self.log.info(
+            "Other windows have taken all records before %s, and none that is finished has this cutoff.",
+            times.cutoff.isoformat(),
+        )
+        return windows.plan(window, window_id, self._policy(OnCovered.SKIP))
+
+    def _policy(self, on_covered: OnCovered) -> Policy:
+        given = {"claim_age": self.claim_age, "claim_wait": self.claim_wait}
+        spans = {name: span for name, span in given.items() if span is not None}
+        return Policy(
+            on_covered=on_covered,
+            on_open_claim=self.on_open_claim,
+            redefine=self.redefine,
+            **spans,
+        )
+
+    def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
+        # A higher attempt took up what an earlier try has planned, and perhaps written.
+        is_new = plan.status is WindowStatus.PLANNED and plan.attempt == 1
+        if is_new:
+            windows.abandon(plan)
+        by_topic = dict.fromkeys(plan.topics, 0)
+        for part in plan:
+            by_topic[part.tp.topic] += part.taken.count
+        worst = max(by_topic, key=lambda topic: by_topic[topic])
+        raise PlanTooLargeError(
+            f"window {plan.window_id} of group {plan.group} has {plan.offsets:,} offsets, and max_offsets is "
+            f"{limit:,}; {by_topic[worst]:,} of them are in topic {worst}. The job was not run, and "
+            f"{'its plan was given up' if is_new else f'it stays {plan.status.value}'}. Raise the limit, or take "
+            "it in steps, with earlier cutoffs first",
+            topic=worst,
+        )
+
+    def _limit(self) -> int | None:
+        if self.max_offsets is None:
+            return None
+        try:
+            limit = int(self.max_offsets)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"max_offsets is {self.max_offsets!r}, not a whole number") from error
+        if limit < 0:
+            raise ConfigError(f"max_offsets is {limit}: a window does not have fewer than none")
+        return limit
+
+    def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
+        """For a window that is done, or has nothing of its own."""
+        covered = plan.content is PlanContent.COVERED
+        what = (
+            f"window {plan.window_id} of group {plan.group}: other windows have taken its records"
+            if covered
+            else f"window {plan.window_id} of group {plan.group} is {plan.status.value} already"
+        )
+        if self.on_covered is OnCovered.FAIL:
+            raise WindowCoveredError(
+                f"{what}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
+                window_id=plan.window_id,
+            )
+        if covered:
+            # Whatever is to be replayed, there is no window with these times: a green task would look like a delivery.
+            self.log.warning("%s. Nothing is delivered by this task.", what)
+            windows.commit(plan)
+            told = held_text(plan)
+            raise AirflowSkipException(
+                f"{what}: nothing is delivered by this task{'' if told is None else f'. {told}'}"
+            )
+        if self.on_covered is OnCovered.SKIP:
+            raise AirflowSkipException(f"{what}, and on_covered='skip'")
+        self.log.info("%s. Its records are read again; nothing moves.", what)
+
+
+def owner_of(context: Context) -> str | None:
+    """Who plans: this task, in whatever run and with whatever map index."""
+    ti = context.get("ti")
+    names = getattr(ti, "dag_id", None), getattr(ti, "task_id", None)
+    return None if None in names else f"airflow:{names[0]}.{names[1]}"
+
+
+def _group_of(task: Any) -> tuple[Any, Any, Any] | None:
+    """Which group a task plans windows of, and where that is kept; None for other tasks, and for templates."""
+    kind = getattr(task, "operator_class", None)
+    if isinstance(task, PlanTask):
+        found = (task.group_id, task.kafka_conn_id, task.ledger_topic)
+    elif isinstance(kind, type) and issubclass(kind, PlanTask):
+        given = task.partial_kwargs
+        conn_id = given.get("kafka_conn_id") or given.get("kafka_config_id") or DEFAULT_CONN_ID
+        found = (given.get("group_id"), conn_id, given.get("ledger_topic"))
+    else:
+        return None
+    return found if found[0] and is_literal(found) else None
+
+
+def no_records(plan: WindowPlan) -> str:
+    """Why a task is skipped."""
+    covered = plan.content is PlanContent.COVERED
+    return (
+        f"window {plan.window_id} of group {plan.group} has no records"
+        f"{' of its own: other windows have taken them' if covered else ''}"
+    )
+
+
+def _again(plan: WindowPlan, result: Any, context: Context) -> WindowPlan:
+    try_number = int(getattr(context.get("ti"), "try_number", 1))
+    return as_replay(plan, result, run_id=str(context.get("run_id")), try_number=try_number)

@@ -1,0 +1,1 @@
+"""The sensor that waits until a window's partitions are live."""

@@ -1,0 +1,163 @@
+"""The sensor: waits until all partitions of a window have come to its cutoff, or its group has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from kafka_ordered_ops.airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    Context,
+    PokeReturnValue,
+    conf,
+    errors_for_airflow,
+)
+from kafka_ordered_ops.airflow.operators.base import WindowTask, span_of
+from kafka_ordered_ops.airflow.support.question import Look, Question, Until, lines_of
+from kafka_ordered_ops.airflow.support.times import default_window_id
+from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
+from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+
+
+class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
+    """Waits until every partition of a window is live, or idle, or the window is done; or for the group.
+
+    Live: a record stamped at or after the cutoff (and the allowed lateness) is there, so whoever writes the
+    partition has come to it. Idle: there is none, the clock has passed cutoff + `grace`, and no transaction is
+    open. Done: the group has committed the very window already (its task was cleared).
+
+    With ``until="caught_up"`` it waits for the group instead: until everything before the cutoff is committed, by
+    whichever windows and whichever DAG. That reads no record at all: a record that was written behind one stamped
+    at or after the cutoff, and after the group last looked, is not waited for.
+
+    The group is not joined, and nothing is changed. The log has a table with a reason for each partition, and
+    so has the XCom; those that wait come first.
+
+    Takes the arguments of `WindowTask` and of a sensor (``mode`` is ``poke`` or ``reschedule``), and:
+
+    Args:
+        until: ``live``, or ``caught_up``.
+        grace: how long after the cutoff a silent partition counts as idle; None: never.
+        window_task_id: the task of this DAG whose window is waited for, to see whether it is done. Without
+            it, or `window_id`, only partitions count.
+        deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says. The first
+            look is made in the worker.
+
+    Returns:
+        What `core.liveness.liveness.Liveness.to_json` gives (`core.liveness.caught_up.CatchUp.to_json` for ``caught_up``), with
+        ``window``, the status of a window that is done. Of such a window there is nothing else.
+
+    Raises:
+        ConfigError: `grace` or `window_task_id` where the group is waited for.
+    """
+
+    def __init__(
+        self,
+        *,
+        until: Until | str = Until.LIVE,
+        grace: timedelta | str | None = None,
+        window_task_id: str | None = None,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.until = check_choice(until, Until, what="until")
+        self.grace = span_of(grace, "grace")
+        self.window_task_id = window_task_id
+        if self.until is Until.CAUGHT_UP and (grace, window_task_id) != (None, None):
+            raise ConfigError(
+                "until='caught_up' waits for what is committed: grace and window_task_id are for until='live'"
+            )
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
+        self._before: Look | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Waits, here or in the triggerer."""
+        if not self.deferrable:
+            return super().execute(context)
+        question, look = self._first_look(context)
+        if look is None or not look.is_over:
+            self.defer(
+                trigger=PartitionsLiveTrigger(question.to_json(), self.poke_interval),
+                method_name="execute_complete",
+                timeout=timedelta(seconds=self.timeout),
+            )
+        return look.to_json()
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """One look."""
+        with errors_for_airflow():
+            question = self.question(context)
+            try:
+                look = question.look(self._before)
+            except KafkaOrderedOpsError as error:
+                # A broker may restart while the sensor waits; before, it is more likely a mistake.
+                if not error.retriable or self._before is None:
+                    raise
+                self.log.warning("Looking failed and is tried again: %s", error)
+                return PokeReturnValue(is_done=False)
+        # What was read is not read again, as long as this process lives.
+        self._before = look
+        look.log()
+        return PokeReturnValue(is_done=look.is_over, xcom_value=look.to_json())
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """What the trigger has told.
+
+        Raises:
+            AirflowFailException: waiting cannot help.
+        """
+        if event["status"] == "error":
+            raise AirflowFailException(str(event["message"]))
+        found = dict(event["found"])
+        for line in lines_of(found):
+            self.log.info("%s", line)
+        return found
+
+    def question(self, context: Context) -> Question:
+        """What is asked; raises `ConfigError`."""
+        times = self.times_of(context)
+        window_id = self.window_id
+        if window_id is None and self.window_task_id is not None:
+            window_id = default_window_id(context, self.group_id, task_id=self.window_task_id)
+        return Question(
+            conn_id=self.kafka_conn_id,
+            group=self.group_id,
+            window=self.window_of(times),
+            window_id=window_id,
+            grace=self.grace,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
+            until=self.until,
+        )
+
+    def _first_look(self, context: Context) -> tuple[Question, Look | None]:
+        """The look in the worker, which fails as a sensor's in poke mode does; None: it failed in silence."""
+        try:
+            with errors_for_airflow():
+                question = self.question(context)
+                try:
+                    look = question.look()
+                except KafkaOrderedOpsError as error:
+                    if not (error.retriable and self.silent_fail):
+                        raise
+                    self.log.warning("The first look failed, and silent_fail is set: %s", error)
+                    return question, None
+        except AirflowFailException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"soft_fail or never_fail is set: {error}") from error
+            raise
+        except KafkaOrderedOpsError as error:
+            if self.never_fail:
+                raise AirflowSkipException(f"never_fail is set: {error}") from error
+            raise
+        look.log()
+        return question, look

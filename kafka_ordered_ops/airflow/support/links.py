@@ -1,0 +1,52 @@
+"""A task's link to a page about its window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from kafka_ordered_ops.airflow.compat import BaseOperatorLink, conf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECTION: Final = "kafka_ordered_ops"
+OPTION: Final = "window_url"
+
+
+class WindowLink(BaseOperatorLink):
+    """The button "Window": by the task's `window_url`, or that of ``[kafka_ordered_ops] window_url``.
+
+    The text is a template with ``{window_id}``, ``{group}``, ``{topic}`` (the first), ``{since}`` and
+    ``{cutoff}``: a page of a Kafka console, or of a catalogue.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the button says."""
+        return "Window"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The address; empty without a template, or for a try that did not come to plan a window."""
+        template = getattr(operator, "window_url", None) or conf.get(SECTION, OPTION, fallback="")
+        facts = getattr(operator, "link_facts", None)
+        if not template or not facts:
+            return ""
+        return url_of(template, facts)
+
+
+def url_of(template: str, facts: Mapping[str, Any]) -> str:
+    """A template with a window's facts in it, each as one part of a path or query."""
+    topics = facts.get("topics") or [""]
+    values = {
+        "window_id": facts.get("window_id"),
+        "group": facts.get("group"),
+        "topic": topics[0],
+        "since": facts.get("since"),
+        "cutoff": facts.get("cutoff"),
+    }
+    url = template
+    # Not str.format: a template may hold braces, and reach into objects.
+    for name, value in values.items():
+        url = url.replace(f"{{{name}}}", quote("" if value is None else str(value), safe=""))
+    return url

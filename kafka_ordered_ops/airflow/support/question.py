@@ -1,0 +1,195 @@
+"""One look at a window's partitions, for the sensor in a worker and for its trigger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.airflow.connection import ledger_option, open_windows, settings_of
+from kafka_ordered_ops.airflow.support.facts import table_of
+from kafka_ordered_ops.core.errors import UnknownWindowError
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.times import duration_text, parse_duration_ms
+from kafka_ordered_ops.core.window.window import Window
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.liveness.liveness import Liveness
+    from kafka_ordered_ops.windows import OrderedWindows
+
+_log = logging.getLogger(__name__)
+
+#: Partitions in the log and in an XCom, some 40 KB of it: those that wait come first.
+PARTITIONS_MAX: Final = 100
+#: Open windows of the group in an XCom: the oldest.
+OPEN_WINDOWS_MAX: Final = 20
+
+#: Bound for one question to the cluster; the sensor's own timeout bounds the waiting.
+LOOK_TIMEOUT_S: Final = 30.0
+
+_WAITING: Final = "waiting"
+
+
+class Until(StrEnum):
+    """What a sensor waits for.
+
+    Live: every partition has come to the cutoff, so that a window may be planned. Caught up: the group has
+    committed everything before the cutoff, by whichever windows, so that what they deliver is complete.
+    """
+
+    LIVE = "live"
+    CAUGHT_UP = "caught_up"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a sensor asks, as JSON that a trigger can be made of again: a connection's name, no secrets."""
+
+    conn_id: str
+    group: str
+    window: Window
+    window_id: str | None = None
+    grace: timedelta | None = None
+    settings_allowed: tuple[str, ...] = ()
+    ledger_topic: str | None = None
+    until: Until = Until.LIVE
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        grace = self.grace
+        return {
+            "conn_id": self.conn_id,
+            "group": self.group,
+            "window": self.window.to_json(),
+            "window_id": self.window_id,
+            "grace": None if grace is None else duration_text(grace // timedelta(milliseconds=1)),
+            "settings_allowed": list(self.settings_allowed),
+            "ledger_topic": self.ledger_topic,
+            "until": self.until.value,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Question:
+        """The inverse of `to_json`; raises `JsonError`."""
+        fields = Fields(dict(value), "question")
+        grace = fields.text_or_none("grace")
+        question = cls(
+            conn_id=fields.text("conn_id"),
+            group=fields.text("group"),
+            window=Window.from_json(fields.object("window")),
+            window_id=fields.text_or_none("window_id"),
+            grace=None
+            if grace is None
+            else timedelta(milliseconds=parse_duration_ms(grace, what="grace")),
+            settings_allowed=tuple(fields.texts("settings_allowed")),
+            ledger_topic=fields.text_or_none("ledger_topic"),
+            until=fields.choice("until", Until),
+        )
+        fields.done()
+        return question
+
+    def look(self, before: Look | None = None) -> Look:
+        """Looks once; never joins the group, and changes nothing.
+
+        What was read for the look `before` is not read again.
+
+        Raises:
+            AirflowNotFoundException: there is no such connection.
+            KafkaOrderedOpsError: as `OrderedWindows.live` does.
+        """
+        if self.until is Until.CAUGHT_UP:
+            return self._progress()
+        return self._liveness(None if before is None else before.liveness)
+
+    def _progress(self) -> Look:
+        from kafka_ordered_ops.windows.queries.caught_up import catch_up
+
+        found = catch_up(
+            settings_of(self.conn_id, settings_allowed=self.settings_allowed),
+            self.group,
+            self.window,
+            timeout_s=LOOK_TIMEOUT_S,
+            **ledger_option(self.ledger_topic),
+        )
+        return Look(found.is_caught_up, f"{found}", found.to_json())
+
+    def _liveness(self, before: Liveness | None) -> Look:
+        with open_windows(
+            self.conn_id,
+            self.group,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
+            timeout_s=LOOK_TIMEOUT_S,
+            lookup_timeout_s=LOOK_TIMEOUT_S,
+        ) as windows:
+            # Of a window that is done, retention may have taken the records, and more.
+            if (done := self._done_window(windows)) is not None:
+                return Look(True, f"window {self.window_id} is {done} already", {}, done)
+            found = windows.live(self.window, grace=self.grace, before=before)
+        return Look(found.is_live, f"{found}", found.to_json(), liveness=found)
+
+    def _done_window(self, windows: OrderedWindows) -> str | None:
+        """The status of the group's own window with this id, when it is done: there is nothing to wait for."""
+        if self.window_id is None:
+            return None
+        try:
+            status = windows.show(self.window_id).status
+        except UnknownWindowError:
+            return None
+        return status.value if status.is_done else None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look has found."""
+
+    #: Whether there is nothing to wait for any more.
+    is_over: bool
+    summary: str
+    #: As `Liveness` or `CatchUp` have it, whole.
+    found: Mapping[str, Any]
+    #: The status of the task's own window, when it is done.
+    window: str | None = None
+    #: For the next look.
+    liveness: Liveness | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, small: the counts, and the partitions that wait before the others."""
+        partitions = sorted(
+            self.found.get("partitions", ()), key=lambda one: one["state"] != _WAITING
+        )
+        return {
+            **self.found,
+            "summary": self.summary,
+            "window": self.window,
+            "partitions": partitions[:PARTITIONS_MAX],
+            "more_partitions": max(len(partitions) - PARTITIONS_MAX, 0),
+            "open_windows": list(self.found.get("open_windows") or ())[:OPEN_WINDOWS_MAX],
+        }
+
+    def log(self) -> None:
+        """Writes a table of the partitions into the log, those that wait first."""
+        for line in lines_of(self.to_json()):
+            _log.info("%s", line)
+
+
+def lines_of(told: Mapping[str, Any]) -> list[str]:
+    """What a look told, as a sentence and a table."""
+    lines = [f"{told['summary']}."]
+    rows = [
+        (
+            f"{one['topic']}[{one['partition']}]",
+            str(one["state"]),
+            "-" if one["lag_offsets"] is None else f"{one['lag_offsets']:,}",
+            str(one["explanation"]),
+        )
+        for one in told["partitions"]
+    ]
+    if rows:
+        lines += table_of(("partition", "state", "lag", "why"), rows)
+    if more := told["more_partitions"]:
+        lines.append(f"... and {more:,} more partitions")
+    return lines

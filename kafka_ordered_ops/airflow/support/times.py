@@ -1,0 +1,267 @@
+"""Up to which time a task's window goes, and what makes two tries the same window.
+
+The run says it in different places: see `resolve`. Nothing here knows Kafka or imports Airflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import parse_time_ms, time_at, time_ms, time_text
+from kafka_ordered_ops.core.types import Mode
+from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX
+
+#: Of a window id that would be too long this much stays readable.
+_READABLE: Final = 400
+
+#: What a template that found nothing is rendered to.
+_NOTHING: Final = ("", "None")
+
+
+class WindowMode(StrEnum):
+    """Whether a task's windows have a start in time.
+
+    Auto: the run's interval when it has a length, else catch-up. Catch-up: everything before the cutoff
+    that the group has not been given. Interval: from the interval's start to its end, and late records.
+    """
+
+    AUTO = "auto"
+    CATCH_UP = "catch_up"
+    INTERVAL = "interval"
+
+
+class CutoffSource(StrEnum):
+    """Where a cutoff was found, first to last."""
+
+    PARAMETER = "the task's cutoff"
+    CONF = "dag_run.conf"
+    PARTITION = "partition_date"
+    INTERVAL = "data_interval_end"
+    EVENT = "an asset event"
+    RUN_AFTER = "dag_run.run_after"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTimes:
+    """The times of one run's window, in UTC and whole milliseconds."""
+
+    cutoff: datetime
+    #: None: catch-up.
+    since: datetime | None
+    source: CutoffSource
+
+    @property
+    def mode(self) -> Mode:
+        """Which kind of window it is."""
+        return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
+
+    def __str__(self) -> str:
+        start = "" if self.since is None else f"from {_text(self.since)} "
+        return f"{self.mode.value}, {start}up to {_text(self.cutoff)} (by {self.source.value})"
+
+
+def resolve(
+    context: Mapping[str, Any],
+    *,
+    cutoff: datetime | str | None = None,
+    since: datetime | str | None = None,
+    mode: WindowMode = WindowMode.AUTO,
+    partition_span: timedelta | None = None,
+) -> WindowTimes:
+    """The times of a run's window.
+
+    In this order: the task's own `cutoff`; ``dag_run.conf["cutoff"]`` (and ``["since"]``); the partition's
+    date, to which `partition_span` adds the length of a partition; the end of the data interval; the
+    greatest ``extra["cutoff"]``, or ``extra["payload"]["cutoff"]``, of the asset events that started the run;
+    ``dag_run.run_after``. Never the time of day: a second try would ask for another window.
+
+    Args:
+        context: the task's context. Keys that a run does not have are absent from it.
+        cutoff: the task's parameter, rendered: a time with a zone, or its ISO text; empty: none.
+        since: the same for the start of an interval; goes with `cutoff`.
+        mode: whether there is a start.
+        partition_span: how long a partition is whose date is its start. None: its date is the cutoff.
+
+    Raises:
+        ConfigError: a time that is none or has no zone; a `since` without `cutoff`, or in catch-up mode;
+            interval mode for a run without an interval; a run that says nothing about its time; or whose
+            partition has a date that Airflow does not tell.
+    """
+    mode = WindowMode(mode)
+    found = _found(context, moment_of(cutoff, "cutoff"), moment_of(since, "since"), partition_span)
+    if mode is WindowMode.CATCH_UP:
+        if found.since is not None and found.source in (CutoffSource.PARAMETER, CutoffSource.CONF):
+            raise ConfigError(
+                f"mode='catch_up' has no start, and since is {_text(found.since)}: leave since out, or use "
+                "mode='interval'"
+            )
+        return replace(found, since=None)
+    if mode is WindowMode.INTERVAL and found.since is None:
+        raise ConfigError(
+            f"mode='interval', but the run has no interval: its cutoff is {_text(found.cutoff)}, by "
+            f"{found.source.value}, and there is no start. Give since= and cutoff=, use a timetable with data "
+            "intervals, or mode='catch_up'"
+        )
+    return found
+
+
+def run_token(context: Mapping[str, Any]) -> str:
+    """What stays the same over the retries, clears and reprocessing of a run, and differs between runs.
+
+    Runs of the same partition, or of the same data interval, are the same to it: a database that was lost,
+    or a partition that is run again, comes to the same windows. A run whose ``conf`` has a cutoff of its own
+    is like no other, though Airflow gives it the interval of the newest scheduled one.
+
+    Raises:
+        ConfigError: the context is of no run.
+    """
+    if not _moment_text(_conf(context).get("cutoff")):
+        if (key := _partition_key(context)) is not None:
+            return key
+        start, end = context.get("data_interval_start"), context.get("data_interval_end")
+        if start is not None and end is not None:
+            return _text(end) if start == end else f"{_text(start)}--{_text(end)}"
+    if (run_id := context.get("run_id")) is None:
+        raise ConfigError("the context has no run_id, so its window has no name: give window_id=")
+    return str(run_id)
+
+
+def default_window_id(context: Mapping[str, Any], group: str, *, task_id: str | None = None) -> str:
+    """The id of a task's window: DAG, task, map index and run to be read, and a digest of these and the group.
+
+    `task_id` names another task of the same DAG and run, one that is not mapped.
+
+    Raises:
+        ConfigError: the context is of no task, or of no run.
+    """
+    ti = context.get("ti")
+    if ti is None:
+        raise ConfigError("the context has no task instance, so its window has no name")
+    index = -1 if task_id is not None else getattr(ti, "map_index", -1)
+    index = -1 if index is None else index
+    parts = (ti.dag_id, task_id or ti.task_id, index, run_token(context), group)
+    # Windows of two groups may share an output folder, and are told apart there by their ids. The other parts
+    # are in the digest since names may have dots: task c of DAG a.b is not task b.c of DAG a.
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    dag_id, task, _, token, _ = parts
+    name = f"{dag_id}.{task}{'' if index == -1 else f'[{index}]'}@{token}"
+    readable = "".join(one if one.isprintable() else "?" for one in name)
+    if len(readable) + 9 <= WINDOW_ID_LENGTH_MAX:
+        return f"{readable}~{digest[:8]}"
+    return f"{readable[:_READABLE]}~{digest[:16]}"
+
+
+def _found(
+    context: Mapping[str, Any],
+    cutoff: datetime | None,
+    since: datetime | None,
+    partition_span: timedelta | None,
+) -> WindowTimes:
+    if (told := _told(cutoff, since, "cutoff", CutoffSource.PARAMETER)) is not None:
+        return told
+    conf = _conf(context)
+    cutoff = moment_of(conf.get("cutoff"), 'dag_run.conf["cutoff"]')
+    since = moment_of(conf.get("since"), 'dag_run.conf["since"]')
+    if (told := _told(cutoff, since, 'dag_run.conf["cutoff"]', CutoffSource.CONF)) is not None:
+        return told
+    if (date := moment_of(context.get("partition_date"), "partition_date")) is not None:
+        if partition_span is None:
+            return WindowTimes(date, None, CutoffSource.PARTITION)
+        return WindowTimes(date + partition_span, date, CutoffSource.PARTITION)
+    if "partition_date" not in context and (key := _partition_key(context)) is not None:
+        raise ConfigError(
+            f"the run is of partition {key!r}, and Airflow before 3.3 does not tell its tasks the date of a "
+            "partition: give cutoff=, and since= for an interval. Of a key that is a time in UTC: "
+            'cutoff="{{ dag_run.partition_key }}Z"'
+        )
+    if (end := moment_of(context.get("data_interval_end"), "data_interval_end")) is not None:
+        start = moment_of(context.get("data_interval_start"), "data_interval_start")
+        has_length = start is not None and start < end
+        return WindowTimes(end, start if has_length else None, CutoffSource.INTERVAL)
+    cutoffs = [
+        moment
+        for event in _events(context.get("triggering_asset_events"))
+        if (moment := moment_of(_told_by(event), "the asset event's cutoff")) is not None
+    ]
+    if cutoffs:
+        return WindowTimes(max(cutoffs), None, CutoffSource.EVENT)
+    run_after = moment_of(getattr(context.get("dag_run"), "run_after", None), "dag_run.run_after")
+    if run_after is not None:
+        return WindowTimes(run_after, None, CutoffSource.RUN_AFTER)
+    raise ConfigError("the run says nothing about its time: give cutoff=")
+
+
+def _told(
+    cutoff: datetime | None, since: datetime | None, name: str, source: CutoffSource
+) -> WindowTimes | None:
+    """What somebody has said in so many words."""
+    if cutoff is not None:
+        return WindowTimes(cutoff, since, source)
+    if since is not None:
+        raise ConfigError(
+            f"since {_text(since)} without a cutoff: give {name} as well, or leave both out"
+        )
+    return None
+
+
+def _conf(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    return getattr(context.get("dag_run"), "conf", None) or {}
+
+
+def _partition_key(context: Mapping[str, Any]) -> str | None:
+    """The partition that the run is of. Airflow 3.2 has it with the run alone."""
+    key = context.get("partition_key") or getattr(context.get("dag_run"), "partition_key", None)
+    return str(key) if key else None
+
+
+def _events(triggering: Any) -> Iterable[Any]:
+    """The events of all assets."""
+    if not triggering:
+        return []
+    return [event for events in triggering.values() for event in events]
+
+
+def _told_by(event: Any) -> Any:
+    """The cutoff in an event: of a task in its extra; of a watcher's trigger in the payload that is there."""
+    extra = getattr(event, "extra", None) or {}
+    payload = extra.get("payload")
+    if "cutoff" not in extra and isinstance(payload, Mapping):
+        return payload.get("cutoff")
+    return extra.get("cutoff")
+
+
+def _moment_text(value: Any) -> Any:
+    """The value, or None for what a template that found nothing is rendered to."""
+    text = value.strip() if isinstance(value, str) else value
+    return None if text in _NOTHING else text
+
+
+def moment_of(value: Any, what: str) -> datetime | None:
+    """A time from a run, or from what a template was rendered to: a plain datetime in UTC."""
+    value = _moment_text(value)
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        ms = time_ms(value, what=what)
+    elif isinstance(value, str):
+        # As Airflow prints times: with a blank, too.
+        ms = parse_time_ms(value, what=what)
+    else:
+        raise ConfigError(
+            f"{what} is a {type(value).__name__}: give a time with a zone, or its text"
+        )
+    try:
+        return time_at(ms)
+    except OverflowError as error:
+        raise ConfigError(f"{what} {value} is beyond the calendar, which ends in 9999") from error
+
+
+def _text(moment: datetime) -> str:
+    return time_text(time_ms(moment, what="time"))

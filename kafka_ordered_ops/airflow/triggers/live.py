@@ -1,0 +1,88 @@
+"""The sensor's trigger: it looks again and again, in threads, and fires when there is nothing to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from kafka_ordered_ops.airflow.support.question import Look, Question
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+
+#: An event that comes seconds after a task was deferred can fail it: the scheduler may not have seen yet that it
+#: was (apache/airflow #71580).
+FIRST_LOOK_S: Final = 10.0
+#: However often a sensor wants to look: each look has connections of its own.
+POKE_INTERVAL_MIN_S: Final = 1.0
+
+
+class PartitionsLiveTrigger(BaseTrigger):
+    """Fires when there is nothing to wait for any more, or when waiting cannot help.
+
+    Its event is ``{"status": "done", "found": {...}}``, or ``{"status": "error", "message": ...}``. Each look
+    has connections of its own; the consumer group is not joined. While no broker answers it goes on looking: the
+    sensor's timeout bounds that.
+
+    Args:
+        question: what `looking.Question.to_json` gives; no secrets.
+        poke_interval: seconds between two looks, 1 at least.
+        first_look: seconds before the first one.
+    """
+
+    def __init__(
+        self,
+        question: Mapping[str, Any],
+        poke_interval: float,
+        first_look: float = FIRST_LOOK_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.question = dict(question)
+        self.poke_interval = poke_interval
+        self.first_look = first_look
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What another process makes this trigger of."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "question": self.question,
+                "poke_interval": self.poke_interval,
+                "first_look": self.first_look,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Looks until there is something to tell."""
+        from asgiref.sync import sync_to_async
+
+        question = Question.from_json(self.question)
+        # The client waits for brokers: never in the loop that all triggers share, and not in the one thread
+        # that is `thread_sensitive`.
+        look = sync_to_async(question.look, thread_sensitive=False)
+        before: Look | None = None
+        due = time.monotonic() + self.first_look
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = time.monotonic() + max(self.poke_interval, POKE_INTERVAL_MIN_S)
+            try:
+                found = await look(before)
+            except KafkaOrderedOpsError as error:
+                if not error.retriable:
+                    message = f"{type(error).__name__}: {error}"
+                    yield _event({"status": "error", "message": message})
+                    return
+                # A broker may restart meanwhile.
+                self.log.warning("Looking failed and is tried again: %s", error)
+                continue
+            before = found
+            self.log.info("%s.", found.summary)
+            if found.is_over:
+                yield _event({"status": "done", "found": found.to_json()})
+                return
+
+
+def _event(payload: Mapping[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]

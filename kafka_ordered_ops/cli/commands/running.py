@@ -1,0 +1,185 @@
+"""Plans windows, delivers them in one pass and tells what came of it: what `run` and `windows sweep` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ordered_ops.cli.exits import ExitCode
+from kafka_ordered_ops.cli.options.options import Connection
+from kafka_ordered_ops.cli.options.question import Policies
+from kafka_ordered_ops.cli.options.sink import Sink
+from kafka_ordered_ops.cli.show.facts import delivery_json
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.cli.show.tables import (
+    deliveries_table,
+    delivery_text,
+    outputs_text,
+    windows_text,
+)
+from kafka_ordered_ops.core.group.group_state import GroupState
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window, default_window_id
+from kafka_ordered_ops.hosting.held_text import held_text
+from kafka_ordered_ops.output.filesystem import normal_root
+from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.windows import Delivery, Policy
+
+#: Windows of a series that are named one by one.
+_SAID_MAX: Final = 10
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a call found and what it left."""
+
+    asked: Sequence[str]
+    #: As planned or taken up, before anything was done about them.
+    before: Sequence[WindowPlan]
+    after: Sequence[Delivery]
+    state: GroupState | None
+
+
+def deliver(
+    screen: Screen,
+    connection: Connection,
+    sink: Sink,
+    questions: Sequence[Window],
+    window_ids: Sequence[str | None],
+    policy: Policy,
+) -> Delivered:
+    """Brings windows to published: one plan, one read, one commit for all that need it.
+
+    Raises:
+        ConfigError: the job cannot run; nothing is planned then.
+    """
+    sink.check(connection.settings(), connection.group)
+    with connection.open(screen) as windows, screen.progress("planning"):
+        plans = windows.plan_many(questions, window_ids, policy)
+        writer = sink.writer(windows.settings, screen)
+        after = windows.deliver_many(plans, writer, StagedOutput.found)
+        asked = [
+            name or default_window_id(windows.group, question)
+            for question, name in zip(questions, window_ids, strict=True)
+        ]
+        return Delivered(asked, plans, after, windows.state())
+
+
+def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
+    """The result of a command about one window."""
+    [before], [after] = delivered.before, delivered.after
+    say_covered(screen, delivered)
+    if screen.as_json:
+        say_held(screen, [before])
+        screen.emit(delivery_json(after.record, state=delivered.state, ran=after.ran))
+        return
+    screen.show(delivery_text(after.record))
+    say_stand_in(screen, delivered.asked[0], before)
+    say_notes(screen, [before])
+    screen.say(_outcome(before, after, sink.output))
+
+
+def tell_many(screen: Screen, delivered: Delivered) -> None:
+    """The result of a command about a series of windows."""
+    say_covered(screen, delivered)
+    if screen.as_json:
+        say_held(screen, delivered.before)
+        found = [
+            delivery_json(one.record, state=delivered.state, ran=one.ran) for one in delivered.after
+        ]
+        screen.emit({"windows": found})
+        return
+    records = [one.record for one in delivered.after]
+    screen.show(deliveries_table(records), outputs_text(records))
+    for asked, plan in zip(delivered.asked, delivered.before, strict=True):
+        say_stand_in(screen, asked, plan)
+    say_notes(screen, delivered.before)
+    screen.say(_outcomes(delivered))
+
+
+def say_covered(screen: Screen, delivered: Delivered) -> None:
+    """Says which of the windows have nothing of their own: a script may take their silence for a delivery."""
+    covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
+    for plan in covered[:_SAID_MAX]:
+        screen.say(
+            f"warning: window {plan.window_id} of group {plan.group} is covered: other windows have taken, or hold, all "
+            "records of its times. This command has delivered nothing of them"
+        )
+    if (more := len(covered) - _SAID_MAX) > 0:
+        screen.say(f"warning: and {more:,} more windows are covered")
+
+
+def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
+    """Says which open windows hold records of these windows' times."""
+    told = [text for plan in plans if (text := held_text(plan)) is not None]
+    for text in told[:_SAID_MAX]:
+        screen.say(f"warning: {text}")
+    if (more := len(told) - _SAID_MAX) > 0:
+        screen.say(
+            f"warning: and {more:,} more windows are short of records that open windows hold"
+        )
+
+
+def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
+    """How the command ends: well, unless all of its windows are covered and nobody has said that this is well."""
+    is_covered = all(plan.content is PlanContent.COVERED for plan in delivered.before)
+    return ExitCode.COVERED if is_covered and policies.on_covered is None else ExitCode.DONE
+
+
+def say_stand_in(screen: Screen, asked: str, plan: WindowPlan) -> None:
+    """Says when the plan is not that of the window asked for, but of the one that holds its records."""
+    if plan.window_id != asked:
+        screen.say(f"note: window {asked} is covered: window {plan.window_id} holds its records")
+
+
+def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
+    """What a person should know of plans beside their offsets; windows planned together share their notes."""
+    for note in dict.fromkeys(note for plan in plans for note in plan.notes):
+        screen.say(f"note: {note}")
+    say_held(screen, plans)
+    around = list(dict.fromkeys(name for plan in plans for name in plan.stepped_around))
+    if around:
+        shown = ", ".join(around[:5])
+        screen.say(
+            f"note: {len(around)} open windows keep their offsets ({shown}): finish them, or abandon them"
+        )
+
+
+def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
+    """What this call did, in one sentence."""
+    name, output = f"window {before.window_id}", output_of(delivery.record.result)
+    if before.content is PlanContent.COVERED:
+        return f"{name} is covered: other windows have taken or claim all its records, nothing was written"
+    if delivery.ran:
+        return f"{name} is published"
+    told = {
+        WindowStatus.WRITTEN: "was written by an earlier try; it is committed and published now",
+        WindowStatus.COMMITTED: "was committed by an earlier try; it is published now",
+    }.get(before.status, "is already published; nothing was done")
+    if output is not None and output.root != normal_root(asked):
+        return (
+            f"{name} {told}: in {output.root}, not in {asked} (windows replay writes it elsewhere)"
+        )
+    return f"{name} {told}"
+
+
+def _outcomes(delivered: Delivered) -> str:
+    """What this call did about several windows, in one sentence."""
+    told = {
+        "read and published": 0,
+        "written by an earlier try and published now": 0,
+        "published already": 0,
+        "covered by other windows, nothing written": 0,
+    }
+    read, finished, done, covered = told
+    for before, after in zip(delivered.before, delivered.after, strict=True):
+        if before.content is PlanContent.COVERED:
+            told[covered] += 1
+        elif after.ran:
+            told[read] += 1
+        else:
+            told[done if before.status is WindowStatus.PUBLISHED else finished] += 1
+    counts = ", ".join(f"{count:,} {what}" for what, count in told.items() if count)
+    return f"{windows_text(len(delivered.after))}: {counts}"

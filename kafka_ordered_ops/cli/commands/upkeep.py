@@ -1,0 +1,100 @@
+"""``windows gaps``, ``adopt`` and ``prune``: what keeps a group in order over the years."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from kafka_ordered_ops.cli.options.options import Connection, command, span
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.cli.show.tables import adoption_table, gaps_table, windows_text
+from kafka_ordered_ops.core.group.adoption import Adoption
+
+GAPS_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows gaps -b localhost:9092 -g hourly"""
+
+ADOPT_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops windows adopt -b localhost:9092 -g hourly --dry-run
+  kafka-ordered-ops windows adopt -b localhost:9092 -g hourly"""
+
+PRUNE_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops windows prune -b localhost:9092 -g hourly --older-than P90D
+  kafka-ordered-ops windows prune -b localhost:9092 -g hourly --older-than P730D --forget"""
+
+#: Windows named to people; the JSON has all of them.
+_NAMED_MAX: Final = 20
+
+
+@command
+def gaps(screen: Screen, connection: Connection) -> None:
+    """List times outside all intervals where records wait. A sweep takes them."""
+    with connection.open(screen) as windows, screen.progress("reading the ledger"):
+        found = windows.gaps()
+    if screen.as_json:
+        screen.emit({"group": connection.group, "gaps": [gap.to_json() for gap in found]})
+    elif found:
+        screen.show(gaps_table(found))
+        screen.say("a sweep takes what waits there: windows sweep")
+    else:
+        screen.say(f"group {connection.group} has no gaps: nothing is known to wait for a sweep")
+
+
+@command
+def adopt(
+    screen: Screen,
+    connection: Connection,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+) -> None:
+    """Take for progress what others did. Offsets moved, a topic made anew, a log cut short."""
+    with connection.open(screen) as windows, screen.progress("adopting"):
+        adoption = windows.adopt(dry_run=dry_run)
+    if screen.as_json:
+        screen.emit({"group": connection.group, "dry_run": dry_run, **adoption.to_json()})
+        return
+    if not adoption:
+        screen.say(f"group {connection.group} is where its windows left it: nothing to adopt")
+        return
+    screen.show(adoption_table(adoption))
+    _say_windows(screen, adoption)
+    screen.say("nothing was changed" if dry_run else "adopted")
+
+
+@command
+def prune(
+    screen: Screen,
+    connection: Connection,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than", metavar="SPAN", help="Windows that ended longer ago than this, as P90D."
+        ),
+    ],
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Keep nothing of them, stubs of earlier ones included.")
+    ] = False,
+) -> None:
+    """Cut old windows in the ledger down. Id, question, state, counts and the group's progress stay."""
+    age = span(older_than, what="older than")
+    with connection.open(screen) as windows, screen.progress("pruning"):
+        names = windows.prune(age, forget=forget)
+    if screen.as_json:
+        screen.emit({"group": connection.group, "forgotten": forget, "windows": names})
+        return
+    done = "forgotten" if forget else "pruned"
+    screen.say(f"{windows_text(len(names))} of group {connection.group} {done}")
+
+
+def _say_windows(screen: Screen, adoption: Adoption) -> None:
+    for names, what in (
+        (adoption.rewound, "rewound, with offsets that are open again"),
+        (adoption.abandoned, "abandoned, of a topic that is gone"),
+    ):
+        if names:
+            shown = ", ".join(names[:_NAMED_MAX])
+            more = len(names) - _NAMED_MAX
+            shown += f" and {more:,} more" if more > 0 else ""
+            screen.say(f"{windows_text(len(names))} {what}: {shown}")

@@ -1,0 +1,246 @@
+"""``windows``: look at the windows of a group, and move one of them by hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Annotated, Final
+
+import typer
+
+from kafka_ordered_ops.cli.commands import upkeep
+from kafka_ordered_ops.cli.commands.running import (
+    deliver,
+    end_of,
+    say_notes,
+    say_stand_in,
+    tell_one,
+)
+from kafka_ordered_ops.cli.options.options import (
+    Claiming,
+    Connection,
+    WindowId,
+    WindowIdOption,
+    command,
+)
+from kafka_ordered_ops.cli.options.question import Policies, Question, SweepQuestion
+from kafka_ordered_ops.cli.options.sink import Sink
+from kafka_ordered_ops.cli.show.facts import (
+    delivery_json,
+    plan_json,
+    record_facts,
+    record_json,
+    summary_facts,
+)
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.cli.show.tables import history_text, plan_table, windows_table
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.group.group_state import WindowRecord
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.window import default_window_id
+from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+
+_LIST_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops windows list -b localhost:9092 -g hourly --open"""
+
+_PLAN_EXAMPLES: Final = """\b
+Example, around a job of your own:
+  kafka-ordered-ops windows plan -b localhost:9092 -g hourly -t orders --cutoff 2026-11-20T12:00:00Z --window-id noon --json
+  kafka-ordered-ops windows commit -b localhost:9092 -g hourly noon"""
+
+_SHOW_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows show -b localhost:9092 -g hourly noon"""
+
+_COMMIT_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows commit -b localhost:9092 -g hourly noon"""
+
+_ABANDON_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows abandon -b localhost:9092 -g hourly noon"""
+
+_SWEEP_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows sweep -b localhost:9092 -g hourly -t orders --cutoff 2026-11-20T00:00:00Z --output out"""
+
+_REPLAY_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops windows replay -b localhost:9092 -g hourly noon --output again"""
+
+app = typer.Typer(
+    help="Look at the windows of a group, move one of them by hand, and keep the group in order.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list", epilog=_LIST_EXAMPLES)
+@command
+def list_windows(
+    screen: Screen,
+    connection: Connection,
+    only_open: Annotated[
+        bool, typer.Option("--open", help="Only windows that are not committed yet.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the last so many, by cutoff.", metavar="N")
+    ] = None,
+) -> None:
+    """List the windows of a group, by cutoff."""
+    with connection.open(screen) as windows, screen.progress("reading the ledger"):
+        found = windows.summaries()
+    kept = [one for one in found.windows if one.status.is_open or not only_open]
+    found = replace(found, windows=tuple(kept if limit is None else kept[-limit:]))
+    now_ms = _now_ms()
+    if screen.as_json:
+        facts = [summary_facts(connection.group, one, now_ms=now_ms) for one in found.windows]
+        wrong = [
+            {"window_id": name, "error": error.message} for name, error in found.unreadable.items()
+        ]
+        screen.emit({"group": connection.group, "windows": facts, "unreadable": wrong})
+        return
+    if found.windows or found.unreadable:
+        screen.show(windows_table(connection.group, found, now_ms=now_ms))
+    else:
+        screen.say(f"group {connection.group} has no {'open ' if only_open else ''}windows")
+    for error in found.unreadable.values():
+        screen.say(error.message)
+
+
+@app.command("show", epilog=_SHOW_EXAMPLES)
+@command
+def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
+    """Show all that the ledger knows of a window."""
+    with connection.open(screen) as windows, screen.progress("reading the ledger"):
+        record, state = windows.show(window_id), windows.state()
+    now_ms = _now_ms()
+    if screen.as_json:
+        screen.emit(record_json(record, state=state, now_ms=now_ms))
+        return
+    # Of a pruned window there are no partitions to be shown.
+    tables = [plan_table(record.plan, state=state)] if record.pruned is None else []
+    screen.show(*tables, history_text(record, now_ms=now_ms))
+    say_notes(screen, [record.plan])
+
+
+@app.command("plan", epilog=_PLAN_EXAMPLES)
+@command
+def plan_window(
+    screen: Screen,
+    connection: Claiming,
+    question: Question,
+    policies: Policies,
+    window_id: WindowIdOption = None,
+) -> None:
+    """Plan a window for a job of your own. Claims its offsets, reads and commits nothing."""
+    window, policy = question.window(), policies.policy()
+    with connection.open(screen) as windows, screen.progress("planning"):
+        plan = windows.plan(window, window_id, policy)
+        state = windows.state()
+    if screen.as_json:
+        screen.emit({**plan_json(plan, state=state), "plan": plan.to_json()})
+        return
+    screen.show(plan_table(plan, state=state))
+    say_stand_in(screen, window_id or default_window_id(connection.group, window), plan)
+    say_notes(screen, [plan])
+    screen.say(f"window {plan.window_id} is {plan.status}, attempt {plan.attempt}")
+
+
+@app.command("sweep", epilog=_SWEEP_EXAMPLES)
+@command
+def sweep(
+    screen: Screen,
+    connection: Claiming,
+    question: SweepQuestion,
+    policies: Policies,
+    sink: Sink,
+    window_id: WindowIdOption = None,
+) -> None:
+    """Run a window of what no interval covers. Otherwise it is as `run`."""
+    window, policy = question.window(), policies.policy()
+    delivered = deliver(screen, connection, sink, [window], [window_id], policy)
+    tell_one(screen, sink, delivered)
+    raise typer.Exit(end_of(delivered, policies))
+
+
+@app.command("commit", epilog=_COMMIT_EXAMPLES)
+@command
+def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> None:
+    """Commit a window whose records a job of your own has taken."""
+    with connection.open(screen) as windows, screen.progress("committing"):
+        record = windows.show(window_id)
+        # What a `run` has written is not taken by anybody before it is published.
+        staged = _written_output(record)
+        windows.commit(record.plan, staged)
+        record = windows.show(window_id)
+    _end(screen, connection, record)
+
+
+@app.command("abandon", epilog=_ABANDON_EXAMPLES)
+@command
+def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
+    """Give an open window's offsets free. Output that waits to be published is deleted."""
+    with connection.open(screen) as windows, screen.progress("abandoning"):
+        record = windows.abandon(window_id)
+        # After the ledger: whoever still tries to commit this output is refused by then.
+        reported = list(record.parts.results.values()) if record.parts else []
+        output = output_of(record.result) or output_of({"parts": reported})
+        if output is not None:
+            output.discard()
+    _end(screen, connection, record)
+
+
+@app.command("replay", epilog=_REPLAY_EXAMPLES)
+@command
+def replay_window(screen: Screen, connection: Connection, window_id: WindowId, sink: Sink) -> None:
+    """Read a committed window again into another folder. Commits nothing."""
+    sink.check(connection.settings(), connection.group)
+    with connection.open(screen) as windows, screen.progress("planning"):
+        plan = windows.replay(window_id)
+        [output] = sink.writer(windows.settings, screen)([plan])
+        output.publish()
+        record, state = windows.show(window_id), windows.state()
+    if screen.as_json:
+        replayed = WindowRecord(plan=record.plan, result=output.to_json())
+        screen.emit(delivery_json(replayed, state=state, ran=True))
+    else:
+        records = output.facts.get("records")
+        screen.show(output.final_path)
+        screen.say(f"window {window_id} was read again: {records:,} records, nothing was committed")
+
+
+app.command("gaps", epilog=upkeep.GAPS_EXAMPLES)(upkeep.gaps)
+app.command("adopt", epilog=upkeep.ADOPT_EXAMPLES)(upkeep.adopt)
+app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)
+
+
+def _written_output(record: WindowRecord) -> StagedOutput | None:
+    if record.status is not WindowStatus.WRITTEN:
+        return None
+    check_parts_alike(record.plan, record.result)
+    output = output_of(record.result)
+    # Of a split window this joins the parts.
+    found = StagedOutput.found(record.result or {})
+    if output is not None and found is None:
+        raise SinkError(
+            f"window {record.plan.window_id} of group {record.plan.group} was written to {output.stage_path}, and "
+            "that is gone: a commit would lose its records. Run the window again, or abandon it",
+            window_id=record.plan.window_id,
+        )
+    return found
+
+
+def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:
+    """The result of a command that moves a window."""
+    plan = record.plan
+    if screen.as_json:
+        screen.emit(record_facts(record, now_ms=_now_ms()))
+    else:
+        screen.say(f"window {plan.window_id} of group {connection.group} is {plan.status}")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,284 @@
+"""The options that commands share, in groups: each group is a dataclass, and makes one thing of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kafka_ordered_ops.cli.crash import windows_class
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
+from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.settings import ClientSettings, parse_properties
+from kafka_ordered_ops.windows import OrderedWindows
+
+WindowId = Annotated[str, typer.Argument(metavar="WINDOW_ID", show_default=False)]
+
+WindowIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--window-id",
+        metavar="ID",
+        help="Name of the window; the same command has the same by default.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Which cluster, and how to reach it."""
+
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Brokers to ask first."),
+    ] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Client settings, a .properties file; for secrets."
+        ),
+    ] = None
+    setting: Annotated[
+        list[str],
+        typer.Option(
+            "-X", metavar="KEY=VALUE", help="A client setting (repeatable); beats --config."
+        ),
+    ] = field(default_factory=list)
+
+    def settings(self) -> ClientSettings:
+        """The client settings of the file, of -X and of -b, each stronger than the one before."""
+        values = {} if self.config is None else _properties(self.config)
+        values |= dict(_pair(number, text) for number, text in enumerate(self.setting, start=1))
+        if self.bootstrap is not None:
+            values["bootstrap.servers"] = self.bootstrap
+        if not values.get("bootstrap.servers"):
+            raise ConfigError(
+                "no broker is named: give -b HOST:PORT, or bootstrap.servers in --config FILE"
+            )
+        return ClientSettings.from_mapping(values)
+
+    def told_settings(self, screen: Screen) -> ClientSettings:
+        """The settings, once the screen knows which of them are secret and which were overridden."""
+        settings = self.settings()
+        screen.hide(settings.secret_values())
+        if settings.overridden:
+            screen.say(f"set by this package, whatever was given: {', '.join(settings.overridden)}")
+        return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection(Cluster):
+    """Which group of which cluster."""
+
+    group: Annotated[
+        str,
+        typer.Option(
+            "-g", "--group", metavar="GROUP", help="Consumer group that keeps the progress."
+        ),
+    ]
+
+    def open(self, screen: Screen) -> OrderedWindows:
+        """The service, which reports to the screen; the caller closes it."""
+        return self._open(screen, OnForeignCommit.FAIL)
+
+    def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
+        return windows_class()(
+            self.told_settings(screen),
+            self.group,
+            on_foreign_commit=on_foreign_commit,
+            progress=screen.report,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claiming(Connection):
+    """A group whose progress the command claims from, or moves."""
+
+    on_foreign_commit: Annotated[
+        OnForeignCommit,
+        typer.Option(
+            "--on-foreign-commit",
+            help="What to do when somebody else moved the group's committed offset; adopt takes it for progress.",
+        ),
+    ] = OnForeignCommit.FAIL
+
+    def open(self, screen: Screen) -> OrderedWindows:
+        """The service, which reports to the screen; the caller closes it."""
+        return self._open(screen, self.on_foreign_commit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topics:
+    """Of which topics."""
+
+    topic: Annotated[
+        list[str],
+        typer.Option(
+            "-t", "--topic", metavar="TOPIC", help="Name, or pattern as '^orders-.*' (repeatable)."
+        ),
+    ]
+    exclude: Annotated[
+        list[str],
+        typer.Option(
+            "--exclude", metavar="TOPIC", help="Name or pattern to leave out (repeatable)."
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutoff(Topics):
+    """Of which topics, and up to which time."""
+
+    cutoff: Annotated[
+        str,
+        typer.Option("--cutoff", metavar="TIME", help="Exclusive end, as 2026-11-20T12:00:00Z."),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looking:
+    """How records are looked for."""
+
+    allowed_lateness: Annotated[
+        str | None,
+        typer.Option(
+            "--allowed-lateness",
+            metavar="SPAN",
+            help="Stop looking for stragglers behind cutoff + span, as PT10M; never by default.",
+        ),
+    ] = None
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="Whether records of open or aborted transactions count."),
+    ] = Isolation.READ_COMMITTED
+
+    @property
+    def lateness(self) -> timedelta | None:
+        """The allowed lateness; raises `ConfigError`."""
+        return (
+            None
+            if self.allowed_lateness is None
+            else span(self.allowed_lateness, what="allowed lateness")
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Looking, Cutoff):
+    """Which records: of which topics, and up to which time."""
+
+    def window(self) -> Window:
+        """The question to the logs; raises `ConfigError`."""
+        return Window(
+            self.topic,
+            cutoff=moment(self.cutoff, what="cutoff"),
+            allowed_lateness=self.lateness,
+            isolation=self.isolation,
+            exclude=self.exclude,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporting:
+    """How the command speaks. `Screen` knows already: it must, even for options that nobody understands."""
+
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")
+    ] = False
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Complete logs, and tracebacks of all errors.")
+    ] = False
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function of `Screen` and option groups into what typer takes: one of single options.
+
+    Every parameter whose type is a group becomes the group's fields; the screen comes from the context;
+    `Reporting` is added.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    plain = dict(inspect.signature(function).parameters)
+    groups = {name: hints[name] for name in plain if dataclasses.is_dataclass(hints[name])}
+    screens = [name for name in plain if hints[name] is Screen]
+    rest = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, parameter in plain.items()
+        if name not in groups and name not in screens
+    ]
+    options = [option for group in groups.values() for option in _options_of(group)]
+    parameters = [_required("ctx", typer.Context), *options, *rest, *_options_of(Reporting)]
+
+    @functools.wraps(function)
+    def call(ctx: typer.Context, **values: Any) -> None:
+        made = {
+            name: group(**{one.name: values.pop(one.name) for one in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        for one in dataclasses.fields(Reporting):
+            values.pop(one.name)
+        function(**dict.fromkeys(screens, ctx.obj), **made, **values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    return call
+
+
+def _options_of(group: type[Any]) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    options = []
+    for one in dataclasses.fields(group):
+        option = _required(one.name, hints[one.name])
+        if one.default is not dataclasses.MISSING:
+            option = option.replace(default=one.default)
+        elif one.default_factory is not dataclasses.MISSING:
+            option = option.replace(default=one.default_factory())
+        options.append(option)
+    return options
+
+
+def _required(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+
+
+def _properties(path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        # Of a file that is not text, the error would show some bytes: they may be a secret's.
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ConfigError(f"client settings cannot be read from {path}: {reason}") from None
+
+
+def _pair(number: int, text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        # Without the text: it may be a secret whose key was forgotten.
+        raise ConfigError(f"-X number {number} is not KEY=VALUE")
+    return key.strip(), value
+
+
+def moment(text: str, *, what: str) -> datetime:
+    """The moment that an ISO 8601 time with a zone names; raises `ConfigError`."""
+    parse_time_ms(text, what=what)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+
+
+def span(text: str, *, what: str) -> timedelta:
+    """The length of an ISO 8601 span; raises `ConfigError`."""
+    try:
+        return timedelta(milliseconds=parse_duration_ms(text, what=what))
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} is longer than the calendar") from error

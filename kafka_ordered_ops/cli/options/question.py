@@ -1,0 +1,275 @@
+"""What is asked of a group, one window or a series of them, and what to do when others stand in the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics, moment, span
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
+from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
+from kafka_ordered_ops.core.window.bounds import parse_bound
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.windows import Policy
+from kafka_ordered_ops.windows.service import DEFAULT_POLICY
+
+#: Windows in one pass. One transaction claims all of them, and has to end before its time-out of 10 s; each
+#: costs a look-up of its cutoff, a plan in memory and a folder. A day of minutes fits, and three years of days.
+WINDOWS_AT_ONCE_MAX: Final = 1_500
+
+_SINCE: Final = typer.Option(
+    "--since",
+    metavar="TIME",
+    help="Inclusive start: the group's windows are intervals, and each takes its own times.",
+)
+
+
+def _span_text(length: timedelta) -> str:
+    return duration_text(length // timedelta(milliseconds=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval(Cutoff):
+    """Up to which time, and perhaps from which."""
+
+    since: Annotated[str | None, _SINCE] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times(Topics):
+    """Up to which times."""
+
+    cutoff: Annotated[
+        str | None,
+        typer.Option(
+            "--cutoff",
+            metavar="TIME",
+            help="Exclusive end, as 2026-11-20T12:00:00Z; the first one, with --every.",
+        ),
+    ] = None
+    since: Annotated[str | None, _SINCE] = None
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="SPAN",
+            help="Several windows in one pass, as P1D: a cutoff, or with --since an interval, every span.",
+        ),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="With --every: the greatest cutoff that there may be."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Looking, Topics):
+    """What all questions to a group have in common beside their times."""
+
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="BOUND",
+            help="Where a new group begins: earliest, latest, committed, a time, or -PT1H before the cutoff.",
+        ),
+    ] = None
+    on_data_loss: Annotated[
+        OnDataLoss,
+        typer.Option(
+            "--on-data-loss", help="What to do when retention took records of the window."
+        ),
+    ] = OnDataLoss.FAIL
+
+    def _window(
+        self, cutoff: datetime, *, since: datetime | None = None, sweep: bool = False
+    ) -> Window:
+        return Window(
+            self.topic,
+            cutoff=cutoff,
+            since=since,
+            sweep=sweep,
+            start=None if self.start is None else parse_bound(self.start),
+            allowed_lateness=self.lateness,
+            isolation=self.isolation,
+            exclude=self.exclude,
+            on_data_loss=self.on_data_loss,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Asked, Interval):
+    """One window."""
+
+    def window(self) -> Window:
+        """The question to the group; raises `ConfigError`."""
+        since = None if self.since is None else moment(self.since, what="since")
+        return self._window(moment(self.cutoff, what="cutoff"), since=since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepQuestion(Asked, Cutoff):
+    """What no interval covers."""
+
+    def window(self) -> Window:
+        """The question to the group; raises `ConfigError`."""
+        return self._window(moment(self.cutoff, what="cutoff"), sweep=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series(Asked, Times):
+    """One window, or several that follow each other."""
+
+    @property
+    def is_many(self) -> bool:
+        """Whether a series is asked for, however many windows it has."""
+        return self.every is not None
+
+    def windows(self) -> list[Window]:
+        """The questions to the group, by time; raises `ConfigError`."""
+        if self.every is not None:
+            return self._series(self.every)
+        if self.until is not None:
+            raise ConfigError(
+                f"--until {self.until} ends a series: give --every SPAN too, or leave it out"
+            )
+        if self.cutoff is None:
+            raise ConfigError(
+                "no --cutoff is given: name one, or ask for several windows with --every and --until"
+            )
+        since = None if self.since is None else moment(self.since, what="since")
+        return [self._window(moment(self.cutoff, what="cutoff"), since=since)]
+
+    def _series(self, every_text: str) -> list[Window]:
+        if self.until is None:
+            raise ConfigError(f"--every {every_text} has no end: give --until TIME too")
+        every, until = span(every_text, what="every"), moment(self.until, what="until")
+        if not every:
+            raise ConfigError(f"--every {every_text} goes nowhere: give a span as PT1H or P1D")
+        if self.since is not None:
+            if self.cutoff is not None:
+                raise ConfigError(
+                    f"--cutoff {self.cutoff} is too much: with --since and --every the intervals go from --since "
+                    "to --until. Leave it out"
+                )
+            since = moment(self.since, what="since")
+            starts = _intervals(since, until, every)
+            return [self._window(start + every, since=start) for start in starts]
+        if self.cutoff is None:
+            raise ConfigError(
+                f"--every {every_text} has no beginning: give --cutoff TIME, the first cutoff; or --since TIME, "
+                "where the first interval begins"
+            )
+        return [
+            self._window(cutoff)
+            for cutoff in _cutoffs(moment(self.cutoff, what="cutoff"), until, every)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """What a plan does when other windows stand in its way."""
+
+    on_covered: Annotated[
+        OnCovered | None,
+        typer.Option(
+            "--on-covered",
+            help="When other windows have taken all that is asked for; by default skip, with exit code 5.",
+        ),
+    ] = None
+    on_open_claim: Annotated[
+        OnOpenClaim,
+        typer.Option("--on-open-claim", help="When open windows may hold some of it."),
+    ] = DEFAULT_POLICY.on_open_claim
+    claim_age: Annotated[
+        str | None,
+        typer.Option(
+            "--claim-age",
+            metavar="SPAN",
+            help="take_over abandons planned windows that no try has touched for so long; "
+            f"{_span_text(DEFAULT_POLICY.claim_age)} by default.",
+        ),
+    ] = None
+    claim_wait: Annotated[
+        str | None,
+        typer.Option(
+            "--claim-wait",
+            metavar="SPAN",
+            help=f"wait gives up after so long; {_span_text(DEFAULT_POLICY.claim_wait)} by default.",
+        ),
+    ] = None
+    redefine: Annotated[
+        bool,
+        typer.Option(
+            "--redefine",
+            help="Make this question's mode, isolation and topics the group's from now on.",
+        ),
+    ] = False
+
+    def policy(self) -> Policy:
+        """The policy; raises `ConfigError`."""
+        claim_age, claim_wait = DEFAULT_POLICY.claim_age, DEFAULT_POLICY.claim_wait
+        if self.claim_age is not None:
+            self._check_meant("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER)
+            claim_age = span(self.claim_age, what="claim age")
+        if self.claim_wait is not None:
+            self._check_meant("--claim-wait", self.claim_wait, OnOpenClaim.WAIT)
+            claim_wait = span(self.claim_wait, what="claim wait")
+        return Policy(
+            on_covered=self.on_covered or DEFAULT_POLICY.on_covered,
+            on_open_claim=self.on_open_claim,
+            claim_age=claim_age,
+            claim_wait=claim_wait,
+            redefine=self.redefine,
+        )
+
+    def _check_meant(self, option: str, text: str, needed: OnOpenClaim) -> None:
+        if self.on_open_claim is not needed:
+            raise ConfigError(
+                f"{option} {text} belongs to --on-open-claim {needed}, and that is {self.on_open_claim}: change "
+                "one of them"
+            )
+
+
+def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:
+    """The first cutoff and those that follow, `until` included."""
+    if until < first:
+        raise ConfigError(
+            f"--until {_text(until)} lies before --cutoff {_text(first)}: there is no window to plan"
+        )
+    return _steps(first, (until - first) // every + 1, every)
+
+
+def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datetime]:
+    """Where the intervals begin that lie between two times and leave nothing over."""
+    if until <= since:
+        raise ConfigError(
+            f"--until {_text(until)} does not lie behind --since {_text(since)}: there is no interval"
+        )
+    count, rest = divmod(until - since, every)
+    if rest:
+        raise ConfigError(
+            f"from --since {_text(since)} to --until {_text(until)} there is a rest of {_span_text(rest)} behind "
+            f"{count:,} intervals of {_span_text(every)}, and an interval is taken as a whole: end at "
+            f"{_text(until - rest)}, or choose another span"
+        )
+    return _steps(since, count, every)
+
+
+def _steps(first: datetime, count: int, every: timedelta) -> list[datetime]:
+    if count > WINDOWS_AT_ONCE_MAX:
+        raise ConfigError(
+            f"--every {_span_text(every)} gives {count:,} windows, and {WINDOWS_AT_ONCE_MAX:,} are the most that "
+            "are planned in one pass: choose an earlier --until, and run the rest afterwards"
+        )
+    return [first + every * number for number in range(count)]
+
+
+def _text(moment_: datetime) -> str:
+    return time_text(time_ms(moment_, what="time"))

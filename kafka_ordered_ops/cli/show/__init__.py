@@ -1,0 +1,1 @@
+"""Results on stdout, progress and tables for people on stderr."""

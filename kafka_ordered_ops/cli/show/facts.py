@@ -1,0 +1,184 @@
+"""Plans and windows as plain JSON for programs, and the counts that tables show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.group.summaries import PartsSummary, WindowSummary
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.time_ranges import LateSteps
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.hosting.held_text import held_facts
+from kafka_ordered_ops.output.staged_output import output_of
+
+
+def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
+    """Offsets before the first record stamped at or after the cutoff, and behind it; None: it is not known where."""
+    if part.head_end is None:
+        return None, None
+    head = part.taken.within(0, part.head_end).count
+    return head, part.taken.count - head
+
+
+def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
+    """The group's committed offset of a partition; None before its first plan."""
+    known = None if state is None else state.partition(tp)
+    return None if known is None else known.base
+
+
+def result_facts(record: WindowRecord) -> dict[str, int | None]:
+    """What the sink counted; empty for a window that it has not finished, or for another sink."""
+    output = output_of(record.result)
+    facts = {} if output is None else dict(output.facts)
+    # Of an older plan the sink has counted by the broker's index.
+    return facts if record.plan.tells_stragglers else {**facts, "stragglers": None}
+
+
+def plan_facts(plan: WindowPlan) -> dict[str, Any]:
+    """What `list`, `plan` and `show` say of every window."""
+    return {
+        "window_id": plan.window_id,
+        "group": plan.group,
+        "status": plan.status.value,
+        "content": plan.content.value,
+        "since": _time_or_none(plan.window.since_ms),
+        "cutoff": time_text(plan.cutoff_ms),
+        "sweep": plan.window.sweep,
+        "offsets": plan.offsets,
+        "attempt": plan.attempt,
+        "planned_at": time_text(plan.planned_at_ms),
+    }
+
+
+def plan_json(
+    plan: WindowPlan,
+    *,
+    state: GroupState | None = None,
+    log_starts: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, Any]:
+    """A plan for a program to look at; ranges are half-open pairs."""
+    log_starts = log_starts or {}
+    return {
+        **plan_facts(plan),
+        "question": plan.window.to_json(),
+        "partitions": [
+            {
+                **_ranges(part),
+                "log_start": log_starts.get(part.tp),
+                "committed": base_of(state, part.tp),
+                "offsets": part.taken.count,
+                "head": head,
+                "tail": tail,
+                "late_steps": _late_steps(part.late),
+            }
+            for part in plan
+            for head, tail in [head_and_tail(part)]
+        ],
+        "stepped_around": list(plan.stepped_around),
+        "held_by_open": held_facts(plan),
+        "notes": list(plan.notes),
+    }
+
+
+def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
+    """What `windows list` says of a window of which the whole record is at hand."""
+    return summary_facts(record.plan.group, WindowSummary.of(record), now_ms=now_ms)
+
+
+def summary_facts(group: str, summary: WindowSummary, *, now_ms: int) -> dict[str, Any]:
+    """One line of `windows list`."""
+    is_open = summary.status.is_open
+    return {
+        "window_id": summary.window_id,
+        "group": group,
+        "status": summary.status.value,
+        "content": summary.content.value,
+        "since": _time_or_none(summary.since_ms),
+        "cutoff": time_text(summary.cutoff_ms),
+        "sweep": summary.sweep,
+        "offsets": summary.offsets,
+        "attempt": summary.attempt,
+        "planned_at": time_text(summary.planned_at_ms),
+        "records": summary.records,
+        "parts": None if summary.parts is None else _parts(summary.parts),
+        "pruned": summary.pruned,
+        "committed_at": _time_or_none(summary.committed_at_ms),
+        "open_seconds": (now_ms - summary.planned_at_ms) / 1000 if is_open else None,
+        # The age that `--claim-age` is about.
+        "untouched_seconds": (now_ms - summary.touched_at_ms) / 1000 if is_open else None,
+        "run_id": summary.run_id,
+    }
+
+
+def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) -> dict[str, Any]:
+    """All that the ledger knows of a window."""
+    return {
+        **plan_json(record.plan, state=state),
+        **record_facts(record, now_ms=now_ms),
+        "result": record.result,
+        # The form that `WindowPlan.from_text` reads.
+        "plan": record.plan.to_json(),
+    }
+
+
+def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) -> dict[str, Any]:
+    """What `run` ends with."""
+    plan, facts, output = record.plan, result_facts(record), output_of(record.result)
+    return {
+        **plan_facts(plan),
+        "ran": ran,
+        "records": facts.get("records", None if plan.offsets else 0),
+        "stragglers": facts.get("stragglers", None if plan.offsets else 0),
+        "late": facts.get("late", None if plan.offsets else 0),
+        "bytes": facts.get("bytes"),
+        "seconds": seconds_of(facts),
+        "output": None if output is None else output.final_path,
+        "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],
+        "stepped_around": list(plan.stepped_around),
+        "held_by_open": held_facts(plan),
+        "notes": list(plan.notes),
+    }
+
+
+def seconds_of(facts: Mapping[str, int | None]) -> float | None:
+    """How long reading and writing took."""
+    elapsed_ms = facts.get("elapsed_ms")
+    return None if elapsed_ms is None else elapsed_ms / 1000
+
+
+def _parts(parts: PartsSummary) -> dict[str, Any]:
+    missing = list(parts.missing)
+    return {"count": parts.count, "reported": parts.count - len(missing), "missing": missing}
+
+
+def _ranges(part: PartitionPlan) -> dict[str, Any]:
+    return {
+        "topic": part.tp.topic,
+        "partition": part.tp.partition,
+        "ranges": _pairs(part.taken),
+        "lost": _pairs(part.lost),
+    }
+
+
+def _pairs(offsets: OffsetSet) -> list[list[int]]:
+    pairs: list[list[int]] = offsets.bounds.tolist()
+    return pairs
+
+
+def _late_steps(late: LateSteps) -> list[dict[str, Any]]:
+    return [
+        {
+            "offset": offset,
+            "since": None if times.since_ms == INT64_MIN else time_text(times.since_ms),
+            "before": time_text(times.before_ms),
+        }
+        for times, offset in late.pieces
+    ]
+
+
+def _time_or_none(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None else time_text(timestamp_ms)

@@ -1,0 +1,1 @@
+"""A group's state, and every change of it."""

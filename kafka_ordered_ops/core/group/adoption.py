@@ -1,0 +1,312 @@
+"""Taking for progress what happened behind the group's back: moved offsets, a topic made anew, a cut log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.group.checks import known_state, moved_by_others
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    GroupState,
+    GroupView,
+    PartitionState,
+    TopicState,
+    WindowRecord,
+    next_state,
+)
+from kafka_ordered_ops.core.group.transitions import (
+    claimed_times,
+    maps_with_freed,
+    with_committed_bases,
+)
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.plan import PartitionPlan
+
+
+class Cause(StrEnum):
+    """Why a partition's progress is another one now."""
+
+    FORWARD = "forward"
+    BACK = "back"
+    RECREATED = "recreated"
+    TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class LogNow:
+    """What a partition of the group is like now."""
+
+    topic_id: str
+    log_start: int
+    #: Up to which a moved offset is believed.
+    end: int
+    #: Where it was cut, if it was: behind it lies nothing, or something else than the group knows.
+    cut: int | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One partition's progress: the committed offset before and after."""
+
+    tp: TopicPartition
+    cause: Cause
+    base_before: int
+    base_after: int
+    #: Of a log that was cut while progress beyond the committed offset is lost: where.
+    cut: int | None = None
+
+    @property
+    def kept_below(self) -> int:
+        """Where progress was moved back: nothing at or above it counts any more."""
+        return self.base_after if self.cut is None else self.cut
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What taking over means, or meant."""
+
+    moved: tuple[Moved, ...] = ()
+    #: Committed windows some of whose offsets are open again.
+    rewound: tuple[str, ...] = ()
+    #: Open windows that asked for a topic that is gone.
+    abandoned: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moved)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "moved": [
+                {
+                    "topic": one.tp.topic,
+                    "partition": one.tp.partition,
+                    "cause": one.cause.value,
+                    "base_before": one.base_before,
+                    "base_after": one.base_after,
+                    **({} if one.cut is None else {"cut": one.cut}),
+                }
+                for one in self.moved
+            ],
+            "rewound": list(self.rewound),
+            "abandoned": list(self.abandoned),
+        }
+
+
+def survey(
+    state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+) -> tuple[Moved, ...]:
+    """Which partitions are not where the group left them.
+
+    `others` are committed offsets that somebody else wrote; `logs` are the partitions that still exist. A
+    position beyond the end of the log is believed up to the end.
+    """
+    found = moved_by_others(state, others)
+    moved = []
+    for tp, partition in state:
+        log = logs.get(tp)
+        if log is None:
+            continue
+        base, end = partition.base, log.end
+        if log.topic_id != state.topics[tp.topic].topic_id:
+            moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
+            continue
+        to = None if (offset := found.get(tp)) is None else min(offset, end)
+        if log.cut is not None:
+            # What somebody else committed is believed as well, if it lies before that.
+            cut = log.cut if to is None or to >= base else min(to, log.cut)
+            after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
+            moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
+        elif to is not None and to < base:
+            moved.append(Moved(tp, Cause.BACK, base, to))
+        elif to is not None:
+            # What was done beyond the base may begin there.
+            moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
+    return tuple(moved)
+
+
+def adopt(
+    view: GroupView, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+) -> tuple[Change | None, Adoption]:
+    """What others did as the group's own progress; `view` holds every window. No change where all agrees.
+
+    Forward, progress is joined with everything below the new offset. Back, it is cut there, and committed
+    windows with offsets behind the cut are rewound. A topic made anew begins at its start.
+    """
+    state = known_state(view)
+    moved = survey(state, others, logs)
+    if not moved:
+        return None, Adoption()
+    # What cannot be read may have to be rewound or abandoned.
+    view.check_readable()
+    cut = {one.tp: one.kept_below for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
+    lost = {one.tp: one.kept_below for one in moved if one.cause is Cause.TRUNCATED}
+    anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
+    rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]
+    abandoned = [
+        record
+        for record in view.open_windows()
+        # Of a cut log they hold, or have looked at, what is no longer there.
+        if any(
+            part.tp.topic in anew or part.decided_end > lost.get(part.tp, part.decided_end)
+            for part in record.plan
+        )
+    ]
+    gone = {record.plan.window_id for record in rewound}
+    kept = [
+        record
+        for record in view.windows.values()
+        if record.status.is_done and record.plan.window_id not in gone
+    ]
+    topics = {**state.topics, **{name: _anew(name, state, logs) for name in anew}}
+    # Of partitions that the topic made anew does not have, nothing is left.
+    time_maps: dict[TopicPartition, TimeMap] = {
+        tp: EMPTY_MAP for tp in view.time_maps if tp.topic in anew
+    }
+    for one in moved:
+        topic = topics[one.tp.topic]
+        late = _frozen(one.tp, topic.topic_id, kept)
+        partition = _moved(topic.partitions[one.tp.partition], one, late)
+        partition = replace(partition, leader_epoch=logs[one.tp].leader_epoch)
+        topics[one.tp.topic] = replace(
+            topic,
+            settled=True,
+            partitions={**topic.partitions, one.tp.partition: partition},
+        )
+        known = view.time_map(one.tp)
+        newest = _known_times(view, one, known, state, partition, rewound)
+        if newest != known:
+            time_maps[one.tp] = newest
+    for record in abandoned:
+        now = replace(view, time_maps={**view.time_maps, **time_maps})
+        freed = maps_with_freed(now, record.plan, topics.keys() - anew)
+        # Behind a cut lies nothing, or something else than they held.
+        time_maps |= {
+            tp: one.within(OffsetSet.of((0, lost[tp]))) if tp in lost else one
+            for tp, one in freed.items()
+        }
+    closed = [record.plan.window_id for record in abandoned]
+    state = replace(
+        state, topics={name: with_committed_bases(topic) for name, topic in topics.items()}
+    )
+    change = Change(
+        state=next_state(state, closed=closed),
+        records=tuple(
+            replace(record, plan=replace(record.plan, status=status))
+            for records, status in (
+                (rewound, WindowStatus.REWOUND),
+                (abandoned, WindowStatus.ABANDONED),
+            )
+            for record in records
+        ),
+        time_maps=time_maps,
+        moves_offsets=True,
+    )
+    return change, Adoption(moved, tuple(one.plan.window_id for one in rewound), tuple(closed))
+
+
+def _anew(name: str, state: GroupState, logs: Mapping[TopicPartition, LogNow]) -> TopicState:
+    here = {
+        number: partition
+        for number, partition in state.topics[name].partitions.items()
+        if TopicPartition(name, number) in logs
+    }
+    topic_id = next(logs[TopicPartition(name, number)].topic_id for number in here)
+    return TopicState(topic_id, settled=True, partitions=here)
+
+
+def _reaches_behind(
+    record: WindowRecord, cut: Mapping[TopicPartition, int], state: GroupState
+) -> bool:
+    if not record.status.is_done:
+        return False
+    return any(
+        part.tp in cut
+        # Offsets in an older topic of the same name lie nowhere in this one.
+        and part.topic_id == state.topics[part.tp.topic].topic_id
+        and (gone := part.taken | part.lost)
+        and gone.end > cut[part.tp]
+        for part in record.plan
+    )
+
+
+def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
+    """The partition's progress now; `kept` are the times that windows which were not rewound cover."""
+    below = OffsetSet.of((0, moved.kept_below))
+    done, late = below, NO_STEPS
+    if moved.cause is Cause.FORWARD:
+        done, late = partition.done | below, partition.late
+    elif moved.cause is not Cause.RECREATED:
+        done, late = partition.done & below, kept
+        if moved.cause is Cause.TRUNCATED:
+            # What is written there from now on was written after every window that was planned.
+            late = kept.up_to(moved.kept_below)
+    # What lies below was delivered by others, or by windows that are rewound.
+    state = replace(partition, done=done, origin=moved.base_after)
+    return replace(state, late=late.from_offset(state.base))
+
+
+def _known_times(
+    view: GroupView,
+    moved: Moved,
+    known: TimeMap,
+    before: GroupState,
+    now: PartitionState,
+    rewound: list[WindowRecord],
+) -> TimeMap:
+    """What is known of a moved partition's times."""
+    if moved.cause is Cause.FORWARD:
+        return known.trimmed(now.done)
+    if moved.cause is Cause.TRUNCATED:
+        return known.within(OffsetSet.of((0, moved.kept_below)))
+    if moved.cause is not Cause.BACK:
+        return EMPTY_MAP
+    # What was done and is open again is of the times that its window asked for; of the rest nothing is known.
+    topic = before.topics[moved.tp.topic]
+    opened = topic.partitions[moved.tp.partition].done - now.done
+    newest = known.forgetting(opened)
+    for record in rewound:
+        if record.plan.isolation is not before.definition.isolation:
+            continue
+        for part in record.plan:
+            if (part.tp, part.topic_id) == (moved.tp, topic.topic_id):
+                told = claimed_times(part, record.plan.window.times).within(opened)
+                newest = newest.replaced(told)
+    return newest.limited().of_topic(topic.topic_id) if newest else EMPTY_MAP
+
+
+def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
+    """The times that windows still cover on a partition once others were rewound."""
+    steps: list[tuple[int, TimeRange]] = []
+    for record in kept:
+        times = record.plan.window.times
+        if record.pruned is not None:
+            # Up to where it was decided is forgotten. What is open behind the cut in its times is then late
+            # for others: taken by the next one, and not left for a sweep.
+            steps.append((0, times))
+        held = [part for part in record.plan if part.tp.topic == tp.topic]
+        steps += [
+            (part.decided_end, times) for part in held if (part.tp, part.topic_id) == (tp, topic_id)
+        ]
+        if not any(part.tp == tp for part in held) and _selects(record, held, tp, topic_id):
+            # The partition appeared after it.
+            steps.append((0, times))
+    return NO_STEPS.with_steps(steps)
+
+
+def _selects(
+    record: WindowRecord, held: list[PartitionPlan], tp: TopicPartition, topic_id: str
+) -> bool:
+    """Whether a window asked for all partitions of a topic; `held` are its shares of it, if it was there."""
+    if held:
+        return held[0].topic_id == topic_id
+    window = record.plan.window
+    return record.pruned is None and is_selected(tp.topic, window.topics, window.exclude)

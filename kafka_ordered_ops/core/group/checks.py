@@ -1,0 +1,234 @@
+"""What a window and its group must satisfy before anything is written; each a named error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kafka_ordered_ops.core.errors import (
+    ForeignCommitError,
+    GroupMismatchError,
+    RecordsLostError,
+    UnknownWindowError,
+    WindowMismatchError,
+    WindowPrunedError,
+    WindowRewoundError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.group.group_state import GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+
+
+def known_window(view: GroupView, window_id: str) -> WindowRecord:
+    """The window's record; raises `UnknownWindowError`, and `LedgerCorruptError` where it cannot be read."""
+    view.check_readable([window_id])
+    record = view.windows.get(window_id)
+    if record is None:
+        raise unknown_window(view.group, window_id)
+    return record
+
+
+def unknown_window(group: str, window_id: str) -> UnknownWindowError:
+    """What is said of a window that the ledger does not have."""
+    return UnknownWindowError(
+        f"group {group} has no window {window_id}: list its windows, or plan it first",
+        window_id=window_id,
+    )
+
+
+def known_state(view: GroupView) -> GroupState:
+    """The group's state; raises `UnknownWindowError` where there is none."""
+    if view.state is None:
+        raise UnknownWindowError(f"group {view.group} has no state in the ledger", window_id="")
+    return view.state
+
+
+def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
+    """The window that an id stands for; None where it may be planned, for the first time or anew.
+
+    Raises:
+        WindowPrunedError: its plan is gone.
+        WindowRewoundError: only some of its offsets were given back.
+        LedgerCorruptError: its record cannot be read.
+    """
+    view.check_readable([window_id])
+    record = view.windows.get(window_id)
+    if record is None or record.status is WindowStatus.ABANDONED:
+        return None
+    if record.pruned is not None:
+        raise WindowPrunedError(
+            f"window {window_id} of group {view.group} is {record.status} and was pruned from the ledger "
+            f"({record.pruned.offsets:,} offsets): it is done, and cannot be read again. To read its times anew, "
+            "read the topic with another group",
+            window_id=window_id,
+        )
+    if record.status is not WindowStatus.REWOUND:
+        return record
+    if still_done := sum(offsets.count for offsets in _kept(view, record).values()):
+        raise WindowRewoundError(
+            f"window {window_id} of group {view.group}: progress was moved back behind some of its "
+            f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned anew it would hold "
+            "less than it delivered: plan the rest under another window id",
+            window_id=window_id,
+        )
+    return None
+
+
+def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetSet]:
+    kept = {}
+    for part in record.plan:
+        topic = None if view.state is None else view.state.topics.get(part.tp.topic)
+        # Of a topic that was made anew since, nothing is left.
+        if topic is None or topic.topic_id != part.topic_id:
+            continue
+        partition = topic.partitions.get(part.tp.partition)
+        if partition is not None and (still := part.taken & partition.done):
+            kept[part.tp] = still
+    return kept
+
+
+def check_same_question(plan: WindowPlan, window: Window) -> None:
+    """Raises `WindowMismatchError` when a window's id is used for another question."""
+    differences = plan.window.differences(window)
+    if None in (plan.window.start, window.start):
+        # The bound only matters at the group's first plan: leaving it out, or naming it, later asks for
+        # the same.
+        differences.pop("start", None)
+    if differences:
+        told = "; ".join(
+            f"{name}: planned {old!r}, asked {new!r}" for name, (old, new) in differences.items()
+        )
+        raise WindowMismatchError(
+            f"window {plan.window_id} of group {plan.group} was planned with other arguments: {told}. Use "
+            "another window id, or abandon the window and plan it anew",
+            window_id=plan.window_id,
+            differences=differences,
+        )
+
+
+def check_owner(state: GroupState, owner: str | None) -> None:
+    """Raises `GroupMismatchError` for a plan by somebody else than who plans the group's windows so far."""
+    known = state.definition.owner
+    if None in (known, owner) or known == owner or not state.topics:
+        return
+    raise GroupMismatchError(
+        f"group {state.group} is planned by {known}, and this plan is by {owner}: each of them would miss the records "
+        "that the other one takes. Give each its own group. If it was renamed, or is to take the group over, plan once "
+        "with redefine=True (--redefine)",
+        differences={"owner": (known, owner)},
+    )
+
+
+def check_same_group(state: GroupState, window: Window, owner: str | None = None) -> None:
+    """Raises `GroupMismatchError` for a window of another mode, isolation, selection of topics or owner."""
+    check_owner(state, owner)
+    differences = state.definition.differences(window)
+    if differences and state.topics:
+        told = "; ".join(
+            f"{name}: the group's is {old!r}, the window's {new!r}"
+            for name, (old, new) in differences.items()
+        )
+        raise GroupMismatchError(
+            f"group {state.group} was planned otherwise so far: {told}. Use a group of its own for each "
+            "selection of records, or declare the change by planning with redefine=True (--redefine)",
+            differences=differences,
+        )
+
+
+def check_loss(plan: WindowPlan) -> None:
+    """Raises `RecordsLostError` when a plan has lost offsets and its window does not allow that."""
+    if not plan.lost or plan.window.on_data_loss is OnDataLoss.WARN:
+        return
+    lost = {str(tp): offsets.ranges for tp, offsets in plan.lost.items()}
+    first = next(iter(lost))
+    raise RecordsLostError(
+        f"window {plan.window_id} of group {plan.group}: retention or deletion took offsets that were still "
+        f"to be delivered, {first} {_shown(plan.lost)}. They cannot be had from Kafka any more: plan with "
+        "on_data_loss='warn' to write them down as lost and go on",
+        lost=lost,
+    )
+
+
+def moved_by_others(
+    state: GroupState, others: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The commits of others that are not the one that the group began with.
+
+    A missing commit is not foreign: committed offsets of an idle group expire, and the next commit restores
+    them.
+    """
+    return {
+        tp: others[tp]
+        for tp, partition in state
+        if tp in others and others[tp] != partition.committed
+    }
+
+
+def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> None:
+    """Raises `ForeignCommitError` when somebody else has moved the group's committed offset."""
+    found = moved_by_others(state, others)
+    moved = {str(tp): (partition.committed, found[tp]) for tp, partition in state if tp in found}
+    if moved:
+        where, (known, now) = next(iter(moved.items()))
+        raise ForeignCommitError(
+            f"group {state.group}: the committed offset of {where} is {now}, and this group last wrote "
+            f"{'none' if known is None else known} ({len(moved)} partitions differ). Somebody else commits "
+            "to this group, or has put older offsets back: give the windows a group of their own; or, if the group was moved on purpose, take "
+            "that for its progress (`windows adopt`, or on_foreign_commit='adopt')",
+            moved=moved,
+        )
+
+
+def with_losses(plan: WindowPlan, log_starts: Mapping[TopicPartition, int]) -> WindowPlan:
+    """The plan with what retention took since moved from taken to lost."""
+    parts: list[PartitionPlan] = []
+    for part in plan:
+        gone = part.taken & OffsetSet.of((0, log_starts.get(part.tp, 0)))
+        parts.append(
+            replace(part, taken=part.taken - gone, lost=part.lost | gone) if gone else part
+        )
+    return replace(plan, partitions=tuple(parts))
+
+
+def owned(view: GroupView, plan: WindowPlan) -> WindowRecord:
+    """The record of a plan that may still write; raises `WindowSupersededError`, `UnknownWindowError`."""
+    record = known_window(view, plan.window_id)
+    check_owned(record, plan)
+    return record
+
+
+def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
+    """Raises `WindowSupersededError` for a plan that may no longer write."""
+    if record.plan.claim_id != plan.claim_id:
+        raise superseded(record, plan)
+    # A committed window is the same for every attempt; an open one belongs to the newest.
+    if not record.status.is_done and (
+        record.plan.attempt != plan.attempt or not record.status.is_open
+    ):
+        raise superseded(record, plan)
+
+
+def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
+    """What a try is told that no longer owns its window."""
+    given_up = record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND)
+    why = (
+        f"The window was {record.status} meanwhile: plan it again to read what is open now"
+        if given_up and record.plan.claim_id == plan.claim_id
+        else "Another try took the window over: leave it to that one"
+    )
+    return WindowSupersededError(
+        f"window {plan.window_id} of group {plan.group}: this is attempt {plan.attempt} of claim "
+        f"{plan.claim_id}, and the ledger has attempt {record.plan.attempt} of claim "
+        f"{record.plan.claim_id} ({record.status}). {why}",
+        window_id=plan.window_id,
+    )
+
+
+def _shown(lost: Mapping[TopicPartition, OffsetSet]) -> str:
+    offsets = next(iter(lost.values()))
+    ranges = ", ".join(f"[{start}, {end})" for start, end in offsets.ranges[:3])
+    more = len(lost) - 1
+    return f"{ranges}{f' and {more} more partitions' if more else ''}"

@@ -1,0 +1,353 @@
+"""Planning, inside the fence: drafts against the newest view become plans that claim their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.errors import WindowCoveredError
+from kafka_ordered_ops.core.group.checks import (
+    check_loss,
+    check_same_group,
+    check_same_question,
+    existing_window,
+    known_state,
+    with_losses,
+)
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    Claims,
+    GroupDefinition,
+    GroupState,
+    GroupView,
+    PartitionState,
+    TopicState,
+    WindowRecord,
+    next_state,
+)
+from kafka_ordered_ops.core.group.held import held_by_open
+from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.truncation import known_end
+from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
+from kafka_ordered_ops.core.planning.planning import PartitionDraft, WindowsAsked, settle
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    PlanContent,
+    TopicPartition,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan, check_plan_size
+from kafka_ordered_ops.core.window.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWish:
+    """One window to be planned: its name, and the token that its claim will carry."""
+
+    window_id: str
+    claim_id: str
+    window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWish:
+    """Windows drafted together outside the fence, in the order in which they are served."""
+
+    windows: Sequence[WindowWish]
+    drafts: Sequence[PartitionDraft]
+    #: State of topics and partitions that the group did not have when the draft was made.
+    newcomers: Mapping[str, TopicState]
+    patterns: Sequence[str]
+    now_ms: int
+    #: The group's state when it was looked at: what it did not have then is not in the drafts.
+    looked_at: GroupState | None = None
+    run_id: str | None = None
+    on_covered: OnCovered = OnCovered.SKIP
+    #: Whether the windows' mode, isolation, topics and owner become the group's.
+    redefine: bool = False
+    #: Who plans; None: nobody in particular.
+    owner: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
+    """Plans windows: a change, the records if these very claims are there already, or None.
+
+    None: the draft no longer suffices, or somebody else has planned one of the ids meanwhile. Look again.
+
+    Raises:
+        GroupMismatchError: the group was planned otherwise so far.
+        WindowCoveredError: others have taken everything, and `on_covered` is fail.
+        RecordsLostError: retention took records of the window.
+        PlanTooLargeError: too many ranges.
+    """
+    found = [existing_window(view, one.window_id) for one in wish.windows]
+    records = tuple(record for record in found if record is not None)
+    if records:
+        # An earlier try of this very call may have come through unheard, and nobody has taken it up since.
+        claims = {one.claim_id for one in wish.windows}
+        mine = all(
+            record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
+        )
+        return records if mine and len(records) == len(found) else None
+    plans = build_plans(view, wish)
+    if plans is None:
+        return None
+    for plan in plans:
+        if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
+            raise WindowCoveredError(
+                f"window {plan.window_id} of group {plan.group}: other windows have taken every record that it "
+                "asks for. Replay the window that holds them, or plan with on_covered='skip'",
+                window_id=plan.window_id,
+            )
+    return Change(
+        state=next_state(
+            _with_epochs(state_with(view, wish), wish.drafts),
+            opened=[plan.window_id for plan in plans],
+        ),
+        records=tuple(
+            WindowRecord(plan=plan, run_id=wish.run_id, touched_at_ms=wish.now_ms) for plan in plans
+        ),
+        time_maps=_learned_maps(view, wish),
+    )
+
+
+def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
+    """The plans that a wish amounts to now; None when its draft no longer suffices.
+
+    Raises:
+        GroupMismatchError, RecordsLostError, PlanTooLargeError
+    """
+    if view.state is not None and not wish.redefine:
+        for one in wish.windows:
+            check_same_group(view.state, one.window, wish.owner)
+    if _is_other_group(view.state, wish):
+        return None
+    state = state_with(view, wish)
+    claims = replace(view, state=state).claims()
+    windows = [one.window for one in wish.windows]
+    # Most partitions have seen the same windows, and then all of them are asked for the same.
+    splits: dict[tuple[TimeRange, ...], TimeSplit] = {}
+    shares: list[tuple[PartitionPlan, ...]] = []
+    for draft in wish.drafts:
+        tp = draft.facts.tp
+        known = state.partition(tp)
+        if known is None or state.topics[tp.topic].topic_id != draft.facts.topic_id:
+            return None
+        if not _is_same_leader(view, claims, draft, known):
+            return None
+        late = claims.late(tp, known.late)
+        if (frozen := late.times) not in splits:
+            splits[frozen] = WindowsAsked.of(windows, frozen).split
+        settled = settle(
+            draft,
+            done=known.done,
+            claimed=claims.offsets(tp),
+            late=late,
+            split=splits[frozen],
+        )
+        if settled is None:
+            return None
+        shares.append(settled)
+    ends = {share[0].tp: share[0].decided_end for share in shares}
+    held = held_by_open(view, state, windows, ends)
+    covered = _CoveredTimes(state, claims, [draft.facts.tp for draft in wish.drafts])
+    plans: list[WindowPlan] = []
+    for number, one in enumerate(wish.windows):
+        parts = tuple(share[number] for share in shares)
+        plan = WindowPlan(
+            group=view.group,
+            window_id=one.window_id,
+            window=one.window,
+            claim_id=one.claim_id,
+            attempt=1,
+            status=WindowStatus.PLANNED,
+            content=_content(parts, covered, one.window),
+            planned_at_ms=wish.now_ms,
+            partitions=parts,
+            stepped_around=view.state.open if view.state else (),
+            held_by_open=held[number],
+            notes=wish.notes,
+            scanned=sum(draft.records_scanned for draft in wish.drafts) if number == 0 else 0,
+        )
+        check_loss(plan)
+        check_plan_size(plan)
+        covered.add(one.window.times)
+        plans.append(plan)
+    return plans
+
+
+def are_committed_where_seen(
+    state: GroupState | None, newcomers: Mapping[str, TopicState], committed: CommittedOffsets
+) -> bool:
+    """Whether the committed offsets that new partitions may begin at are still those that were seen."""
+    for name, topic in newcomers.items():
+        for number, one in topic.partitions.items():
+            tp = TopicPartition(name, number)
+            found = committed.get(tp)
+            if (state is None or state.partition(tp) is None) and one.committed != (
+                None if found is None else found.offset
+            ):
+                return False
+    return True
+
+
+def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
+    """The group's state with the topics and partitions that the wish brings; what exists stays."""
+    definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
+    if view.state is None:
+        return GroupState(
+            view.group, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
+        )
+    state = view.state
+    topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics
+    if wish.redefine or not state.topics:
+        # A group without topics has nothing that another definition could contradict; a sweep has no mode.
+        mode = definition.mode or (state.definition.mode if state.topics else None)
+        owner = wish.owner or state.definition.owner
+        state = replace(state, definition=replace(definition, mode=mode, owner=owner))
+    else:
+        mode = state.definition.mode or definition.mode
+        same = replace(state.definition, mode=mode).owned_by(wish.owner)
+        state = replace(state, definition=same)
+    return replace(state, topics=topics, patterns=tuple(sorted({*state.patterns, *wish.patterns})))
+
+
+def _is_same_leader(
+    view: GroupView, claims: Claims, draft: PartitionDraft, known: PartitionState
+) -> bool:
+    """Whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
+    mine, groups = draft.facts.leader_epoch, known.leader_epoch
+    if mine is None or groups is None or mine == groups:
+        return True
+    end = known_end(view, claims, draft.facts.tp, known)
+    return mine > groups and end <= draft.facts.checked_end
+
+
+def _with_epochs(state: GroupState, drafts: Sequence[PartitionDraft]) -> GroupState:
+    """The state with the leaders under which it was looked at."""
+    topics = dict(state.topics)
+    for facts in (draft.facts for draft in drafts):
+        topic = topics[facts.tp.topic]
+        known = topic.partitions[facts.tp.partition]
+        if facts.leader_epoch is not None and facts.leader_epoch != known.leader_epoch:
+            one = replace(known, leader_epoch=facts.leader_epoch)
+            partitions = {**topic.partitions, facts.tp.partition: one}
+            topics[facts.tp.topic] = replace(topic, partitions=partitions)
+    return replace(state, topics=topics)
+
+
+def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
+    """Whether the group has come to partitions that were not looked at, or its new ones begin elsewhere now."""
+    looked_at, window = wish.looked_at, wish.windows[0].window
+    known = {draft.facts.tp for draft in wish.drafts}.union(tp for tp, _ in looked_at or ())
+    if any(tp not in known for tp, _ in now or ()):
+        return True
+    still_new = [name for name in wish.newcomers if now is None or name not in now.topics]
+    return any(
+        is_first_plan(looked_at, window, name) != is_first_plan(now, window, name)
+        for name in still_new
+    )
+
+
+def take_up(
+    view: GroupView,
+    window_id: str,
+    window: Window,
+    *,
+    log_starts: Mapping[TopicPartition, int],
+    now_ms: int,
+    run_id: str | None = None,
+    owner: str | None = None,
+) -> Change | WindowRecord | None:
+    """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
+
+    None: it was abandoned, rewound or forgotten since the group was looked at, and may be planned anew. Look again.
+
+    A window that is committed already is returned as it is. Records that retention took since are written
+    down as lost where the window allows it. Reports of single parts belong to the older try.
+
+    Raises:
+        WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
+    """
+    record = existing_window(view, window_id)
+    if record is None:
+        return None
+    check_same_question(record.plan, window)
+    if not record.status.is_open:
+        return record
+    plan = replace(record.plan, attempt=record.plan.attempt + 1)
+    parts = record.parts
+    if record.status is WindowStatus.PLANNED:
+        # A written window needs its records no more.
+        loss_policy = replace(plan.window, on_data_loss=window.on_data_loss)
+        plan = with_losses(replace(plan, window=loss_policy), log_starts)
+        check_loss(plan)
+        parts = None
+    state = known_state(view)
+    return Change(
+        state=next_state(replace(state, definition=state.definition.owned_by(owner))),
+        records=(replace(record, plan=plan, run_id=run_id, touched_at_ms=now_ms, parts=parts),),
+    )
+
+
+class _CoveredTimes:
+    """The times for which every partition was decided before; grows by the windows that are planned now."""
+
+    def __init__(
+        self, state: GroupState, claims: Claims, partitions: Iterable[TopicPartition]
+    ) -> None:
+        # Most partitions have seen the same windows.
+        frozen = {
+            claims.late(tp, known.late).times
+            for tp in partitions
+            if (known := state.partition(tp)) is not None
+        }
+        # Ranges of times are no offsets, and grow by the same rule.
+        self._frozen = [GrowingOffsetSet() for _ in frozen]
+        for growing, ranges in zip(self._frozen, frozen, strict=True):
+            for times in ranges:
+                growing.add(*times)
+
+    def add(self, times: TimeRange) -> None:
+        """One more window is decided on every partition."""
+        for growing in self._frozen:
+            growing.add(*times)
+
+    def hold(self, times: TimeRange) -> bool:
+        """Whether all these times were decided on every partition."""
+        return bool(self._frozen) and all(
+            growing.first_missing(times.since_ms) >= times.before_ms for growing in self._frozen
+        )
+
+
+def _content(parts: Sequence[PartitionPlan], covered: _CoveredTimes, window: Window) -> PlanContent:
+    if any(part.taken or part.lost for part in parts):
+        return PlanContent.RECORDS
+    # Nothing is left. If every partition was decided for all these times before, others have taken it.
+    return PlanContent.COVERED if covered.hold(window.times) else PlanContent.EMPTY
+
+
+def _learned_maps(view: GroupView, wish: ClaimWish) -> dict[TopicPartition, TimeMap]:
+    # Of a group that reads other records from now on, nothing is known.
+    is_forgotten = not knows_times(view.state, wish.windows[0].window)
+    learned: dict[TopicPartition, TimeMap] = {}
+    if is_forgotten:
+        learned = dict.fromkeys(view.time_maps, EMPTY_MAP)
+    for draft in wish.drafts:
+        if not draft.learned and not draft.superseded:
+            continue
+        tp, topic_id = draft.facts.tp, draft.facts.topic_id
+        known = EMPTY_MAP if is_forgotten else view.time_map(tp, topic_id)
+        newest = known.without(draft.superseded).replaced(draft.learned).limited()
+        if newest != known:
+            learned[tp] = newest.of_topic(topic_id)
+    return learned
+
+
+def knows_times(state: GroupState | None, window: Window) -> bool:
+    """Whether the group's time maps speak of the records that a window counts."""
+    return state is None or not state.topics or state.definition.isolation is window.isolation

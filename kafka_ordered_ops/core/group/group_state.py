@@ -1,0 +1,480 @@
+"""What the ledger holds about a group, as values and their JSON.
+
+One group-state record carries the progress of every partition and the ids of the open windows; each window
+has a record with its plan; each scanned partition has a time map. A decision reads all of it at one point
+in the log, and writes what it changes in one transaction, so the records never disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from kafka_ordered_ops.core.errors import LedgerCorruptError
+from kafka_ordered_ops.core.group.claims import Claims as Claims
+from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
+from kafka_ordered_ops.core.group.reports import PartReports as PartReports
+from kafka_ordered_ops.core.group.reports import Pruned as Pruned
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
+from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.types import Isolation, Mode, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.plan import (
+    PartitionPlan,
+    WindowPlan,
+    ranges_from_json,
+    ranges_to_json,
+)
+from kafka_ordered_ops.core.window.window import Window
+
+#: Version of every record in the ledger. A reader refuses a higher one.
+LEDGER_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A group's progress on one partition."""
+
+    #: Where the group began, or began again when it took over what others did. Everything below counts as done,
+    #: whoever delivered it; above it, only windows that are not rewound have taken offsets.
+    origin: int
+    #: Offsets that committed windows took; holds [0, origin).
+    done: OffsetSet
+    #: The group's committed offset in Kafka when it was last written or seen; None: there was none.
+    committed: int | None
+    #: The times that committed windows cover.
+    late: LateSteps = NO_STEPS
+    #: Of the log's leader when the group last looked; None: not known.
+    leader_epoch: int | None = None
+
+    @property
+    def base(self) -> int:
+        """The first offset that is not done: the group's committed offset."""
+        return self.done.first_missing(0)
+
+    def lag(self, log_start: int, end_offset: int) -> int:
+        """How many offsets of the log are not done; those behind the first of them, which are, do not count."""
+        return (OffsetSet.of((log_start, end_offset)) - self.done).count
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A group's progress on one topic."""
+
+    topic_id: str
+    #: Whether a window with this topic was ever committed; until then its origin may be chosen anew.
+    settled: bool
+    partitions: Mapping[int, PartitionState]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDefinition:
+    """What all windows of a group have in common; changing it is a declared step.
+
+    Answers under another mode or isolation would contradict the windows there are, and other topics are
+    most often a slip.
+    """
+
+    #: None until a window other than a sweep was planned.
+    mode: Mode | None
+    isolation: Isolation
+    topics: tuple[str, ...]
+    exclude: tuple[str, ...]
+    #: Who plans its windows: one task, asset or key of a host. None: nobody in particular.
+    owner: str | None = None
+
+    @classmethod
+    def of(cls, window: Window, owner: str | None = None) -> GroupDefinition:
+        """What a window presupposes that is planned by this owner."""
+        return cls(
+            window.mode, window.isolation, tuple(window.topics), tuple(window.exclude), owner
+        )
+
+    def differences(self, window: Window, owner: str | None = None) -> dict[str, tuple[Any, Any]]:
+        """What a window presupposes otherwise: (the group's, the window's). Owners differ only where both are known."""
+        other = GroupDefinition.of(window, owner)
+        mine, theirs = self.to_json(), other.to_json()
+        if None in (self.mode, other.mode):
+            del mine["mode"]
+        if None in (self.owner, owner):
+            mine.pop("owner", None)
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+
+    def owned_by(self, owner: str | None) -> GroupDefinition:
+        """The same with an owner; None changes nothing."""
+        return self if owner is None else replace(self, owner=owner)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; without an owner what it was before there were owners."""
+        owner = {} if self.owner is None else {"owner": self.owner}
+        return {
+            **owner,
+            "mode": None if self.mode is None else self.mode.value,
+            "isolation": self.isolation.value,
+            "topics": list(self.topics),
+            "exclude": list(self.exclude),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> GroupDefinition:
+        """The inverse of `to_json`; raises `JsonError`."""
+        definition = cls(
+            mode=fields.choice_or_none("mode", Mode),
+            isolation=fields.choice("isolation", Isolation),
+            topics=fields.texts("topics"),
+            exclude=fields.texts("exclude"),
+            owner=fields.text("owner") if fields.has("owner") else None,
+        )
+        fields.done()
+        return definition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group's progress, and which windows are open."""
+
+    group: str
+    #: Rises by one with every change.
+    sequence: int
+    #: Of the group's first window, or as it was declared anew.
+    definition: GroupDefinition
+    #: Topic patterns the group has planned: topics that come to match them later start at earliest.
+    patterns: tuple[str, ...]
+    topics: Mapping[str, TopicState]
+    #: Ids of windows that claim offsets and are not committed.
+    open: tuple[str, ...]
+    #: The sequence with which the group's committed offsets were last written to Kafka; None: never, or by an
+    #: older version of this package.
+    offsets_sequence: int | None = None
+
+    def partition(self, tp: TopicPartition) -> PartitionState | None:
+        """The state of a partition, or None where the group has none."""
+        topic = self.topics.get(tp.topic)
+        return None if topic is None else topic.partitions.get(tp.partition)
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        for name, topic in self.topics.items():
+            for number, partition in topic.partitions.items():
+                yield TopicPartition(name, number), partition
+
+    def to_json(self) -> dict[str, Any]:
+        """Versioned JSON."""
+        return {
+            "version": LEDGER_VERSION,
+            "kind": "windows",
+            "group": self.group,
+            "sequence": self.sequence,
+            "definition": self.definition.to_json(),
+            "patterns": list(self.patterns),
+            "topics": [_topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
+            "open": list(self.open),
+            **(
+                {} if self.offsets_sequence is None else {"offsets_sequence": self.offsets_sequence}
+            ),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> GroupState:
+        """The inverse of `to_json`; raises `JsonError`."""
+        check_version(fields, "group state")
+        if (kind := fields.text("kind")) != "windows":
+            raise JsonError(f"group state of kind {kind!r}, not 'windows'")
+        state = cls(
+            group=fields.text("group"),
+            sequence=fields.integer("sequence", least=1),
+            definition=GroupDefinition.from_json(fields.object("definition")),
+            patterns=fields.texts("patterns"),
+            topics=dict(_topic_from_json(topic) for topic in fields.objects("topics")),
+            open=fields.texts("open"),
+            offsets_sequence=(
+                fields.integer("offsets_sequence", least=1)
+                if fields.has("offsets_sequence")
+                else None
+            ),
+        )
+        fields.done()
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRecord:
+    """A window in the ledger: its plan with the newest status and attempt, and what came of it."""
+
+    plan: WindowPlan
+    #: What the sink reported; shown, and given back to it for publishing.
+    result: Any = None
+    #: Who planned or took it up last: a host's run id, for people.
+    run_id: str | None = None
+    #: When a try last planned, took up or reported it: a claim's age.
+    touched_at_ms: int = 0
+    committed_at_ms: int | None = None
+    #: Of a window that was split among several tasks.
+    parts: PartReports | None = None
+    #: Of an old window: its plan has no partitions any more.
+    pruned: Pruned | None = None
+
+    @property
+    def status(self) -> WindowStatus:
+        """The window's state."""
+        return self.plan.status
+
+    def to_json(self) -> dict[str, Any]:
+        """Versioned JSON."""
+        return {
+            "version": LEDGER_VERSION,
+            "plan": self.plan.to_json(),
+            "result": self.result,
+            "run_id": self.run_id,
+            "touched_at_ms": self.touched_at_ms,
+            "committed_at_ms": self.committed_at_ms,
+            "parts": None if self.parts is None else self.parts.to_json(),
+            "pruned": None if self.pruned is None else self.pruned.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> WindowRecord:
+        """The inverse of `to_json`; raises `JsonError`."""
+        check_version(fields, "window")
+        parts = fields.object_or_none("parts")
+        pruned = fields.object_or_none("pruned")
+        record = cls(
+            plan=WindowPlan.from_json(fields.object("plan")),
+            result=fields.anything("result"),
+            run_id=fields.text_or_none("run_id"),
+            touched_at_ms=fields.integer("touched_at_ms"),
+            committed_at_ms=fields.integer_or_none("committed_at_ms"),
+            parts=None if parts is None else PartReports.from_json(parts),
+            pruned=None if pruned is None else Pruned.from_json(pruned),
+        )
+        fields.done()
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Everything a decision about a group reads, as of one point in the ledger."""
+
+    group: str
+    state: GroupState | None = None
+    windows: Mapping[str, WindowRecord] = field(default_factory=dict)
+    time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
+
+    #: What is wrong with windows whose records cannot be read, or disagree with the state. Nothing is known
+    #: of the offsets of those that are open.
+    unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
+
+    def disagreements(self) -> dict[str, LedgerCorruptError]:
+        """The windows that are open in the state and not in their records, or the reverse, by id.
+
+        Only a foreign hand can cause that; or a fold that has missed what was removed from the log.
+        """
+        listed = dict.fromkeys(self.state.open if self.state else ())
+        wrong = {}
+        for window_id in listed:
+            record = self.windows.get(window_id)
+            if (record is None or not record.status.is_open) and window_id not in self.unreadable:
+                wrong[window_id] = LedgerCorruptError(
+                    f"group {self.group}: the ledger lists window {window_id} as open and holds no open record of "
+                    "it: the record was removed or written by something else. Restore it, or abandon the window "
+                    "to give its offsets free; no window is planned before that"
+                )
+        for window_id, record in self.windows.items():
+            if record.status.is_open and window_id not in listed:
+                wrong[window_id] = LedgerCorruptError(
+                    f"group {self.group}: the ledger holds window {window_id} as {record.status}, and the group's "
+                    "state does not list it as open: the state was removed or replaced by something else. Restore "
+                    "the ledger topic, or abandon the window to remove its record"
+                )
+        return wrong
+
+    def check_readable(self, window_ids: Iterable[str] | None = None) -> None:
+        """Raises `LedgerCorruptError` when one of the windows, or any, cannot be read."""
+        for window_id in self.unreadable if window_ids is None else window_ids:
+            if (error := self.unreadable.get(window_id)) is not None:
+                raise LedgerCorruptError(error.message)
+
+    def open_windows(self) -> list[WindowRecord]:
+        """The windows that claim offsets, but for those that cannot be read."""
+        return [
+            self.windows[window_id]
+            for window_id in (self.state.open if self.state else ())
+            if window_id not in self.unreadable
+        ]
+
+    def open_unreadable(self) -> list[str]:
+        """The ids of windows that claim offsets, and nobody knows which."""
+        return [name for name in (self.state.open if self.state else ()) if name in self.unreadable]
+
+    def claims(self) -> Claims:
+        """What open windows hold, by partition.
+
+        Raises:
+            LedgerCorruptError: an open window cannot be read: whatever was planned might be its own.
+        """
+        self.check_readable(self.open_unreadable())
+        return self.known_claims()
+
+    def known_claims(self) -> Claims:
+        """What those open windows hold that can be read: for people, and for nothing that is planned."""
+        by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
+        appeared: dict[TopicPartition, list[TimeRange]] = {}
+        if self.state is None:
+            return Claims(by_partition)
+        for record in self.open_windows():
+            times = record.plan.window.times
+            for part in record.plan:
+                by_partition.setdefault(part.tp, []).append((part, times))
+            for tp in appeared_since(self.state, record.plan):
+                appeared.setdefault(tp, []).append(times)
+        return Claims(by_partition, appeared)
+
+    def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
+        """What is known of a partition's timestamps.
+
+        Args:
+            tp: the partition.
+            topic_id: of the topic that is meant; without it the one that the group's progress is about. What
+                is known of another topic of the same name is nothing.
+        """
+        if topic_id is None:
+            topic = None if self.state is None else self.state.topics.get(tp.topic)
+            topic_id = "" if topic is None else topic.topic_id
+        found = self.time_maps.get(tp, EMPTY_MAP)
+        return found if topic_id and found.topic_id == topic_id else EMPTY_MAP
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a decision writes, in one transaction."""
+
+    state: GroupState
+    records: tuple[WindowRecord, ...]
+    #: Only the maps that change; an empty one removes the record.
+    time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
+    #: Whether the group's committed offsets move (or are written again) with it.
+    moves_offsets: bool = False
+    #: Ids of windows of which nothing is kept.
+    forgotten: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.moves_offsets:
+            moved = replace(self.state, offsets_sequence=self.state.sequence)
+            object.__setattr__(self, "state", moved)
+
+    def applied_to(self, view: GroupView) -> GroupView:
+        """The view after the transaction."""
+        maps = {**view.time_maps, **self.time_maps}
+        windows = {**view.windows, **{record.plan.window_id: record for record in self.records}}
+        return replace(
+            view,
+            state=self.state,
+            windows={name: one for name, one in windows.items() if name not in self.forgotten},
+            unreadable={
+                name: one for name, one in view.unreadable.items() if name not in self.forgotten
+            },
+            time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
+        )
+
+
+class Changes:
+    """Several changes that become one, each made on the view that the earlier ones leave."""
+
+    def __init__(self, view: GroupView) -> None:
+        # Written to from here on: copied once, and not for each of thousands of changes.
+        self._windows = dict(view.windows)
+        self._time_maps = dict(view.time_maps)
+        self._last: Change | None = None
+        self._records: dict[str, WindowRecord] = {}
+        self._changed_maps: dict[TopicPartition, TimeMap] = {}
+        self._moves_offsets = False
+        self._forgotten: list[str] = []
+        #: The group after all changes so far; good until the next one.
+        self.view = replace(view, windows=self._windows, time_maps=self._time_maps)
+
+    def add(self, change: Change) -> None:
+        """One more change, made on `view`."""
+        self._last = change
+        for record in change.records:
+            self._records[record.plan.window_id] = record
+        self._changed_maps |= change.time_maps
+        self._moves_offsets |= change.moves_offsets
+        self._forgotten += change.forgotten
+        self._windows |= {record.plan.window_id: record for record in change.records}
+        for window_id in change.forgotten:
+            self._windows.pop(window_id, None)
+        self._time_maps |= change.time_maps
+        self.view = replace(self.view, state=change.state)
+
+    def joined(self) -> Change | None:
+        """All of them as one; None where there were none."""
+        if self._last is None:
+            return None
+        return Change(
+            state=self._last.state,
+            records=tuple(self._records.values()),
+            time_maps=self._changed_maps,
+            moves_offsets=self._moves_offsets,
+            forgotten=tuple(self._forgotten),
+        )
+
+
+def next_state(
+    state: GroupState, *, opened: Iterable[str] = (), closed: Collection[str] = ()
+) -> GroupState:
+    """The state after one more change, with windows opened or closed."""
+    gone = frozenset(closed)
+    kept = [name for name in state.open if name not in gone] if gone else state.open
+    return replace(state, sequence=state.sequence + 1, open=(*kept, *opened))
+
+
+def check_version(fields: Fields, what: str) -> None:
+    """Takes the version off a record; raises `JsonVersionError` for one of a newer package."""
+    if (version := fields.integer("version")) != LEDGER_VERSION:
+        raise JsonVersionError(
+            f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
+        )
+
+
+def _topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "topic_id": topic.topic_id,
+        "settled": topic.settled,
+        "partitions": [
+            {
+                "partition": number,
+                "origin": state.origin,
+                "done": ranges_to_json(state.done),
+                "committed": state.committed,
+                "late": state.late.to_json(),
+                **({} if state.leader_epoch is None else {"leader_epoch": state.leader_epoch}),
+            }
+            for number, state in sorted(topic.partitions.items())
+        ],
+    }
+
+
+def _topic_from_json(fields: Fields) -> tuple[str, TopicState]:
+    name = fields.text("topic")
+    topic = TopicState(
+        topic_id=fields.text("topic_id"),
+        settled=fields.boolean("settled"),
+        partitions=dict(_partition_from_json(one) for one in fields.objects("partitions")),
+    )
+    fields.done()
+    return name, topic
+
+
+def _partition_from_json(fields: Fields) -> tuple[int, PartitionState]:
+    number = fields.integer("partition", least=0)
+    state = PartitionState(
+        origin=fields.integer("origin", least=0),
+        done=ranges_from_json(fields.integers("done")),
+        committed=fields.integer_or_none("committed"),
+        late=LateSteps.from_json(fields.integers("late")),
+        leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
+    )
+    fields.done()
+    return number, state

@@ -1,0 +1,487 @@
+"""The ledger's records: how a group's state lies in a compacted topic, and how it is put together again.
+
+Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and
+``turn``, of which `kafka.ledger.queue` tells). Value: a part
+of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, say which
+writing the part belongs to and how many there are; parts of an older, longer writing get tombstones in the
+same transaction. A record is whole when all parts of its newest generation are there, and under a
+transaction they always are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import LedgerCorruptError, LedgerVersionError
+from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_messages import (
+    FORGOTTEN,
+    GENERATION,
+    PARTS,
+    RECORD_BYTES_MAX,
+    STATE,
+    SUMMARY,
+    UNREADABLE,
+    written,
+)
+from kafka_ordered_ops.core.group.ledger_messages import LedgerMessage as LedgerMessage
+from kafka_ordered_ops.core.group.ledger_messages import RecordName as RecordName
+from kafka_ordered_ops.core.group.ledger_messages import record_key as record_key
+from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
+from kafka_ordered_ops.core.planning.time_map import TimeMap
+from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: Values of windows that a process keeps: the open windows of most groups, and some thousand old ones of an
+#: hourly job. Twice the largest plan, so that a window just written need not be fetched to be looked at.
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+
+#: Windows parsed at once where all are looked at; only those that are wanted stay.
+_WINDOWS_AT_ONCE: Final = 1_000
+
+#: A key of ours has no space around it, which is what takes the standard function half of its time.
+_DECODER: Final = json.JSONDecoder()
+
+#: As a client hands them out.
+Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
+
+
+class _Part(NamedTuple):
+    generation: int
+    parts: int
+    #: Where it stands in the ledger.
+    offset: int
+    #: None: let go, and fetched again when it is needed.
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    """A part that cannot be one, and where it stands."""
+
+    offset: int
+
+
+#: Values by offset, of rising offsets of the ledger's partition; those that are gone from the log are left out.
+Fetch = Callable[[Sequence[int]], Mapping[int, bytes]]
+
+#: Whether a window belongs in a view of all of them.
+Keep = Callable[[WindowRecord], bool]
+
+
+class StaleFoldError(Exception):
+    """What was folded may be gone from the log, or what was let go is: fold the log anew from its start."""
+
+
+class LedgerFold:
+    """One group's records, folded from the messages of its ledger partition in their order.
+
+    Compaction removes no newest record, but for tombstones: a process that was idle meanwhile never hears that
+    a window was forgotten. So the state says how many were, and what disagrees with the fold is believed only
+    when the log was folded anew (`view`). A group has few open windows and may have a hundred thousand old ones: where values can be
+    fetched again, those of windows are held up to `held_bytes_max`, and of the oldest only their places.
+    """
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        group: str,
+        *,
+        fetch: Fetch | None = None,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self.where = where
+        self.group = group
+        self._fetch = fetch
+        self._held_bytes_max = held_bytes_max
+        self._key_prefix = strict_json.dumps([group])[:-1].encode() + b","
+        self._parts: dict[RecordName, dict[int, _Part | _Damaged]] = {}
+        self._times: dict[RecordName, None] = {}
+        #: What was parsed of the records that every view needs; and the windows of the last one.
+        self._parsed: dict[RecordName, Any] = {}
+        self._looked_at: dict[RecordName, WindowRecord] = {}
+        # The parts of windows whose values are held, the oldest first. Some are overwritten since.
+        self._held: deque[tuple[RecordName, int, _Part]] = deque()
+        self._held_bytes = 0
+        #: Headers of windows, as they were last written.
+        self._summaries: dict[RecordName, bytes] = {}
+        #: How many windows were forgotten: as the state says, and as this fold knows of. None: it has just begun.
+        self._forgotten_told = 0
+        self._forgotten_known: int | None = None
+        #: What cannot be read, although the log was folded anew to look at it.
+        self._confirmed: set[RecordName] = set()
+        self._dropped: dict[RecordName, LedgerCorruptError] = {}
+
+    def take(
+        self,
+        offset: int,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Callable[[], Headers | None],
+    ) -> None:
+        """Folds one message; those of other groups, and of anybody else's, are passed over.
+
+        Their headers are not even asked for: nobody knows what others write there.
+        """
+        data = key.encode() if isinstance(key, str) else key
+        # The keys of other groups need no parsing.
+        if data is None or not data.startswith(self._key_prefix):
+            return
+        parsed = _parse_key(data)
+        if parsed is not None and parsed[0] == self.group:
+            _, kind, name, number = parsed
+            self._fold(RecordName(kind, name), number, offset, value, headers() or [])
+
+    def has_read_all(self) -> None:
+        """The log is folded up to its end as of now: what was removed before, nobody needs to hear of."""
+        if self._forgotten_known is None:
+            self._forgotten_known = self._forgotten_told
+
+    def view(
+        self,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        keep: Keep | None = None,
+        certain: bool = True,
+    ) -> GroupView:
+        """The group as folded: its state, time maps, open windows, and those wanted by id.
+
+        With `everything` all of its windows; with `keep` those of all that it says yes to, besides. A window
+        that cannot be read is in `unreadable`, and a time map that cannot be read is left out: it is made again
+        by reading. Unless the fold is `certain`, because it was made anew, it is stale where anything is wrong.
+
+        Raises:
+            LedgerCorruptError: the group's state cannot be read.
+            LedgerVersionError: a newer version of this package wrote a record.
+            StaleFoldError: the log has changed under the fold.
+        """
+        state = self._state(certain=certain)
+        unreadable: dict[str, LedgerCorruptError] = {}
+        ids = {*(state.open if state else ()), *wanted}
+        windows = self._windows([RecordName("window", one) for one in ids], unreadable)
+        self._looked_at = dict(windows)
+        if everything or keep is not None:
+            for some in self._in_batches(windows):
+                for name, record in self._windows(some, unreadable).items():
+                    if keep is None or keep(record):
+                        windows[name] = record
+        view = GroupView(
+            self.group,
+            state,
+            {name.name: record for name, record in windows.items()},
+            self._time_maps(),
+            unreadable,
+        )
+        disagreements = view.disagreements()
+        unreadable |= disagreements
+        for window_id in disagreements:
+            windows.pop(RecordName("window", window_id), None)
+        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        return GroupView(
+            self.group,
+            state,
+            {name.name: record for name, record in windows.items()},
+            view.time_maps,
+            unreadable,
+        )
+
+    def summaries(self, *, certain: bool = True) -> Summaries:
+        """All windows as a list shows them, without their plans; raises what `view` raises."""
+        # Open windows are few, and what is wrong with one of them matters.
+        unreadable = dict(self.view(certain=certain).unreadable)
+        found: list[WindowSummary] = []
+        untold: list[RecordName] = []
+        for name in self._parts:
+            if name.kind == "window":
+                header = self._summaries.get(name)
+                summary = None if header is None else WindowSummary.from_text(name.name, header)
+                if summary is None:
+                    untold.append(name)
+                else:
+                    found.append(summary)
+        for at in range(0, len(untold), _WINDOWS_AT_ONCE):
+            records = self._windows(untold[at : at + _WINDOWS_AT_ONCE], unreadable)
+            found += [WindowSummary.of(record) for record in records.values()]
+        self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
+        return Summaries.made(found, unreadable)
+
+    def newly_dropped(self) -> list[LedgerCorruptError]:
+        """What was wrong with time maps that were left out since this was asked last."""
+        dropped = list(self._dropped.values())
+        self._dropped.clear()
+        return dropped
+
+    def _state(self, *, certain: bool) -> GroupState | None:
+        told = self._forgotten_told
+        if self._forgotten_known is not None and told != self._forgotten_known and not certain:
+            raise StaleFoldError(f"{told} windows were forgotten, {self._forgotten_known} known")
+        self._forgotten_known = told
+        try:
+            state: GroupState | None = self._parse_all([STATE], GroupState.from_json).get(STATE)
+            if state is not None and state.group != self.group:
+                raise self._corrupt(STATE, f"it is the state of group {state.group!r}")
+        except LedgerCorruptError:
+            self._confirm([STATE], certain=certain)
+            raise
+        return state
+
+    def _confirm(self, wrong: Collection[RecordName], *, certain: bool) -> None:
+        """Raises `StaleFoldError` where something is wrong that was not looked at anew yet."""
+        if not certain and not self._confirmed.issuperset(wrong):
+            raise StaleFoldError(f"{len(wrong)} records disagree with the fold")
+        self._confirmed.update(wrong)
+
+    def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
+        """The other windows, as they lie in the log."""
+        others = [name for name in self._parts if name.kind == "window" and name not in known]
+        others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
+        for at in range(0, len(others), _WINDOWS_AT_ONCE):
+            yield others[at : at + _WINDOWS_AT_ONCE]
+
+    def _time_maps(self) -> dict[TopicPartition, TimeMap]:
+        found: dict[TopicPartition, TimeMap] = {}
+        for name in list(self._times):
+            try:
+                tp = self._partition_of(name)
+                time_map = self._parse_all([name], TimeMap.from_json)[name]
+            except LedgerCorruptError as error:
+                # Its times are read again by the next plan.
+                self._dropped[name] = error
+                self._times.pop(name)
+                continue
+            if time_map:
+                found[tp] = time_map
+        return found
+
+    def messages(self, change: Change) -> Iterator[LedgerMessage]:
+        """A change as (key, value, headers), leftovers of longer writings as tombstones."""
+        generation = {GENERATION: str(change.state.sequence)}
+        write = partial(written, self.where, self.group)
+        forgotten = self._forgotten_told + len(change.forgotten)
+        told = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
+        yield from self._whole(
+            STATE, write(STATE, change.state.to_json(), GroupState.from_json, told)
+        )
+        for record in change.records:
+            window = RecordName("window", record.plan.window_id)
+            summary = WindowSummary.of(record).to_text()
+            told = generation if summary is None else {**generation, SUMMARY: summary}
+            yield from self._whole(
+                window, write(window, record.to_json(), WindowRecord.from_json, told)
+            )
+        for window_id in change.forgotten:
+            told = {FORGOTTEN: "1"}
+            for key, value, _ in self._tombstones(RecordName("window", window_id), 0):
+                yield key, value, told
+                told = {}
+        for tp, time_map in change.time_maps.items():
+            # An empty map is written too: a tombstone goes from the log after a day, and a process that had
+            # been idle until then would go on with the map that it folded before.
+            times = RecordName("times", str(tp))
+            yield from self._whole(
+                times, write(times, time_map.to_json(), TimeMap.from_json, generation)
+            )
+
+    def _whole(
+        self, record: RecordName, messages: Iterator[LedgerMessage]
+    ) -> Iterator[LedgerMessage]:
+        """A record's parts, and tombstones for what a longer writing has left behind them."""
+        count = 0
+        for count, message in enumerate(messages, start=1):  # noqa: B007
+            yield message
+        yield from self._tombstones(record, count)
+
+    def _tombstones(self, record: RecordName, from_part: int) -> Iterator[LedgerMessage]:
+        for number in self._parts.get(record, {}):
+            if number >= from_part:
+                yield record_key(self.group, record, number), None, {}
+
+    def _fold(
+        self,
+        record: RecordName,
+        number: int,
+        offset: int,
+        value: bytes | str | None,
+        headers: Headers,
+    ) -> None:
+        self._parsed.pop(record, None)
+        self._looked_at.pop(record, None)
+        self._confirmed.discard(record)
+        if number == 0:
+            self._summaries.pop(record, None)
+        if value is None:
+            if self._forgotten_known is not None and FORGOTTEN in dict(headers):
+                self._forgotten_known += 1
+            parts = self._parts.get(record, {})
+            parts.pop(number, None)
+            if not parts:
+                self._parts.pop(record, None)
+                self._times.pop(record, None)
+            return
+        data = value.encode() if isinstance(value, str) else value
+        found = dict(headers)
+        part: _Part | _Damaged
+        try:
+            part = _Part(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
+        except (KeyError, ValueError, TypeError):
+            # Told when somebody needs it: a good writing behind it mends the record.
+            part = _Damaged(offset)
+        self._parts.setdefault(record, {})[number] = part
+        if record == STATE and number == 0:
+            self._forgotten_told = _count_of(found.get(FORGOTTEN))
+        if record.kind == "times":
+            self._times[record] = None
+        elif record.kind == "window" and isinstance(part, _Part):
+            if number == 0 and (summary := found.get(SUMMARY)) is not None:
+                self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
+            self._hold(record, number, part, len(data))
+
+    def _hold(self, record: RecordName, number: int, part: _Part, size: int) -> None:
+        """Holds a window's value for now, and lets the oldest go when they become too many."""
+        if self._fetch is None:
+            return
+        self._held.append((record, number, part))
+        self._held_bytes += size
+        while self._held_bytes > self._held_bytes_max:
+            oldest, number, part = self._held.popleft()
+            self._held_bytes -= len(part.value or b"")
+            self._let_go(oldest, number, part)
+
+    def _let_go(self, record: RecordName, number: int, part: _Part) -> None:
+        parts = self._parts.get(record, {})
+        if parts.get(number) is part:
+            parts[number] = _Part(part.generation, part.parts, part.offset, None)
+
+    def _windows(
+        self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
+    ) -> dict[RecordName, WindowRecord]:
+        """Those of the windows that there are; what the last view held is not parsed again.
+
+        What cannot be read is said in `unreadable`.
+        """
+        unknown = [name for name in names if name in self._parts and name not in self._looked_at]
+        values = self._fetched(unknown)
+        windows: dict[RecordName, WindowRecord] = {}
+        for name in names:
+            if name in self._looked_at:
+                windows[name] = self._looked_at[name]
+            elif name in self._parts:
+                try:
+                    record = self._parse(name, WindowRecord.from_json, values)
+                    self._check_identity(name, record)
+                except LedgerCorruptError as error:
+                    unreadable[name.name] = error
+                else:
+                    windows[name] = record
+        return windows
+
+    def _parse_all(
+        self, names: Iterable[RecordName], read: Callable[[Fields], Any]
+    ) -> dict[RecordName, Any]:
+        """Those of the records that there are, each parsed once after every writing."""
+        there = [name for name in names if name in self._parts]
+        values = self._fetched([name for name in there if name not in self._parsed])
+        for name in there:
+            if name in self._parsed:
+                continue
+            self._parsed[name] = self._parse(name, read, values)
+            for number, part in list(self._parts[name].items()):
+                if self._fetch is not None and isinstance(part, _Part):
+                    self._let_go(name, number, part)
+        return {name: self._parsed[name] for name in there}
+
+    def _fetched(self, names: Iterable[RecordName]) -> Mapping[int, bytes]:
+        """The values of records that were let go, by offset."""
+        absent = sorted(
+            part.offset
+            for name in names
+            for part in self._parts[name].values()
+            if isinstance(part, _Part) and part.value is None
+        )
+        return self._fetch(absent) if absent and self._fetch is not None else {}
+
+    def _parse(
+        self, record: RecordName, read: Callable[[Fields], Any], values: Mapping[int, bytes]
+    ) -> Any:
+        """A record from its parts; `values` has those that were let go."""
+        parts = self._parts[record]
+        damaged = [part for part in parts.values() if isinstance(part, _Damaged)]
+        if damaged:
+            raise self._corrupt(record, f"offset {damaged[0].offset} lacks the headers of a part")
+        whole = {number: part for number, part in parts.items() if isinstance(part, _Part)}
+        newest = max(part.generation for part in whole.values())
+        current = {number: part for number, part in whole.items() if part.generation == newest}
+        wanted = next(iter(current.values())).parts
+        # Counted before it is compared: the number comes from the log, and may be any.
+        if len(current) != wanted or set(current) != set(range(wanted)):
+            raise self._corrupt(record, f"{len(current)} of {wanted} parts are there")
+        pieces = []
+        for part in (current[number] for number in range(wanted)):
+            piece = values.get(part.offset) if part.value is None else part.value
+            if piece is None:
+                raise StaleFoldError(f"{record} is gone from offset {part.offset}")
+            pieces.append(piece)
+        data = b"".join(pieces)
+        try:
+            return read(Fields(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX), record.kind))
+        except JsonVersionError as error:
+            raise LedgerVersionError(
+                f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where}: {error}. "
+                "Upgrade this package to the version that wrote it"
+            ) from error
+        except UNREADABLE as error:
+            raise self._corrupt(record, str(error)) from error
+
+    def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
+        """A window must be what its key says."""
+        if (record.plan.group, record.plan.window_id) != (self.group, name.name):
+            raise self._corrupt(
+                name, f"it is window {record.plan.window_id!r} of group {record.plan.group!r}"
+            )
+
+    def _partition_of(self, record: RecordName) -> TopicPartition:
+        topic, opening, number = record.name.removesuffix("]").rpartition("[")
+        if not (opening and number.isdecimal()):
+            raise self._corrupt(record, "its name is no partition")
+        return TopicPartition(topic, int(number))
+
+    def _corrupt(self, record: RecordName, why: str) -> LedgerCorruptError:
+        cure = (
+            "Restore it, or abandon the window: that removes the record and gives its offsets free. While it is open, "
+            "no window is planned"
+            if record.kind == "window"
+            else "Something else writes to the topic, or it was damaged: restore it, or start a new group"
+        )
+        return LedgerCorruptError(
+            f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
+            f"read: {why}. {cure}"
+        )
+
+
+def _count_of(header: str | bytes | None) -> int:
+    """A count from a header; 0 where there is none, or none that can be one."""
+    try:
+        return int(header or 0)
+    except ValueError:
+        return 0
+
+
+def _parse_key(key: bytes) -> tuple[str, str, str, int] | None:
+    """The four parts of a key of ours; None for a record of anybody else's."""
+    try:
+        text = key.decode()
+        parts, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if end != len(text) or not isinstance(parts, list):
+        return None
+    if [type(part) for part in parts] != [str, str, str, int]:
+        return None
+    return parts[0], parts[1], parts[2], parts[3]

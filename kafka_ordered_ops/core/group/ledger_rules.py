@@ -1,0 +1,265 @@
+"""What makes a topic a ledger, and what must hold before anybody trusts it or adds to it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    LedgerError,
+    LedgerLostError,
+    OffsetMapDecodeError,
+)
+from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.group.transitions import Outcome
+from kafka_ordered_ops.core.offset_map.ours import OffsetMap, decode_offset_map, encode_offset_map
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.window import is_topic_name
+
+LEDGER_TOPIC: Final = "__kafka_ordered_ops"
+
+#: Groups of one ledger partition wait for each other's open transactions; more partitions, less waiting.
+#: A group's partition is found among these, whatever number the topic has: growing it moves nothing.
+LEDGER_PARTITIONS: Final = 16
+
+LEDGER_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.message.bytes": str(2 * 1024 * 1024),
+}
+
+#: Where a cluster has as many brokers: one may be lost, and a change still counts only when two have it.
+LEDGER_REPLICAS: Final = 3
+LEDGER_MIN_IN_SYNC: Final = 2
+
+#: What is asked inside the fence, on the newest state of the group and its newest committed offsets.
+Decision = Callable[[GroupView, CommittedOffsets], Outcome]
+
+
+def ledger_partition(name: str, group: str) -> TopicPartition:
+    """Where a group's records are: all in one partition."""
+    return TopicPartition(name, zlib.crc32(group.encode()) % LEDGER_PARTITIONS)
+
+
+def check_ledger_topic(facts: TopicFacts) -> None:
+    """Raises `LedgerError` for a topic with too few partitions to be a ledger."""
+    if len(facts.partitions) < LEDGER_PARTITIONS:
+        raise LedgerError(
+            f"the ledger topic {facts.name} has {len(facts.partitions)} partitions, and a ledger has at least "
+            f"{LEDGER_PARTITIONS}: add partitions if it is empty, or name another ledger topic"
+        )
+
+
+def check_ledger_policy(name: str, policy: str | None) -> None:
+    """Raises `LedgerError` for a ledger topic with time-based retention: it forgets progress."""
+    if policy != "compact":
+        raise LedgerError(
+            f"the ledger topic {name} has cleanup.policy={policy}: with anything but compact it "
+            "forgets the progress of groups. Set cleanup.policy=compact"
+        )
+
+
+def ledger_replicas(*, brokers: int, wanted: int) -> int:
+    """How many replicas a new ledger gets.
+
+    Args:
+        brokers: how many brokers are known, those included that are down.
+        wanted: how many replicas the cluster keeps of its own transactions; 0 where it does not say.
+    """
+    return min(LEDGER_REPLICAS, max(brokers, wanted, 1))
+
+
+def ledger_config(replicas: int) -> dict[str, str]:
+    """The configuration of a new ledger topic with so many replicas."""
+    enough = replicas >= LEDGER_REPLICAS
+    safe = {"min.insync.replicas": str(LEDGER_MIN_IN_SYNC)} if enough else {}
+    return {**LEDGER_CONFIG, **safe}
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How a ledger topic is replicated, and on what cluster."""
+
+    name: str
+    #: Brokers that are up, and those that hold replicas of the ledger.
+    brokers: frozenset[int]
+    #: For each partition, in their order: the brokers of its replicas.
+    replicas: tuple[tuple[int, ...], ...]
+    #: None where it is not known.
+    min_in_sync: int | None
+
+    @property
+    def enough(self) -> int:
+        """How many replicas each partition should have."""
+        return ledger_replicas(brokers=len(self.brokers), wanted=0)
+
+    def faults(self, bootstrap: str) -> list[str]:
+        """What may lose progress when one broker is lost, each with the command that fixes it."""
+        found: list[str] = []
+        fewest = min((len(one) for one in self.replicas), default=self.enough)
+        if fewest < self.enough:
+            found.append(
+                f"the ledger topic {self.name} has {fewest} of {self.enough} replicas in a cluster of "
+                f"{len(self.brokers)} brokers: losing {'a broker' if fewest == 1 else f'{fewest} brokers'} may "
+                f"lose the progress of all groups. Write this to ledger.json: {self._reassignment()}, then: "
+                f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --reassignment-json-file "
+                "ledger.json --execute"
+            )
+        if (
+            len(self.brokers) >= LEDGER_REPLICAS
+            and self.min_in_sync is not None
+            and self.min_in_sync < LEDGER_MIN_IN_SYNC
+        ):
+            found.append(
+                f"the ledger topic {self.name} has min.insync.replicas={self.min_in_sync}: a change counts as "
+                "stored when one broker has it, and may be lost with it. Set it: kafka-configs.sh "
+                f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {self.name} "
+                f"--add-config min.insync.replicas={LEDGER_MIN_IN_SYNC}"
+            )
+        return found
+
+    def _reassignment(self) -> str:
+        """The file for Kafka's tool: the replicas there are stay, and the missing ones are spread."""
+        every = sorted(self.brokers)
+        moves = []
+        for number, now in enumerate(self.replicas):
+            at = number % len(every)
+            others = [broker for broker in every[at:] + every[:at] if broker not in now]
+            wanted = [*now, *others][: max(self.enough, len(now))]
+            moves.append({"topic": self.name, "partition": number, "replicas": wanted})
+        return json.dumps({"version": 1, "partitions": moves}, separators=(",", ":"))
+
+
+def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None) -> None:
+    """Raises `LedgerLostError` when the topic is not the one that was opened; None: it is gone."""
+    if found_id != opened_id:
+        raise LedgerLostError(
+            f"the ledger topic {name} was opened with id {opened_id} and "
+            f"{'is gone' if found_id is None else f'has id {found_id} now'}: it was deleted while it was in use. Restore "
+            "it, or read on under a new group from a start bound of your choice"
+        )
+
+
+def check_not_lost(
+    view: GroupView, committed: CommittedOffsets, *, name: str, ledger_id: str | None
+) -> None:
+    """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+    sequence = view.state.sequence if view.state else 0
+    for tp, found in committed.items():
+        offset_map = _map_of(found)
+        if offset_map is None:
+            continue
+        written_in = topic_id_text(offset_map.ledger_id)
+        if offset_map.sequence > sequence or written_in != ledger_id:
+            raise LedgerLostError(
+                f"group {view.group}: the commit of {tp} was made with state {offset_map.sequence} of the "
+                f"ledger topic {written_in}, and the ledger {name} ({ledger_id}) holds state "
+                f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
+                "group from a start bound of your choice"
+            )
+
+
+def is_own_commit(found: CommittedOffset) -> bool:
+    """Whether this package wrote a committed offset: its map is whole, and about this very offset.
+
+    A program that sets offsets back and hands on the metadata it read leaves a map with another base; what
+    cut or changed the map has written the commit, whoever wrote the map.
+    """
+    offset_map = _map_of(found)
+    return offset_map is not None and offset_map.base == found.offset
+
+
+def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[TopicPartition, int]:
+    """Committed offsets that this package wrote once, and that are not the ones it wrote last.
+
+    Somebody has put them back, from a backup say. The offsets must have been read after the state: else
+    another attempt may have committed in between.
+    """
+    if state is None or state.offsets_sequence is None:
+        return {}
+    found: dict[TopicPartition, int] = {}
+    for tp, partition in state:
+        one = committed.get(tp)
+        if one is None or one.offset == partition.committed or not is_own_commit(one):
+            continue
+        offset_map = _map_of(one)
+        if offset_map is not None and offset_map.sequence < state.offsets_sequence:
+            found[tp] = one.offset
+    return found
+
+
+def with_written_only(
+    change: Change, before: GroupState | None, offsets: CommittedOffsets
+) -> Change:
+    """The change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
+    absent = {tp for tp, _ in change.state if tp not in offsets}
+    if not change.moves_offsets or not absent:
+        return change
+    topics = dict(change.state.topics)
+    for tp in absent:
+        known = None if before is None else before.partition(tp)
+        partitions = topics[tp.topic].partitions
+        one = replace(
+            partitions[tp.partition], committed=None if known is None else known.committed
+        )
+        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+    return replace(change, state=replace(change.state, topics=topics))
+
+
+def _map_of(found: CommittedOffset | None) -> OffsetMap | None:
+    try:
+        return None if found is None else decode_offset_map(found.metadata)
+    except OffsetMapDecodeError:
+        return None
+
+
+def check_ledger_name(name: str) -> str:
+    """The name itself; raises `ConfigError` for one that no topic can have."""
+    if not is_topic_name(name):
+        raise ConfigError(
+            f"ledger topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249)"
+        )
+    return name
+
+
+def offsets_to_commit(
+    state: GroupState, present: Mapping[str, TopicFacts], *, ledger_id: str
+) -> dict[TopicPartition, CommittedOffset]:
+    """What every partition of the group is committed at: all of them, so that none expires alone.
+
+    `present` are those of the group's topics that still exist: one that was deleted, or made anew, meanwhile
+    must not hold up the others.
+    """
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for tp, partition in state:
+        topic_id = state.topics[tp.topic].topic_id
+        if (facts := present.get(tp.topic)) is None or facts.topic_id != topic_id:
+            continue
+        offset_map = OffsetMap(
+            topic_id=topic_id_bytes(topic_id),
+            ledger_id=topic_id_bytes(ledger_id),
+            sequence=state.sequence,
+            base=partition.base,
+            beyond=partition.done - OffsetSet.of((0, partition.base)),
+        )
+        offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
+    return offsets
+
+
+def topic_id_bytes(topic_id: str) -> bytes:
+    """The 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """The inverse of `topic_id_bytes`."""
+    return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -1,0 +1,53 @@
+"""Topics and partitions that a group has no state for yet: where they begin, and what is late on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kafka_ordered_ops.core.cluster_facts import is_pattern
+from kafka_ordered_ops.core.group.group_state import GroupState, TopicState
+from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps
+from kafka_ordered_ops.core.window.window import Window
+
+
+def is_first_plan(state: GroupState | None, window: Window, topic: str) -> bool:
+    """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""
+    if state is None:
+        return True
+    if topic in state.topics:
+        return False
+    if topic in window.topics:
+        return True
+    return not any(name in state.patterns for name in window.topics if is_pattern(name))
+
+
+def covered_before(state: GroupState, topic: str) -> LateSteps:
+    """The times that committed windows had covered before a partition was there: all of them are late on it.
+
+    Those of open windows are not stored: they may be abandoned.
+    """
+    known = state.topics.get(topic)
+    siblings = known.partitions.values() if known else (one for _, one in state)
+    frozen = {times for one in siblings for times in one.late.times}
+    return NO_STEPS.with_steps((0, times) for times in frozen)
+
+
+def with_newcomers(
+    state: GroupState, newcomers: Mapping[str, TopicState], window: Window
+) -> GroupState:
+    """The group's state with more topics and partitions; what it has already stays."""
+    topics = dict(state.topics)
+    for name, new in newcomers.items():
+        late = NO_STEPS
+        if not is_first_plan(state, window, name):
+            late = covered_before(state, name)
+        known = state.topics.get(name)
+        partitions = {} if known is None else known.partitions
+        added = {
+            number: replace(one, late=late)
+            for number, one in new.partitions.items()
+            if number not in partitions
+        }
+        topics[name] = replace(known or new, partitions={**added, **partitions})
+    return replace(state, topics=topics)

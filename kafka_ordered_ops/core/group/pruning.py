@@ -1,0 +1,69 @@
+"""Old windows in the ledger: cut down to a stub, or forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    GroupView,
+    Pruned,
+    WindowRecord,
+    next_state,
+)
+
+#: Windows pruned in one transaction: some hundred bytes each.
+PRUNED_AT_ONCE_MAX: Final = 500
+
+
+def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool:
+    """Whether a window is closed, and was last changed before a time; a stub only with `forget`."""
+    return (
+        not record.status.is_open
+        and max(record.touched_at_ms, record.committed_at_ms or 0) < before_ms
+        and (forget or record.pruned is None)
+    )
+
+
+def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: bool) -> Change | None:
+    """Cuts windows down to their id, question, state and counts; with `forget`, nothing is left of them.
+
+    Only those that are old as they are now: one that was planned again meanwhile is another window. Progress is not touched: it is the group's, not the windows'. None where there is nothing to do.
+    """
+    chosen = [
+        record
+        for window_id in window_ids
+        if (record := view.windows.get(window_id)) is not None
+        and may_be_pruned(record, before_ms=before_ms, forget=forget)
+    ]
+    if not chosen:
+        return None
+    state = next_state(known_state(view))
+    if forget:
+        return Change(
+            state=state, records=(), forgotten=tuple(record.plan.window_id for record in chosen)
+        )
+    return Change(state=state, records=tuple(_stub(record) for record in chosen))
+
+
+def is_pruned(view: GroupView, window_id: str, *, forget: bool) -> bool:
+    """Whether nothing is left of a window, or a stub."""
+    record = view.windows.get(window_id)
+    if record is None:
+        return forget and window_id not in view.unreadable
+    return not forget and record.pruned is not None
+
+
+def _stub(record: WindowRecord) -> WindowRecord:
+    plan = record.plan
+    return replace(
+        record,
+        plan=replace(plan, partitions=(), notes=(), stepped_around=(), held_by_open=()),
+        result=None,
+        parts=None,
+        pruned=Pruned(
+            offsets=plan.offsets, lost=sum(offsets.count for offsets in plan.lost.values())
+        ),
+    )

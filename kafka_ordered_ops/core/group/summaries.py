@@ -1,0 +1,169 @@
+"""What a list of windows shows of each, small enough to lie in a header beside the record.
+
+A group may have a hundred thousand old windows whose plans are thousands of ranges long: nobody who looks at a
+list needs these. So each writing of a window says in a header what a list wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import LedgerCorruptError
+from kafka_ordered_ops.core.group.group_state import WindowRecord
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+
+#: Of another version the whole record is read.
+_VERSION: Final = 1
+
+#: A window that was split into `parts.PARTS_MAX` parts, and none has reported.
+SUMMARY_BYTES_MAX: Final = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PartsSummary:
+    """How far a split window is."""
+
+    count: int
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSummary:
+    """One line of a list of windows."""
+
+    window_id: str
+    status: WindowStatus
+    content: PlanContent
+    since_ms: int | None
+    cutoff_ms: int
+    sweep: bool
+    #: Taken offsets: an upper bound for records.
+    offsets: int
+    #: As the sink counted them; None where it did not.
+    records: int | None
+    attempt: int
+    planned_at_ms: int
+    touched_at_ms: int
+    committed_at_ms: int | None
+    run_id: str | None
+    pruned: bool
+    parts: PartsSummary | None
+
+    @classmethod
+    def of(cls, record: WindowRecord) -> WindowSummary:
+        """What a list shows of a window."""
+        plan, parts = record.plan, record.parts
+        return cls(
+            window_id=plan.window_id,
+            status=plan.status,
+            content=plan.content,
+            since_ms=plan.window.since_ms,
+            cutoff_ms=plan.cutoff_ms,
+            sweep=plan.window.sweep,
+            # Of a pruned window the plan is gone, and its counts are left.
+            offsets=plan.offsets if record.pruned is None else record.pruned.offsets,
+            records=_counted(record.result),
+            attempt=plan.attempt,
+            planned_at_ms=plan.planned_at_ms,
+            touched_at_ms=record.touched_at_ms,
+            committed_at_ms=record.committed_at_ms,
+            run_id=record.run_id,
+            pruned=record.pruned is not None,
+            parts=None if parts is None else PartsSummary(parts.count, parts.missing),
+        )
+
+    def to_text(self) -> str | None:
+        """The header, without the window's id, which is in the key; None where it would be too long."""
+        parts = self.parts
+        text = strict_json.dumps(
+            [
+                _VERSION,
+                self.status.value,
+                self.content.value,
+                self.since_ms,
+                self.cutoff_ms,
+                self.sweep,
+                self.offsets,
+                self.records,
+                self.attempt,
+                self.planned_at_ms,
+                self.touched_at_ms,
+                self.committed_at_ms,
+                self.run_id,
+                self.pruned,
+                None if parts is None else [parts.count, list(parts.missing)],
+            ]
+        )
+        # What cannot be written is refused with the record itself.
+        size = len(text.encode(errors="replace"))
+        return text if size <= SUMMARY_BYTES_MAX else None
+
+    @classmethod
+    def from_text(cls, window_id: str, text: bytes) -> WindowSummary | None:
+        """The inverse of `to_text`; None for anything else: the record itself tells then."""
+        try:
+            values = strict_json.loads(text, limit_bytes=SUMMARY_BYTES_MAX)
+        except JsonError:
+            return None
+        if not isinstance(values, list) or values[:1] != [_VERSION] or len(values) != len(_NAMES):
+            return None
+        fields = Fields(dict(zip(_NAMES, values, strict=True)), "summary")
+        try:
+            return cls(
+                window_id=window_id,
+                status=fields.choice("status", WindowStatus),
+                content=fields.choice("content", PlanContent),
+                since_ms=fields.integer_or_none("since_ms"),
+                cutoff_ms=fields.integer("cutoff_ms"),
+                sweep=fields.boolean("sweep"),
+                offsets=fields.integer("offsets"),
+                records=fields.integer_or_none("records"),
+                attempt=fields.integer("attempt"),
+                planned_at_ms=fields.integer("planned_at_ms"),
+                touched_at_ms=fields.integer("touched_at_ms"),
+                committed_at_ms=fields.integer_or_none("committed_at_ms"),
+                run_id=fields.text_or_none("run_id"),
+                pruned=fields.boolean("pruned"),
+                parts=_parts(fields.anything("parts")),
+            )
+        except (JsonError, TypeError, ValueError):
+            return None
+
+
+_NAMES: Final = ("version", *WindowSummary.__slots__[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """The windows of a group, by cutoff, then by id; and those of which a list cannot say more."""
+
+    windows: tuple[WindowSummary, ...] = ()
+    #: Windows whose records cannot be read, by id, and why.
+    unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def made(
+        cls, windows: Iterable[WindowSummary], unreadable: Mapping[str, LedgerCorruptError]
+    ) -> Summaries:
+        """In their order; what cannot be read is in no other place."""
+        readable = [one for one in windows if one.window_id not in unreadable]
+        ordered = sorted(readable, key=lambda one: (one.cutoff_ms, one.window_id))
+        return cls(tuple(ordered), dict(sorted(unreadable.items())))
+
+
+def _counted(result: Any) -> int | None:
+    """The records that this package's own sink counted."""
+    facts = result.get("facts") if isinstance(result, Mapping) else None
+    records = facts.get("records") if isinstance(facts, Mapping) else None
+    return records if type(records) is int else None
+
+
+def _parts(value: Any) -> PartsSummary | None:
+    if value is None:
+        return None
+    count, missing = value
+    return PartsSummary(int(count), tuple(int(one) for one in missing))

@@ -1,0 +1,348 @@
+"""What becomes of a planned window: a view and a wish in, a `Change` or an error out.
+
+These run inside the fence, on the newest view, and may run again on a newer one: they keep no state and
+look at nothing else. A wish that is fulfilled already gives no change, so that repeating it after an
+unknown outcome is safe.
+
+===========  ==============================  ====================================================
+from         to                              by
+===========  ==============================  ====================================================
+(none)       planned                         `claiming.claim`
+abandoned    planned, under a new claim      `claiming.claim`
+rewound      planned, under a new claim      `claiming.claim`, when all of it was given back
+planned      planned, attempt + 1            `claiming.take_up`
+written      written, attempt + 1            `claiming.take_up`
+planned      written                         `write_down`; `parts.report`, with the last part
+planned      committed                       `commit` (a sink that has nothing to publish)
+written      committed                       `commit`
+committed    published                       `publish`
+open         abandoned                       `abandon`; `adoption.adopt`, for a recreated topic
+done         rewound                         `adoption.adopt`, when progress was moved back
+===========  ==============================  ====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    PartsMissingError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.group import unreadable
+from kafka_ordered_ops.core.group.checks import (
+    check_foreign,
+    check_owned,
+    known_state,
+    known_window,
+    owned,
+    superseded,
+)
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    Changes,
+    GroupState,
+    GroupView,
+    PartitionState,
+    TopicState,
+    WindowRecord,
+    appeared_since,
+    next_state,
+)
+from kafka_ordered_ops.core.offset_set import union_of
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+
+#: What a decision comes to: something to write; nothing, and the records as they are; or, with None, that
+#: it was prepared on a view that is too old.
+Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
+
+
+def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]) -> Outcome:
+    """Several decisions as one change, each made on the view that the earlier ones leave."""
+    changes = Changes(view)
+    found: list[WindowRecord] = []
+    for decide in decisions:
+        outcome = decide(changes.view)
+        if outcome is None:
+            return None
+        if isinstance(outcome, Change):
+            changes.add(outcome)
+        else:
+            found.extend(outcome if isinstance(outcome, tuple) else [outcome])
+    change = changes.joined()
+    return tuple(found) if change is None else change
+
+
+def write_down(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
+    """The sink holds all of the window, hidden: from now on a retry only commits.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError
+        PartsMissingError: the window was split, and not all parts have reported.
+    """
+    record = owned(view, plan)
+    _check_parts(record)
+    # Written again when the output of an earlier try is gone: the newest result counts.
+    if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
+        return record
+    written = replace(
+        record,
+        plan=replace(record.plan, status=WindowStatus.WRITTEN),
+        result=result,
+        touched_at_ms=now_ms,
+    )
+    return Change(state=next_state(known_state(view)), records=(written,))
+
+
+def commit(
+    view: GroupView,
+    plans: Sequence[WindowPlan],
+    *,
+    now_ms: int,
+    others: Mapping[TopicPartition, int],
+) -> Outcome:
+    """The windows' offsets become part of the group's progress; committing again changes nothing.
+
+    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written.
+
+    Raises:
+        UnknownWindowError: the ledger has no such window.
+        WindowSupersededError: a newer attempt, a new claim or an abandonment owns the window.
+        ForeignCommitError: somebody else moved the group's committed offset.
+        PartsMissingError: a window was split, and not all parts have reported.
+    """
+    records = [owned(view, plan) for plan in plans]
+    waiting = {one.plan.window_id: one for one in records if not one.status.is_done}
+    if not waiting:
+        return tuple(records)
+    state = known_state(view)
+    check_foreign(state, others)
+    for record in waiting.values():
+        _check_parts(record)
+    taken: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
+    for record in waiting.values():
+        times = record.plan.window.times
+        for part in record.plan:
+            # A topic that was made anew, and adopted as such, has progress of its own by now.
+            topic = state.topics.get(part.tp.topic)
+            if topic is not None and topic.topic_id == part.topic_id:
+                taken.setdefault(part.tp, []).append((part, times))
+    state = _frozen_where_they_appeared(state, [record.plan for record in waiting.values()])
+    moved = {tp: _with_windows(state, tp, held) for tp, held in taken.items()}
+    trimmed = {tp: view.time_map(tp).trimmed(one.done) for tp, one in moved.items()}
+    return Change(
+        state=next_state(_with_progress(state, moved), closed=waiting),
+        records=tuple(
+            replace(
+                record,
+                plan=replace(record.plan, status=WindowStatus.COMMITTED),
+                committed_at_ms=now_ms,
+            )
+            for record in waiting.values()
+        ),
+        time_maps={tp: one for tp, one in trimmed.items() if one != view.time_map(tp)},
+        moves_offsets=True,
+    )
+
+
+def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
+    """The sink has made the committed window visible; its newest result is kept.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError
+    """
+    record = publishable(view, plan)
+    if record.status is WindowStatus.PUBLISHED and record.result == result:
+        return record
+    published = replace(record.plan, status=WindowStatus.PUBLISHED)
+    return Change(
+        state=next_state(known_state(view)),
+        records=(replace(record, plan=published, result=result),),
+    )
+
+
+def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
+    """The record of a plan whose output may be made visible.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError
+        ConfigError: the window is not committed yet.
+    """
+    record = known_window(view, plan.window_id)
+    if record.plan.claim_id != plan.claim_id:
+        raise superseded(record, plan)
+    if not record.status.is_done:
+        owned(view, plan)
+        raise ConfigError(
+            f"window {plan.window_id} of group {plan.group} is {record.status}: commit it before its output "
+            "is made visible"
+        )
+    return record
+
+
+def abandon(
+    view: GroupView,
+    window_id: str,
+    *,
+    owner: WindowPlan | None = None,
+    keep_origins: bool = False,
+) -> Outcome:
+    """Gives the window's offsets free; the next window, or this id planned anew, takes them.
+
+    An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
+    `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
+    abandoned only while that try may commit it.
+
+    A window that cannot be read is removed from the ledger, see `unreadable.abandon`; with `owner` it is an error.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError, LedgerCorruptError
+    """
+    if owner is None and window_id in view.unreadable:
+        return unreadable.abandon(view, window_id, keep_origins=keep_origins)
+    record = known_window(view, window_id)
+    if record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND):
+        return record
+    if record.status.is_done:
+        raise WindowSupersededError(
+            f"window {window_id} of group {view.group} is {record.status}: its offsets are part of the "
+            "group's progress and cannot be given free. Replay it to read the same records again",
+            window_id=window_id,
+        )
+    if owner is not None:
+        check_owned(record, owner)
+    state = known_state(view)
+    others = {
+        part.tp.topic
+        for other in view.open_windows()
+        if other.plan.window_id != window_id
+        for part in other.plan
+    }
+    topics = {
+        # An origin that nothing was committed from may be chosen anew.
+        name: topic
+        for name, topic in state.topics.items()
+        if topic.settled or name in others or keep_origins or view.open_unreadable()
+    }
+    return Change(
+        state=next_state(replace(state, topics=topics), closed=[window_id]),
+        records=(replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED)),),
+        time_maps={
+            # What is known of a topic goes with its state.
+            **{tp: EMPTY_MAP for tp in view.time_maps if tp.topic not in topics},
+            **maps_with_freed(view, record.plan, topics),
+        },
+    )
+
+
+def maps_with_freed(
+    view: GroupView, plan: WindowPlan, topics: Collection[str]
+) -> dict[TopicPartition, TimeMap]:
+    """What is known of times once a window has given its offsets free: they are of times that it asked for.
+
+    So whoever asks for these takes them, and is told of those that retention has taken meanwhile; nobody else.
+    """
+    state = known_state(view)
+    freed: dict[TopicPartition, TimeMap] = {}
+    for part in plan:
+        topic = state.topics.get(part.tp.topic)
+        if part.tp.topic not in topics or topic is None or topic.topic_id != part.topic_id:
+            continue
+        known = view.time_map(part.tp)
+        offsets = part.taken | part.lost
+        if state.definition.isolation is plan.isolation:
+            newest = known.replaced(claimed_times(part, plan.window.times)).limited()
+        else:
+            # It did not count the same records as the group's windows do now.
+            newest = known.forgetting(offsets)
+        if newest != known:
+            freed[part.tp] = newest.of_topic(part.topic_id)
+    return freed
+
+
+def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
+    """What a window's share says of the times of its offsets: its own ones, and late ones from where they were."""
+    offsets = part.taken | part.lost
+    late = [
+        (one.since_ms, from_) for one, from_ in part.late.pieces if one.since_ms < times.since_ms
+    ]
+    from_ = min((offset for _, offset in late), default=INT64_MAX)
+    since_ms = min((one for one, _ in late), default=times.since_ms)
+    own = TimeMap.between(offsets.within(0, from_), times)
+    mixed = TimeMap.between(offsets.within(from_, INT64_MAX), TimeRange(since_ms, times.before_ms))
+    return own.replaced(mixed)
+
+
+def _check_parts(record: WindowRecord) -> None:
+    """Raises `PartsMissingError` for a split window not all of whose parts have reported."""
+    if record.parts is None or not record.parts.missing:
+        return
+    plan, missing = record.plan, record.parts.missing
+    raise PartsMissingError(
+        f"window {plan.window_id} of group {plan.group} was split into {record.parts.count} parts, and "
+        f"{len(missing)} have not reported: {', '.join(str(one + 1) for one in missing[:10])}. Run them, "
+        "then commit",
+        window_id=plan.window_id,
+        missing=missing,
+    )
+
+
+def with_committed_bases(topic: TopicState) -> TopicState:
+    """The topic as it is once its bases are committed in Kafka."""
+    partitions = {
+        number: replace(state, committed=state.base) for number, state in topic.partitions.items()
+    }
+    return replace(topic, partitions=partitions)
+
+
+def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionState]) -> GroupState:
+    """The group's state with partitions that moved, all of it as it is once it is committed in Kafka."""
+    partitions = {name: dict(topic.partitions) for name, topic in state.topics.items()}
+    for tp, partition in moved.items():
+        partitions[tp.topic][tp.partition] = partition
+    settled = {tp.topic for tp in moved}
+    return replace(
+        state,
+        topics={
+            name: with_committed_bases(
+                replace(
+                    topic, settled=topic.settled or name in settled, partitions=partitions[name]
+                )
+            )
+            for name, topic in state.topics.items()
+        },
+    )
+
+
+def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) -> GroupState:
+    """The state with the times of committed windows on partitions that appeared while these were open."""
+    steps: dict[TopicPartition, list[TimeRange]] = {}
+    for plan in plans:
+        for tp in appeared_since(state, plan):
+            steps.setdefault(tp, []).append(plan.window.times)
+    topics = dict(state.topics)
+    for tp, ranges in steps.items():
+        partitions = topics[tp.topic].partitions
+        late = partitions[tp.partition].late.with_steps((0, times) for times in ranges)
+        one = replace(
+            partitions[tp.partition], late=late.from_offset(partitions[tp.partition].base)
+        )
+        topics[tp.topic] = replace(topics[tp.topic], partitions={**partitions, tp.partition: one})
+    return replace(state, topics=topics)
+
+
+def _with_windows(
+    state: GroupState, tp: TopicPartition, held: Sequence[tuple[PartitionPlan, TimeRange]]
+) -> PartitionState:
+    """A partition's progress with the shares of windows."""
+    known = state.topics[tp.topic].partitions[tp.partition]
+    offsets = union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
+    moved = replace(known, done=known.done | offsets)
+    late = known.late.with_steps((part.decided_end, times) for part, times in held)
+    return replace(moved, late=late.from_offset(moved.base))

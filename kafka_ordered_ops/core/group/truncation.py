@@ -1,0 +1,109 @@
+"""Whether a log still is the one that a group has worked on: nodes that lose power lose the tails of logs.
+
+Two signs. A log that ends below what is known of it was cut. And what was cut may be filled again: then only
+the leaders' epochs tell, for a log loses its tail with its leader and under one leader it only grows. Where the
+epoch is still the one under which the group last looked, nothing was cut; else the broker is asked where the log
+of that epoch ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kafka_ordered_ops.core.cluster_facts import LogClaim, LogEnd
+from kafka_ordered_ops.core.errors import LogTruncatedError
+from kafka_ordered_ops.core.group.group_state import Claims, GroupView, PartitionState
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+
+
+def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: PartitionState) -> int:
+    """The offset up to which a group has done, claimed, decided or read a log."""
+    time_map = view.time_map(tp)
+    return max(
+        known.done.end if known.done else 0,
+        known.late.end,
+        time_map.covered.end if time_map else 0,
+        *(part.decided_end for part, _ in claims.by_partition.get(tp, ())),
+    )
+
+
+def known_logs(view: GroupView) -> dict[TopicPartition, tuple[int | None, int]]:
+    """For each partition of a group the epoch under which it last looked, and the end of what it knows."""
+    claims = view.claims()
+    return {
+        tp: (known.leader_epoch, known_end(view, claims, tp, known))
+        for tp, known in view.state or ()
+    }
+
+
+def planned_logs(
+    plans: Sequence[WindowPlan],
+) -> list[dict[TopicPartition, tuple[int | None, int]]]:
+    """For each partition of plans the epoch under which they were made, and the end of what they decided.
+
+    Those of one epoch together: the furthest end stands for all. So most often there is one.
+    """
+    furthest: dict[tuple[TopicPartition, int | None], int] = {}
+    for part in (part for plan in plans for part in plan):
+        key = part.tp, part.leader_epoch
+        furthest[key] = max(furthest.get(key, 0), part.decided_end)
+    groups: list[dict[TopicPartition, tuple[int | None, int]]] = []
+    for (tp, epoch), end in furthest.items():
+        free = next((one for one in groups if tp not in one), None)
+        if free is None:
+            groups.append(free := {})
+        free[tp] = epoch, end
+    return groups
+
+
+def seen_epochs(
+    *known: Mapping[TopicPartition, tuple[int | None, int]],
+) -> dict[TopicPartition, int]:
+    """Return the newest leader epoch that was seen of each partition, where brokers report epochs."""
+    newest: dict[TopicPartition, int] = {}
+    for tp, (epoch, _) in (item for one in known for item in one.items()):
+        if epoch is not None:
+            newest[tp] = max(epoch, newest.get(tp, epoch))
+    return newest
+
+
+def doubtful(
+    known: Mapping[TopicPartition, tuple[int | None, int]], ends: Mapping[TopicPartition, LogEnd]
+) -> dict[TopicPartition, LogClaim]:
+    """What the broker must be asked: logs that have another leader since they were looked at."""
+    return {
+        tp: LogClaim(epoch, end)
+        for tp, (epoch, end) in known.items()
+        if tp in ends and end and epoch is not None and epoch != ends[tp].leader_epoch
+    }
+
+
+def cut_logs(
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    ends: Mapping[TopicPartition, LogEnd],
+    diverged: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The logs that were cut below what is known of them, each with the offset up to which it is the same."""
+    cuts = {
+        tp: min(ends[tp].offset, diverged.get(tp, ends[tp].offset)) for tp in known if tp in ends
+    }
+    return {tp: cut for tp, cut in cuts.items() if cut < known[tp][1]}
+
+
+def check_not_cut(
+    group: str,
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    cuts: Mapping[TopicPartition, int],
+) -> None:
+    """Raises `LogTruncatedError` where logs were cut."""
+    if not cuts:
+        return
+    tp, cut = next(iter(cuts.items()))
+    raise LogTruncatedError(
+        f"group {group}: {tp} was known up to offset {known[tp][1]}, and what is left of that log ends at {cut} "
+        f"({len(cuts)} partitions were cut): the log was truncated, or the topic was filled anew, and offsets from "
+        "there on stand for other records. Check the topic; `windows adopt` moves progress back to where the log "
+        "was cut; a group that has planned nothing yet needs another start",
+        truncated={str(one): (known[one][1], end) for one, end in cuts.items()},
+    )

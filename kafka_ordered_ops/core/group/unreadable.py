@@ -1,0 +1,70 @@
+"""A window whose record cannot be read: what it claims is unknown, so that nothing can be planned beside it.
+
+It is damaged, or an older version of this package wrote what nobody can read again. Its group goes on with all
+that was planned already. Abandoning it removes the record, and forgets whatever rested on its offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    GroupView,
+    Pruned,
+    WindowRecord,
+    next_state,
+)
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
+from kafka_ordered_ops.core.times import time_at
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+
+
+def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> Change:
+    """Removes the window's record; the group's progress is what it was.
+
+    What is committed is in the group's state. Of an open window nobody knows which offsets it took: in no time
+    map are their times, so that all bounds are forgotten, and read again by the next plan.
+    """
+    state = known_state(view)
+    is_open = window_id in state.open
+    held = {part.tp.topic for record in view.open_windows() for part in record.plan}
+    # Another one that cannot be read may hold offsets of any topic.
+    keeps_all = keep_origins or not is_open or view.open_unreadable() != [window_id]
+    topics = {
+        name: topic
+        for name, topic in state.topics.items()
+        if topic.settled or name in held or keeps_all
+    }
+    freed = {
+        tp: known.forgetting(known.covered) if tp.topic in topics else EMPTY_MAP
+        for tp, known in view.time_maps.items()
+        if is_open
+    }
+    return Change(
+        state=next_state(replace(state, topics=topics), closed=[window_id]),
+        records=(),
+        time_maps={tp: one for tp, one in freed.items() if one != view.time_map(tp)},
+        forgotten=(window_id,),
+    )
+
+
+def stand_in(view: GroupView, window_id: str) -> WindowRecord:
+    """What abandoning such a window gives in place of its record, of which nothing is known but the id."""
+    definition = known_state(view).definition
+    plan = WindowPlan(
+        group=view.group,
+        window_id=window_id,
+        window=Window(definition.topics, time_at(0), exclude=definition.exclude),
+        claim_id="",
+        attempt=0,
+        status=WindowStatus.ABANDONED,
+        content=PlanContent.EMPTY,
+        planned_at_ms=0,
+        partitions=(),
+        notes=(f"its record was removed: {view.unreadable[window_id].message}",),
+    )
+    return WindowRecord(plan, pruned=Pruned(0, 0))

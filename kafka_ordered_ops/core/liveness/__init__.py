@@ -1,0 +1,1 @@
+"""Whether all records before a cutoff have been written."""

@@ -1,0 +1,214 @@
+"""Whether a group has *caught up* with a cutoff: everything before it is committed, as far as can be told cheaply.
+
+From the ledger and the broker's index alone; no record is read. So a record that was written behind one stamped
+at or after the cutoff, and after the group last looked at the log, is not seen: it is late, and belongs to the
+next window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from kafka_ordered_ops.core.group.group_state import Claims, GroupView, PartitionState
+from kafka_ordered_ops.core.liveness.live_search import LogFacts
+from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
+from kafka_ordered_ops.core.planning.planning import head_end
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import INT64_MIN, Mode, TopicPartition
+
+#: Open windows that are named in an answer.
+_NAMED_MAX: Final = 20
+
+
+class CatchUpState(StrEnum):
+    """What a verdict comes down to."""
+
+    CAUGHT_UP = "caught_up"
+    WAITING = "waiting"
+
+
+class CatchUpReason(StrEnum):
+    """Why a partition is caught up, or is not."""
+
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"
+    NOT_COVERED = "not_covered"
+    OPEN_WINDOW = "open_window"
+    NOT_DONE = "not_done"
+    OPEN_TRANSACTION = "open_transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCatchUp:
+    """One partition's verdict."""
+
+    tp: TopicPartition
+    reason: CatchUpReason
+    explanation: str
+    #: Offsets known to be before the cutoff that are not committed, markers and holes among them.
+    lag_offsets: int | None
+
+    @property
+    def state(self) -> CatchUpState:
+        """What the verdict comes down to."""
+        is_done = self.reason is CatchUpReason.COMMITTED
+        return CatchUpState.CAUGHT_UP if is_done else CatchUpState.WAITING
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON: the same keys for every verdict."""
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "state": self.state.value,
+            "reason": self.reason.value,
+            "explanation": self.explanation,
+            "lag_offsets": self.lag_offsets,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """The answer for all partitions of a window, as of one moment."""
+
+    group: str
+    times: TimeRange
+    now_ms: int
+    #: By topic and partition.
+    partitions: tuple[PartitionCatchUp, ...]
+    #: Ids of the group's open windows that ask for these times; the first few.
+    open_windows: tuple[str, ...]
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every partition is."""
+        return not self.count(CatchUpState.WAITING)
+
+    def count(self, state: CatchUpState) -> int:
+        """How many partitions are in this state."""
+        return sum(one.state is state for one in self.partitions)
+
+    def __str__(self) -> str:
+        done, every = self.count(CatchUpState.CAUGHT_UP), len(self.partitions)
+        return f"group {self.group} has caught up in {done:,} of {every:,} partitions"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        since_ms, before_ms = self.times
+        return {
+            "caught_up": self.is_caught_up,
+            "since": None if since_ms == INT64_MIN else time_text(since_ms),
+            "cutoff": time_text(before_ms),
+            "checked_at": time_text(self.now_ms),
+            "counts": {state.value: self.count(state) for state in CatchUpState},
+            "partitions": [one.to_json() for one in self.partitions],
+            "group": self.group,
+            "open_windows": list(self.open_windows),
+        }
+
+
+def catch_up(
+    view: GroupView, looked: Sequence[LogFacts], times: TimeRange, *, now_ms: int
+) -> CatchUp:
+    """The verdicts, from what the ledger and the broker say.
+
+    A group that takes everything before its cutoffs is asked about all times before the end of `times`,
+    whatever their start.
+    """
+    if view.state is not None and view.state.definition.mode is Mode.CATCH_UP:
+        times = TimeRange(INT64_MIN, times.before_ms)
+    meeting = [
+        record.plan.window_id
+        for record in view.open_windows()
+        if record.plan.window.times.meets(times)
+    ]
+    # What cannot be read may hold anything.
+    meeting += view.open_unreadable()
+    ordered, claims = sorted(looked, key=lambda one: one.tp), view.known_claims()
+    return CatchUp(
+        view.group,
+        times,
+        now_ms,
+        tuple(_judged(view, claims, facts, times) for facts in ordered),
+        tuple(meeting[:_NAMED_MAX]),
+    )
+
+
+def _judged(view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange) -> PartitionCatchUp:
+    def verdict(
+        reason: CatchUpReason, explanation: str, lag: int | None = None
+    ) -> PartitionCatchUp:
+        return PartitionCatchUp(facts.tp, reason, explanation, lag)
+
+    topic = None if view.state is None else view.state.topics.get(facts.tp.topic)
+    if topic is None or topic.topic_id != facts.topic_id:
+        return verdict(CatchUpReason.UNKNOWN, "the group has committed nothing of this topic")
+    known = topic.partitions.get(facts.tp.partition)
+    if known is None:
+        # Of a partition that came later.
+        if facts.log_start >= facts.high_watermark:
+            return verdict(CatchUpReason.COMMITTED, "new to the group, and empty", 0)
+        return verdict(CatchUpReason.UNKNOWN, "new to the group")
+    if not known.late.cover(times):
+        return verdict(CatchUpReason.NOT_COVERED, _coverage(known))
+    held = _held(claims, facts.tp, times)
+    if held:
+        return verdict(
+            CatchUpReason.OPEN_WINDOW,
+            f"{held.count:,} offsets are in open windows, from {held.first:,} on",
+        )
+    if times.since_ms != INT64_MIN:
+        return verdict(CatchUpReason.COMMITTED, "the interval is committed")
+    left = _left(view, facts, known, times)
+    if left:
+        return verdict(
+            CatchUpReason.NOT_DONE,
+            f"{left.count:,} offsets before the cutoff are in no window, from {left.first:,} on",
+            left.count,
+        )
+    undecided = facts.found is None or facts.found > facts.end_offset
+    if undecided and facts.end_offset < facts.high_watermark:
+        return verdict(
+            CatchUpReason.OPEN_TRANSACTION,
+            f"a transaction is open: last stable offset {facts.end_offset:,}, high watermark "
+            f"{facts.high_watermark:,}",
+        )
+    return verdict(CatchUpReason.COMMITTED, "everything before the cutoff is committed", 0)
+
+
+def _coverage(known: PartitionState) -> str:
+    times = known.late.times
+    if not times:
+        return "no window with this partition is committed"
+    return f"committed windows reach up to {time_text(times[-1].before_ms)}"
+
+
+def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
+    """Offsets that open windows of these times hold."""
+    return union_of(
+        offsets
+        for part, asked in claims.by_partition.get(tp, ())
+        if asked.meets(times)
+        for offsets in (part.taken, part.lost)
+    )
+
+
+def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange) -> OffsetSet:
+    """Offsets whose records are before the cutoff, by the index or by what the group has read, and not done.
+
+    Where the index proves nothing, those that the group has not read may be.
+    """
+    time_map, every = (
+        view.time_map(facts.tp, facts.topic_id),
+        OffsetSet.of((facts.log_start, facts.end_offset)),
+    )
+    early = time_map.meeting(times)
+    if not facts.found_is_proven:
+        return every - known.done - (time_map.covered - early)
+    head = head_end(
+        times.before_ms, log_start=facts.log_start, end=facts.end_offset, found=facts.found
+    )
+    return (OffsetSet.of((facts.log_start, head)) | (every & early)) - known.done

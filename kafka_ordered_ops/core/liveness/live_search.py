@@ -1,0 +1,174 @@
+"""The search for a record that makes a partition live: where to read, and what reading has told.
+
+The broker's index narrows the search and never answers: what it points at may be a transaction marker, an
+aborted record, or the first of many records behind one from the year 2100. So from there on timestamps are
+read, until the first record that decides. A record from the future decides nothing until the clock comes near.
+
+What was read is remembered in `Seen`, so that the next look reads on instead of reading it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.planning.planning import FUTURE_TOLERANCE_MS
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: Offsets read behind the index's answer at first: enough for a record behind a marker, and little enough
+#: to be read of a thousand partitions at once.
+NEAR_OFFSETS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessRule:
+    """When a partition counts as live, and when as idle."""
+
+    cutoff_ms: int
+    #: How far behind the cutoff the time must have come.
+    lateness_ms: int = 0
+    #: A partition without a record from `live_from_ms` on is idle so long after; None: never.
+    grace_ms: int | None = None
+
+    @property
+    def live_from_ms(self) -> int:
+        """A visible record stamped at or after it makes a partition live."""
+        return self.cutoff_ms + self.lateness_ms
+
+    @property
+    def idle_from_ms(self) -> int | None:
+        """From this time on a partition without such a record is idle."""
+        return None if self.grace_ms is None else self.live_from_ms + self.grace_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the broker said about one partition: the time asked first, then the high watermark, then the end."""
+
+    tp: TopicPartition
+    topic_id: str
+    log_start: int
+    #: Last stable offset under read_committed, high watermark otherwise.
+    end_offset: int
+    high_watermark: int
+    #: Every record below it is stamped before `live_from_ms`; None: every record.
+    found: int | None
+    #: The greatest timestamp in the log, by the index and with markers; None where it was not asked.
+    greatest_ms: int | None = None
+    #: False where the index was silent and that proves nothing: `found` is then the log start.
+    found_is_proven: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A visible record."""
+
+    offset: int
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        return f"offset {self.offset:,} is stamped {time_text(self.timestamp_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What reading has told so far about one partition."""
+
+    topic_id: str
+    #: Read, or known to hold no visible record.
+    offsets: OffsetSet = EMPTY_SET
+    #: The greatest timestamp before `live_from_ms` among them.
+    newest_ms: int | None = None
+    #: The record that makes the partition live; or else the earliest one from the future.
+    record: Stamp | None = None
+
+    def kept_for(self, facts: LogFacts) -> Seen:
+        """What of it still holds: nothing, once the log is another one or has lost what was seen."""
+        same = self.topic_id == facts.topic_id
+        cut_behind = bool(self.offsets) and self.offsets.end > facts.end_offset
+        gone = self.record is not None and self.record.offset < facts.log_start
+        return self if same and not cut_behind and not gone else Seen(facts.topic_id)
+
+    def decides(self, now_ms: int) -> bool:
+        """Whether the record makes the partition live now."""
+        return self.record is not None and self.record.timestamp_ms < now_ms + FUTURE_TOLERANCE_MS
+
+
+class SeenFold:
+    """Takes in what is read of one partition; feed batches in offset order until it `decides`."""
+
+    def __init__(self, seen: Seen, rule: LivenessRule, *, now_ms: int) -> None:
+        self._seen = seen
+        self._live_from_ms = rule.live_from_ms
+        self._future_ms = now_ms + FUTURE_TOLERANCE_MS
+        self._newest_ms = seen.newest_ms
+        self._record = seen.record
+
+    def decides(self) -> bool:
+        """Whether nothing more needs to be fed."""
+        return self._record is not None and self._record.timestamp_ms < self._future_ms
+
+    def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
+        """Visible records, in offset order."""
+        if self.decides() or not offsets.size:
+            return
+        late_enough = timestamps_ms >= self._live_from_ms
+        deciding = np.flatnonzero(late_enough & (timestamps_ms < self._future_ms))
+        if deciding.size:
+            self._record = _stamp(offsets, timestamps_ms, int(deciding[0]))
+            return
+        if not late_enough.all():
+            newest_ms = int(timestamps_ms[~late_enough].max())
+            if self._newest_ms is None or newest_ms > self._newest_ms:
+                self._newest_ms = newest_ms
+        if late_enough.any():
+            # Of those from the future the earliest: it is the first to decide as the clock goes on.
+            at = int(np.flatnonzero(late_enough)[np.argmin(timestamps_ms[late_enough])])
+            record = _stamp(offsets, timestamps_ms, at)
+            if self._record is None or record.timestamp_ms < self._record.timestamp_ms:
+                self._record = record
+
+    def finish(self, looked_at: OffsetSet) -> Seen:
+        """What is seen now; `looked_at` are the offsets that were read, records in them or not."""
+        return Seen(
+            self._seen.topic_id, self._seen.offsets | looked_at, self._newest_ms, self._record
+        )
+
+
+def unread(facts: LogFacts, seen: Seen) -> OffsetSet:
+    """The offsets that may hold a record from `live_from_ms` on, and were not read yet."""
+    if facts.found is None:
+        return EMPTY_SET
+    start = max(facts.found, facts.log_start)
+    return OffsetSet.of((start, facts.end_offset)) - seen.offsets
+
+
+def near(facts: LogFacts, seen: Seen) -> OffsetSet:
+    """What to read first: the record that the index points at, and the few behind it."""
+    start = max(facts.found or 0, facts.log_start)
+    return unread(facts, seen).within(start, start + NEAR_OFFSETS)
+
+
+def far(facts: LogFacts, seen: Seen, *, offsets_max: int) -> OffsetSet:
+    """What to read next: the newest of the unread offsets, at most so many.
+
+    The newest, because time passes towards the end of a log: behind one record from the year 2100 lie days
+    of records before the cutoff, and the one that decides is among the last.
+    """
+    left = unread(facts, seen)
+    over = left.count - offsets_max
+    if over <= 0:
+        return left
+    lengths = np.diff(left.bounds).ravel()
+    passed = np.cumsum(lengths)
+    at = int(np.searchsorted(passed, over, side="right"))
+    start = int(left.bounds[at, 1]) - (int(passed[at]) - over)
+    return left.within(start, left.end)
+
+
+def _stamp(offsets: Int64Array, timestamps_ms: Int64Array, at: int) -> Stamp:
+    return Stamp(int(offsets[at]), int(timestamps_ms[at]))

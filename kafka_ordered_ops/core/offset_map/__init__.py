@@ -1,0 +1,1 @@
+"""Done ranges beyond a committed offset, as text in the commit's metadata."""

@@ -1,0 +1,1 @@
+"""Which offsets a window takes: facts in, offset sets out."""

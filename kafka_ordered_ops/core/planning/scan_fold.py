@@ -1,0 +1,176 @@
+"""Folds the timestamps of a scan into what a plan needs: each window's offsets, and a time map of the rest.
+
+Records are fed in offset order. *Excluded* are those that no window asks for. What is not visible
+(transaction markers, aborted records, compacted holes) counts with the record before it, so that a window
+takes the markers behind its records, and progress never sticks on one; and so that a transactional log
+does not need a range for every marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, BoolArray, Int64Array, OffsetSet
+from kafka_ordered_ops.core.planning.first_past import FirstPast
+from kafka_ordered_ops.core.planning.time_map import TimeMap
+from kafka_ordered_ops.core.time_ranges import NOBODY, TimeSplit, rows_by_label
+
+#: Excluded records in a chunk: small enough that a straddling chunk is cheap to read again, large enough
+#: that a day of a busy partition fits `CHUNKS_MAX`.
+CHUNK_RECORDS: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStop:
+    """When a scan may end before the end offset (allowed lateness).
+
+    At the first visible record at or above `from_offset`, stamped at or after `at_or_after_ms` but before
+    `future_ms`: one record stamped in the year 2100 must not end it.
+    """
+
+    at_or_after_ms: int
+    from_offset: int
+    future_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What the scan of one partition decided."""
+
+    #: Offsets of the scanned set by window number; those that stay for later windows under `NOBODY`.
+    by_window: dict[int, OffsetSet]
+    #: Bounds of the excluded records.
+    time_map: TimeMap
+    #: Scanned offsets at or above this one were not looked at (allowed lateness); None: all were.
+    stopped_at: int | None
+    #: Visible records looked at.
+    records: int
+    #: By cutoff the first visible record looked at that is stamped at or after it, if there is one.
+    first_past: Mapping[int, int]
+
+    def of(self, window: int) -> OffsetSet:
+        """The scanned offsets of a window."""
+        return self.by_window.get(window, EMPTY_SET)
+
+
+class ScanFold:
+    """One partition's scan; feed batches in offset order, then `finish`.
+
+    `known` are offsets that other chunks speak of: the chunks made here leave them out. Of each of `cutoffs_ms` the
+    first record that is stamped at or after it is told.
+    """
+
+    def __init__(
+        self,
+        wanted: OffsetSet,
+        split: TimeSplit,
+        stop: ScanStop | None = None,
+        known: OffsetSet = EMPTY_SET,
+        cutoffs_ms: Sequence[int] = (),
+    ) -> None:
+        self._first_past = FirstPast(cutoffs_ms)
+        self._wanted = wanted
+        self._known = known
+        self._split = split
+        self._stop = stop
+        # Runs of records of one window: where each begins, and whose it is. What stands before the first
+        # record is nobody's loss: the first window takes it.
+        self._run_starts: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
+        self._run_labels: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
+        self._label = 0
+        self._chunks: list[tuple[int, int, int, int]] = []
+        self._chunk_records = 0
+        self._stopped_at: int | None = None
+        self._records = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more needs to be fed."""
+        return self._stopped_at is not None
+
+    def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
+        """Visible records, in offset order, all in the wanted set."""
+        if self.stopped or not offsets.size:
+            return
+        if self._stop is not None:
+            offsets, timestamps_ms = self._cut_at_stop(self._stop, offsets, timestamps_ms)
+            if not offsets.size:
+                return
+        self._records += offsets.size
+        self._first_past.feed(offsets, timestamps_ms)
+        labels = self._split.labels(timestamps_ms)
+        changes = np.flatnonzero(np.diff(labels, prepend=self._label))
+        self._run_starts.append(offsets[changes])
+        self._run_labels.append(labels[changes])
+        self._label = int(labels[-1])
+        excluded = labels == NOBODY
+        self._fold_chunks(offsets, timestamps_ms, excluded & ~self._known.mask(offsets))
+
+    def finish(self) -> ScanResult:
+        """The result; the rest of the wanted set counts with the last record."""
+        end = self._wanted.end if self._wanted else 0
+        if self._stopped_at is not None:
+            end = self._stopped_at
+        starts, labels = np.concatenate(self._run_starts), np.concatenate(self._run_labels)
+        ends = np.concatenate((starts[1:], [end]))
+        looked_at = self._wanted & OffsetSet.of((0, end))
+        if self._chunks:
+            # Markers behind the last excluded record are known too: nobody needs to look again.
+            start, chunk_end, least, greatest = self._chunks[-1]
+            known_to = int(ends[labels == NOBODY][-1])
+            self._chunks[-1] = (start, max(chunk_end, known_to), least, greatest)
+        rows = np.array(self._chunks, dtype=np.int64).reshape(-1, 4)
+        return ScanResult(
+            by_window={
+                label: _set_of(starts[runs], ends[runs]) & looked_at
+                for label, runs in rows_by_label(labels)
+            },
+            time_map=TimeMap(rows).without(self._known).limited(),
+            stopped_at=self._stopped_at,
+            records=self._records,
+            first_past=self._first_past.found(),
+        )
+
+    def _cut_at_stop(
+        self, stop: ScanStop, offsets: Int64Array, timestamps_ms: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        ends = (
+            (timestamps_ms >= stop.at_or_after_ms)
+            & (timestamps_ms < stop.future_ms)
+            & (offsets >= stop.from_offset)
+        )
+        if not ends.any():
+            return offsets, timestamps_ms
+        at = int(np.argmax(ends))
+        self._stopped_at = int(offsets[at])
+        return offsets[:at], timestamps_ms[:at]
+
+    def _fold_chunks(
+        self, offsets: Int64Array, timestamps_ms: Int64Array, excluded: BoolArray
+    ) -> None:
+        times, places = timestamps_ms[excluded], offsets[excluded]
+        for at in range(0, places.size, CHUNK_RECORDS):
+            piece, piece_times = places[at : at + CHUNK_RECORDS], times[at : at + CHUNK_RECORDS]
+            first, end = int(piece[0]), int(piece[-1]) + 1
+            least, greatest = int(piece_times.min()), int(piece_times.max())
+            if self._chunks and self._chunk_records + piece.size <= CHUNK_RECORDS:
+                start, _, old_least, old_greatest = self._chunks[-1]
+                self._chunks[-1] = (start, end, min(least, old_least), max(greatest, old_greatest))
+                self._chunk_records += piece.size
+                continue
+            if self._chunks:
+                # No gap between chunks: what lies there is invisible, or taken by this very window.
+                start, _, old_least, old_greatest = self._chunks[-1]
+                self._chunks[-1] = (start, first, old_least, old_greatest)
+            self._chunks.append((first, end, least, greatest))
+            self._chunk_records = piece.size
+
+
+def _set_of(starts: Int64Array, ends: Int64Array) -> OffsetSet:
+    """Some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
+    filled = starts < ends
+    return OffsetSet(np.column_stack((starts[filled], ends[filled])).ravel())

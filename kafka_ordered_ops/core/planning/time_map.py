@@ -1,0 +1,262 @@
+"""What a scan learned about timestamps, so that no record's timestamp is read twice.
+
+Kafka cannot fetch timestamps alone, so finding the records stamped before a cutoff behind the first one
+stamped at or after it means reading the tail of the log. A time map remembers that reading as *chunks*: a
+range of offsets with the least and the greatest timestamp of its records. The next window then decides
+whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
+was written since. Where the broker's index proved that everything is older than an interval, one chunk
+without a least time says so. A map speaks of the offsets of one topic, which it names by its id: one of the
+same name that was created later has other records at these offsets.
+
+A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
+others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
+part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
+therefore put in their place what is known of them (`TimeMap.between`: a window only took records of the times
+that it asked for), or forget the bounds around them (`TimeMap.forgetting`): those chunks are read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit, rows_by_label
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
+
+#: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
+#: near 128 KiB, written anew whenever a scan extends it.
+CHUNKS_MAX: Final = 4_096
+
+_START, _END, _LEAST, _GREATEST = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class DealtChunks:
+    """The offsets of a map by the window that their times belong to."""
+
+    #: By window number; those that nobody asks for under `NOBODY`.
+    by_window: dict[int, OffsetSet]
+    #: Of chunks whose bounds belong to several: they must be read.
+    straddling: OffsetSet
+
+    def of(self, window: int) -> OffsetSet:
+        """The offsets known to be of one window."""
+        return self.by_window.get(window, EMPTY_SET)
+
+
+class TimeMap:
+    """Immutable; `rows` is int64 of shape (chunks, 4): start, end, least and greatest timestamp (ms)."""
+
+    __slots__ = ("rows", "topic_id")
+
+    def __init__(self, rows: Int64Array | None = None, topic_id: str = "") -> None:
+        self.rows: Int64Array = np.empty((0, 4), dtype=np.int64) if rows is None else rows
+        #: Of the topic that it speaks of; empty: not known.
+        self.topic_id = topic_id
+        invariant(
+            bool(np.all(self.rows[:, _START] < self.rows[:, _END]))
+            and bool(np.all(self.rows[:-1, _END] <= self.rows[1:, _START])),
+            "chunks of a time map are sorted, disjoint and not empty",
+        )
+
+    @property
+    def covered(self) -> OffsetSet:
+        """The offsets that need no reading to be compared with a cutoff outside their chunk's bounds."""
+        return _offsets(self.rows)
+
+    @classmethod
+    def below(cls, offsets: OffsetSet, time_ms: int) -> TimeMap:
+        """A map that only says that the records of these offsets are stamped before a time."""
+        return cls.between(offsets, TimeRange(INT64_MIN, time_ms))
+
+    @classmethod
+    def between(cls, offsets: OffsetSet, times: TimeRange) -> TimeMap:
+        """A map that only says that the records of these offsets are of these times."""
+        bounds = offsets.bounds
+        rows = np.empty((len(bounds), 4), dtype=np.int64)
+        rows[:, :2] = bounds
+        rows[:, _LEAST], rows[:, _GREATEST] = times.since_ms, times.before_ms - 1
+        return cls(rows)
+
+    def of_topic(self, topic_id: str) -> TimeMap:
+        """The same map as one of this topic."""
+        return TimeMap(self.rows, topic_id)
+
+    def dealt(self, split: TimeSplit) -> DealtChunks:
+        """The covered offsets by the window that takes them, and those that must be read to know."""
+        if not len(self.rows):
+            return DealtChunks({}, EMPTY_SET)
+        labels, same = split.common(self.rows[:, _LEAST], self.rows[:, _GREATEST])
+        of_one, labels = self.rows[same], labels[same]
+        return DealtChunks(
+            by_window={label: _offsets(of_one[rows]) for label, rows in rows_by_label(labels)},
+            straddling=_offsets(self.rows[~same]),
+        )
+
+    def first_askers(self, offsets: OffsetSet, split: TimeSplit) -> dict[int, OffsetSet]:
+        """Of these offsets those whose bounds allow records of several windows, by the first of these."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for start, end, least_ms, greatest_ms in self.within(offsets).rows.tolist():
+            if askers := split.meeting(TimeRange(least_ms, min(greatest_ms, INT64_MAX - 1) + 1)):
+                found.setdefault(min(askers), []).append((start, end))
+        return {window: OffsetSet.of(*ranges) for window, ranges in found.items()}
+
+    def meeting(self, times: TimeRange) -> OffsetSet:
+        """The offsets of chunks whose bounds allow a record of these times."""
+        meets = (self.rows[:, _LEAST] < times.before_ms) & (
+            self.rows[:, _GREATEST] >= times.since_ms
+        )
+        return _offsets(self.rows[meets])
+
+    def first_reaching(self, time_ms: int, *, from_offset: int) -> OffsetSet:
+        """The first chunk at or above an offset whose bounds allow a record stamped at or after a time."""
+        at = int(np.searchsorted(self.rows[:, _END], from_offset, side="right"))
+        reaching = self.rows[at:, _GREATEST] >= time_ms
+        if not reaching.any():
+            return EMPTY_SET
+        start, end = self.rows[at + int(np.argmax(reaching)), :2].tolist()
+        return OffsetSet.of((start, end))
+
+    def within(self, offsets: OffsetSet) -> TimeMap:
+        """The map of these offsets only."""
+        if not len(self.rows):
+            return self
+        points = np.union1d(self.rows[:, :2].ravel(), offsets.boundaries)
+        starts, ends = points[:-1], points[1:]
+        chunk = np.searchsorted(self.rows[:, _START], starts, side="right") - 1
+        kept = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)
+        bounds = self.rows[chunk[kept]][:, 2:]
+        return self._with(np.column_stack((starts[kept], ends[kept], bounds)))
+
+    def without(self, offsets: OffsetSet) -> TimeMap:
+        """The map with these offsets cut out."""
+        if not (self and offsets):
+            return self
+        return self.within(self.covered - offsets)
+
+    def trimmed(self, done: OffsetSet) -> TimeMap:
+        """The map without what is done at the start of chunks, and without chunks that are all done."""
+        if not self:
+            return self
+        starts = self.rows[:, _START]
+        at = np.searchsorted(done.boundaries, starts, side="right")
+        inside = at % 2 == 1
+        starts = starts.copy()
+        starts[inside] = done.boundaries[at[inside]]
+        rows = np.column_stack((starts, self.rows[:, 1:]))
+        return self._with(rows[starts < self.rows[:, _END]])
+
+    def forgetting(self, offsets: OffsetSet) -> TimeMap:
+        """The map without the bounds of the chunks that hold any of these offsets: they are read again.
+
+        Without the chunks themselves nobody would know that records wait there.
+        """
+        bounds = offsets.boundaries
+        first = np.searchsorted(bounds, self.rows[:, _START], side="right")
+        last = np.searchsorted(bounds, self.rows[:, _END] - 1, side="right")
+        held = (first != last) | (first % 2 == 1)
+        rows = self.rows.copy()
+        rows[held, _LEAST], rows[held, _GREATEST] = INT64_MIN, INT64_MAX
+        return self._with(rows)
+
+    def replaced(self, other: TimeMap) -> TimeMap:
+        """This map, with what `other` knows put in its place."""
+        if not (self and other):
+            return self or other
+        kept = self.without(other.covered)
+        rows = np.concatenate((kept.rows, other.rows))
+        return self._with(rows[np.argsort(rows[:, _START], kind="stable")])
+
+    def limited(self, chunks_max: int = CHUNKS_MAX) -> TimeMap:
+        """At most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
+
+        Forgetting costs another scan and never a wrong answer.
+        """
+        rows = self.rows
+        while len(rows) > chunks_max:
+            merged = _merge_pairs(rows)
+            if len(merged) == len(rows):
+                rows = rows[-chunks_max:]
+                break
+            rows = merged
+        return self if rows is self.rows else self._with(rows)
+
+    def _with(self, rows: Int64Array) -> TimeMap:
+        return TimeMap(rows, self.topic_id)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TimeMap)
+            and self.topic_id == other.topic_id
+            and bool(np.array_equal(self.rows, other.rows))
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.rows.tobytes())
+
+    def __bool__(self) -> bool:
+        return len(self.rows) > 0
+
+    def __repr__(self) -> str:
+        return f"TimeMap({len(self.rows)} chunks over {self.covered!r})"
+
+    def to_json(self) -> Any:
+        """Rows as flat lists, starts as differences: short, and readable by eye."""
+        return {
+            **({"topic_id": self.topic_id} if self.topic_id else {}),
+            "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
+            "lengths": (self.rows[:, _END] - self.rows[:, _START]).tolist(),
+            "least_ms": self.rows[:, _LEAST].tolist(),
+            "greatest_ms": self.rows[:, _GREATEST].tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> TimeMap:
+        """The inverse of `to_json`; raises `JsonError`."""
+        # Maps of older versions name no topic: nobody trusts them.
+        topic_id = fields.text("topic_id") if fields.has("topic_id") else ""
+        columns = [
+            fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")
+        ]
+        fields.done()
+        if len({len(column) for column in columns}) != 1:
+            raise JsonError("the columns of a time map differ in length")
+        starts, lengths, least, greatest = (np.array(column, dtype=np.int64) for column in columns)
+        starts = np.cumsum(starts)
+        rows = np.column_stack((starts, starts + lengths, least, greatest))
+        try:
+            return cls(rows, topic_id)
+        except AssertionError as error:
+            raise JsonError(str(error)) from error
+
+
+EMPTY_MAP: Final = TimeMap()
+
+
+def _offsets(rows: Int64Array) -> OffsetSet:
+    if not len(rows):
+        return EMPTY_SET
+    opens = np.concatenate(([True], rows[1:, _START] > rows[:-1, _END]))
+    closes = np.concatenate((opens[1:], [True]))
+    return OffsetSet(np.column_stack((rows[opens, _START], rows[closes, _END])).ravel())
+
+
+def _merge_pairs(rows: Int64Array) -> Int64Array:
+    """Every second touching neighbour folded into the one before it."""
+    touching = np.concatenate(([False], rows[1:, _START] == rows[:-1, _END]))
+    # Position within a run of touching chunks; odd ones fold into their left neighbour.
+    run_start = np.maximum.accumulate(np.where(touching, 0, np.arange(len(rows))))
+    folds = (np.arange(len(rows)) - run_start) % 2 == 1
+    merged = rows.copy()
+    into = np.flatnonzero(folds) - 1
+    source = into + 1
+    merged[into, _END] = rows[source, _END]
+    merged[into, _LEAST] = np.minimum(rows[into, _LEAST], rows[source, _LEAST])
+    merged[into, _GREATEST] = np.maximum(rows[into, _GREATEST], rows[source, _GREATEST])
+    kept: Int64Array = merged[~folds]
+    return kept

@@ -1,0 +1,1 @@
+"""What is asked for (a window) and what was resolved (its plan)."""

@@ -1,0 +1,272 @@
+"""What is asked for: the records of some topics that are stamped before a cutoff, or in an interval."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.arguments import (
+    check_choice,
+    check_flag,
+    check_span,
+    check_text,
+    check_texts,
+    shown,
+)
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.times import (
+    duration_text,
+    parse_duration_ms,
+    parse_time_ms,
+    time_at,
+    time_ms,
+    time_text,
+)
+from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Bound, bound_from_json, check_bound
+
+#: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+#: Longest pattern of topics: it is stored with every window, and a name has 249 characters.
+PATTERN_LENGTH_MAX: Final = 4_096
+
+#: Longest window id: it is shown in tables and hashed into paths, never used in them as it is.
+WINDOW_ID_LENGTH_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A question to a group: everything stamped before `cutoff` that it has not been given yet.
+
+    With `since` only what is stamped at or after it, and *late* records: stamped before it, in an interval
+    that the group had planned before they were written. A record is in one window, whichever is planned
+    first; what no interval covers stays until a sweep takes it.
+
+    Args:
+        topics: names, or regular expressions that begin with ``^`` and must match a whole name.
+        cutoff: exclusive end in time, with a zone.
+        since: inclusive start in time; None: no start.
+        start: where to begin on topics that the group has never planned; needed then, ignored later.
+        allowed_lateness: None reads every timestamp up to the end offset, so nothing stamped before the
+            cutoff is left. A span stops reading at the first record stamped at or after cutoff + span; what
+            lies behind it goes to a later window.
+        isolation: whether records of aborted and open transactions count.
+        exclude: names or patterns to leave out of what `topics` match.
+        on_data_loss: stop when records of the window are gone, or write them down as lost.
+        allow_future_cutoff: plan although records before the cutoff may still be written.
+        sweep: in a group of intervals, take everything before the cutoff that no interval covered.
+
+    Raises:
+        ConfigError: a value of another type, a time without a zone or outside the years 1 to 9999 in UTC, no
+            topic, a name or pattern that cannot be one, an interval without length, a sweep with a start in
+            time, a lateness that is negative or not in whole milliseconds.
+    """
+
+    topics: Sequence[str]
+    cutoff: datetime
+    start: Bound | None = None
+    allowed_lateness: timedelta | None = None
+    isolation: Isolation = Isolation.READ_COMMITTED
+    exclude: Sequence[str] = ()
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    allow_future_cutoff: bool = False
+    since: datetime | None = None
+    sweep: bool = False
+
+    def __post_init__(self) -> None:
+        topics = check_texts(self.topics, what="topics")
+        if not topics:
+            raise ConfigError("topics is a list of at least one name or pattern, not an empty one")
+        exclude = check_texts(self.exclude, what="exclude")
+        for name in (*topics, *exclude):
+            _check_topic(name)
+        checked = {
+            "topics": tuple(sorted(set(topics))),
+            "exclude": tuple(sorted(set(exclude))),
+            # In UTC and whole milliseconds, as it is stored: it compares equal to what is read back.
+            "cutoff": time_at(time_ms(self.cutoff, what="cutoff")),
+            "since": None if self.since is None else time_at(time_ms(self.since, what="since")),
+            "start": check_bound(self.start),
+            "isolation": check_choice(self.isolation, Isolation, what="isolation"),
+            "on_data_loss": check_choice(self.on_data_loss, OnDataLoss, what="on_data_loss"),
+            "allow_future_cutoff": check_flag(self.allow_future_cutoff, what="allow_future_cutoff"),
+            "sweep": check_flag(self.sweep, what="sweep"),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.since is not None:
+            self._check_interval(self.since)
+        if self.allowed_lateness is not None:
+            _check_lateness(self.allowed_lateness)
+
+    def _check_interval(self, since: datetime) -> None:
+        if self.sweep:
+            raise ConfigError("a sweep takes whatever no interval covers: it has no since")
+        if time_ms(since, what="since") >= time_ms(self.cutoff, what="cutoff"):
+            raise ConfigError(
+                f"since {since.isoformat()} is not before the cutoff {self.cutoff.isoformat()}: the interval "
+                "has no length"
+            )
+
+    @property
+    def cutoff_ms(self) -> int:
+        """The cutoff in milliseconds since the epoch."""
+        return time_ms(self.cutoff, what="cutoff")
+
+    @property
+    def since_ms(self) -> int | None:
+        """The start of the interval in milliseconds since the epoch."""
+        return None if self.since is None else time_ms(self.since, what="since")
+
+    @property
+    def times(self) -> TimeRange:
+        """The times that it asks for; a window without `since` begins with time itself."""
+        since_ms = self.since_ms
+        return TimeRange(INT64_MIN if since_ms is None else since_ms, self.cutoff_ms)
+
+    @property
+    def mode(self) -> Mode | None:
+        """The kind of group it belongs to; None for a sweep, which any group may have."""
+        if self.sweep:
+            return None
+        return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """The allowed lateness in milliseconds."""
+        return (
+            None
+            if self.allowed_lateness is None
+            else self.allowed_lateness // timedelta(milliseconds=1)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The question as it is stored with the plan."""
+        lateness_ms = self.lateness_ms
+        return {
+            "topics": list(self.topics),
+            "exclude": list(self.exclude),
+            "since": None if (since_ms := self.since_ms) is None else time_text(since_ms),
+            "cutoff": time_text(self.cutoff_ms),
+            "sweep": self.sweep,
+            "start": None if self.start is None else str(self.start),
+            "allowed_lateness": None if lateness_ms is None else duration_text(lateness_ms),
+            "isolation": self.isolation.value,
+            "on_data_loss": self.on_data_loss.value,
+            "allow_future_cutoff": self.allow_future_cutoff,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> Window:
+        """The inverse of `to_json`; raises `JsonError` or `ConfigError`."""
+        lateness = fields.text_or_none("allowed_lateness")
+        since = fields.text_or_none("since")
+        window = cls(
+            topics=fields.texts("topics"),
+            exclude=fields.texts("exclude"),
+            since=None if since is None else _moment(since, what="since"),
+            cutoff=_moment(fields.text("cutoff"), what="cutoff"),
+            sweep=fields.boolean("sweep"),
+            start=bound_from_json(fields.text_or_none("start")),
+            allowed_lateness=(
+                None
+                if lateness is None
+                else timedelta(milliseconds=parse_duration_ms(lateness, what="allowed lateness"))
+            ),
+            isolation=fields.choice("isolation", Isolation),
+            on_data_loss=fields.choice("on_data_loss", OnDataLoss),
+            allow_future_cutoff=fields.boolean("allow_future_cutoff"),
+        )
+        fields.done()
+        return window
+
+    def differences(self, other: Window) -> dict[str, tuple[Any, Any]]:
+        """The fields by which two questions ask for different records: (this one's, the other's)."""
+        mine, theirs = self._identity(), other._identity()
+        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+
+    def _identity(self) -> dict[str, Any]:
+        # How loss is handled and whether the future is allowed may change from try to try.
+        neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
+        return neutral.to_json()
+
+
+def default_window_id(group: str, window: Window) -> str:
+    """The id of a window that was given none: the same question of the same group is the same window.
+
+    The start bound is left out: it only matters at the group's first plan, and a command that names it no
+    longer asks for the same window.
+    """
+    question = {
+        "group": group,
+        "topics": list(window.topics),
+        "exclude": list(window.exclude),
+        "since_ms": window.since_ms,
+        "cutoff_ms": window.cutoff_ms,
+        "sweep": window.sweep,
+    }
+    digest = hashlib.sha256(strict_json.dumps(question).encode()).hexdigest()
+    return f"{time_text(window.cutoff_ms)}-{digest[:12]}"
+
+
+def check_window_id(window_id: str) -> str:
+    """The id itself; raises `ConfigError` for an empty or overlong one, or one with control characters."""
+    return check_text(window_id, what="window id", length_max=WINDOW_ID_LENGTH_MAX)
+
+
+def safe_name(text: str) -> str:
+    """A file name for any id: a readable beginning, and a digest that keeps different ids apart."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return f"{readable}-{digest}" if readable else digest
+
+
+def check_window(value: object) -> Window:
+    """The window itself; raises `ConfigError` for anything else."""
+    if not isinstance(value, Window):
+        raise ConfigError(f"window is {shown(value)}: give a Window")
+    return value
+
+
+def _moment(text: str, *, what: str) -> datetime:
+    try:
+        return time_at(parse_time_ms(text, what=what))
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+
+
+def _check_lateness(lateness: timedelta) -> None:
+    check_span(lateness, what="allowed_lateness")
+    if lateness % timedelta(milliseconds=1):
+        raise ConfigError(
+            f"allowed_lateness {lateness} is not in whole milliseconds, and Kafka's timestamps are: round it"
+        )
+
+
+def is_topic_name(name: object) -> bool:
+    """Whether a topic can be called so."""
+    return isinstance(name, str) and bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
+
+
+def _check_topic(name: str) -> None:
+    if name.startswith("^"):
+        check_text(name, what="topic pattern", length_max=PATTERN_LENGTH_MAX)
+        try:
+            re.compile(name)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(
+                f"topic pattern {shown(name)} is not a regular expression: {error}"
+            ) from error
+    elif not is_topic_name(name):
+        raise ConfigError(
+            f"topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
+            "a pattern begins with '^'"
+        )

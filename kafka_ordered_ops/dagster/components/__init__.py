@@ -1,0 +1,1 @@
+"""Assets, topics and clusters from YAML."""

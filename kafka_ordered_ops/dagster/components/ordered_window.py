@@ -1,0 +1,303 @@
+"""Assets of windows from YAML."""
+
+# Annotations are values here: Dagster reads a component's YAML by them.
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import dagster as dg
+from dagster.components.resolved.core_models import (
+    DailyPartitionsDefinitionModel,
+    HourlyPartitionsDefinitionModel,
+    TimeWindowPartitionsDefinitionModel,
+    WeeklyPartitionsDefinitionModel,
+    resolve_partitions_def,
+)
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+)
+from kafka_ordered_ops.dagster.assets import ordered_window_asset
+from kafka_ordered_ops.dagster.automation import catch_up_condition
+from kafka_ordered_ops.dagster.check import partitions_live_check
+from kafka_ordered_ops.dagster.components.models import (
+    ResolvedApplication,
+    ResolvedBackfillPolicy,
+    ResolvedCheck,
+    ResolvedCondition,
+    ResolvedKafka,
+    ResolvedKafkaName,
+    ResolvedSensor,
+    ResolvedSpan,
+    ResolvedTopicPrefix,
+    WindowOp,
+    function_of,
+    topic_key_below,
+)
+from kafka_ordered_ops.dagster.names import op_safe
+from kafka_ordered_ops.dagster.sensor import build_partitions_live_sensor
+from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
+from kafka_ordered_ops.dagster.step.job import AssetWindows
+from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
+from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.spark.job_checks import ENGINES, check_application
+
+
+class OrderedWindowScaffolder(dg.Scaffolder[Any]):
+    """What ``dg scaffold defs`` writes: an hourly asset that is named as its folder, and copies a topic."""
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Writes the file."""
+        name = request.target_path.name
+        dg.scaffold_component(
+            request,
+            {
+                "key": name,
+                "topics": [name],
+                "group_id": f"dagster-{name}",
+                "start": "earliest",
+                "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
+                "output": f"data/{name}",
+                "on_not_live": "fail",
+                "grace": "PT15M",
+                "kafka": {"config": {"bootstrap.servers": "localhost:9092"}},
+            },
+        )
+
+
+@dg.scaffold_with(OrderedWindowScaffolder)
+@dataclass(kw_only=True)
+class OrderedWindowComponent(dg.Component, dg.Resolvable):
+    """Delivers exactly planned windows of Kafka topics, in order, as an asset's partitions.
+
+    It copies the records as they are into Parquet files below `output`, or submits a Spark `application`. To do
+    something else, name a `function`, or derive a component of your own and override `execute`.
+
+    The fields are the arguments of `build_ordered_window_asset`, spans as ISO 8601 text.
+
+    Raises:
+        ConfigError: settings that cannot be.
+    """
+
+    key: dg.ResolvedAssetKey
+    topics: Annotated[
+        Sequence[str],
+        dg.Resolver.default(
+            description="Names, or regular expressions that begin with ^.", examples=[["orders"]]
+        ),
+    ]
+    group_id: Annotated[
+        str,
+        dg.Resolver.default(
+            description="The consumer group whose progress the windows are: the asset's own."
+        ),
+    ]
+    partitions: Annotated[
+        dg.PartitionsDefinition[str] | None,
+        dg.Resolver(
+            resolve_partitions_def,
+            model_field_type=HourlyPartitionsDefinitionModel
+            | DailyPartitionsDefinitionModel
+            | WeeklyPartitionsDefinitionModel
+            | TimeWindowPartitionsDefinitionModel
+            | None,
+            description="Intervals of the records' time; without any, each run takes what is new.",
+        ),
+    ] = None
+    start: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="Where a new group begins.",
+            examples=["earliest", "latest", "committed", "2026-01-01T00:00:00Z", "-PT1H"],
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        dg.Resolver.default(description="The folder for the windows' files."),
+    ] = None
+    function: Annotated[
+        Callable[..., Any] | None,
+        dg.Resolver(
+            function_of,
+            model_field_type=str | None,
+            description="Delivers the windows: f(context, windows, resources ...). One of a module, or, after a "
+            "dot, of one beside the YAML file.",
+            examples=["my_project.jobs.write_orders", ".jobs.write_orders"],
+        ),
+    ] = None
+    application: ResolvedApplication = None
+    application_args: Sequence[str] = ()
+    submit: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver.default(
+            description="How spark-submit is run.", examples=[{"master": "local[2]"}]
+        ),
+    ] = None
+    allowed_lateness: ResolvedSpan = None
+    grace: ResolvedSpan = None
+    open_lag: ResolvedSpan = None
+    isolation: Isolation = Isolation.READ_COMMITTED
+    exclude: Sequence[str] = ()
+    on_covered: OnCovered = OnCovered.REPLAY
+    on_open_claim: OnOpenClaim = OnOpenClaim.STEP_AROUND
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    on_foreign_commit: OnForeignCommit = OnForeignCommit.FAIL
+    on_not_live: OnNotLive = OnNotLive.WARN
+    ordered: bool = True
+    engine: Annotated[
+        str, dg.Resolver.default(description="Who reads Kafka.", examples=list(ENGINES))
+    ] = "python"
+    redefine: bool = False
+    backfill_policy: ResolvedBackfillPolicy = None
+    serial: bool = False
+    pool: str | None = None
+    op: Annotated[
+        WindowOp | None,
+        dg.Resolver.default(description="The asset's op: tags, a retry policy, a pool."),
+    ] = None
+    automation_condition: ResolvedCondition = None
+    topic_key_prefix: ResolvedTopicPrefix = "kafka"
+    kafka: ResolvedKafka = None
+    kafka_resource: ResolvedKafkaName = KAFKA
+    sensor: ResolvedSensor = None
+    check: ResolvedCheck = None
+
+    @classmethod
+    def get_additional_scope(cls) -> Mapping[str, Any]:
+        """What templates may call, beside Dagster's own: also in ``post_processing``."""
+        return {**super().get_additional_scope(), "catch_up_condition": catch_up_condition}
+
+    def execute(
+        self,
+        context: dg.AssetExecutionContext,
+        windows: AssetWindows,
+        *_more: Any,
+        **_resources: Any,
+    ) -> Any:
+        """What a step does with its windows; to be overridden, also with resources after them."""
+        self._usual()(context, windows)
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """The asset's spec, made of the one by default; to be overridden."""
+        return spec
+
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        """The asset that stands for a topic, upstream of this one; to be overridden."""
+        return topic_key_below(self.topic_key_prefix, topic)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The asset, and the resource if the cluster is given here.
+
+        Raises:
+            ConfigError: there is nowhere to write to, or settings that cannot be.
+        """
+        self._check()
+        op = self.op or WindowOp()
+        # Each component has a name of its own for it: two files may name two clusters.
+        name = _name_of(self.key) if self.kafka is not None else self.kafka_resource
+        asset = ordered_window_asset(
+            key=self.key,
+            topics=self.topics,
+            group_id=self.group_id,
+            partitions_def=self.partitions,
+            backfill_policy=self.backfill_policy or op.backfill_policy,
+            automation_condition=self.automation_condition,
+            translator=_Translator(self),
+            kafka_resource=name,
+            serial=self.serial,
+            pool=self.pool or op.pool,
+            options=op.options(),
+            cluster=self._cluster(),
+            **{one: getattr(self, one) for one in _SETTINGS},
+        )(self._own or self._usual())
+        sensors = []
+        if self.sensor is not None:
+            sensors.append(build_partitions_live_sensor(asset, **self.sensor))
+        checks = []
+        if self.check is not None:
+            checks.append(partitions_live_check(asset, **self.check))
+        return dg.Definitions(
+            assets=[asset],
+            asset_checks=checks,
+            sensors=sensors,
+            resources={} if self.kafka is None else {name: self.kafka},
+        )
+
+    @property
+    def _own(self) -> Callable[..., Any] | None:
+        """What delivers in place of a copy or an application."""
+        if self.function is not None:
+            return self.function
+        is_overridden = type(self).execute is not OrderedWindowComponent.execute
+        return self.execute if is_overridden else None
+
+    def _usual(self) -> Callable[..., Any]:
+        return job_without_function(self.application, self.application_args, self._how())
+
+    def _check(self) -> None:
+        key = self.key.to_user_string()
+        for name in ("pool", "backfill_policy"):
+            if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
+                raise ConfigError(f"{key}: {name} is given twice, in op as well")
+        if self._own is not None and self.application is not None:
+            raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
+        if self.application is None and (self.application_args or self.submit is not None):
+            raise ConfigError(f"{key}: application_args and submit are an application's")
+        self._usual()
+        if self._own is None and self.application is not None:
+            # Beside the YAML file: what is missing there is missing in every run.
+            check_application(self.application)
+        if self._own is None and self.output is None:
+            raise ConfigError(
+                f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
+            )
+
+    def _cluster(self) -> str | None:
+        """What files of the same cluster have in common: each has its own resource for it."""
+        if self.kafka is None:
+            return None
+        brokers = self.kafka.config.get("bootstrap.servers", "")
+        return brokers.env_var_name if isinstance(brokers, dg.EnvVar) else brokers
+
+    def _how(self) -> Any:
+        if self.submit is None:
+            return None
+        # Imported late: most components submit nothing.
+        from kafka_ordered_ops.spark import DeployMode, SparkSubmit
+
+        try:
+            arguments = dict(self.submit)
+            if "deploy_mode" in arguments:
+                arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
+            return SparkSubmit(**arguments)
+        except ConfigError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(f"submit is no way to run spark-submit: {error}") from error
+
+
+#: What is passed on as it is.
+_SETTINGS: Final = tuple(
+    name for name in WindowSettings.__dataclass_fields__ if name not in {"topics", "group_id"}
+)
+
+
+@dataclass(frozen=True)
+class _Translator(KafkaWindowTranslator):
+    component: OrderedWindowComponent
+
+    def topic_key(self, topic: str) -> dg.AssetKey:
+        return self.component.topic_key(topic)
+
+    def asset_spec(self, key: dg.AssetKey, settings: WindowSettings) -> dg.AssetSpec:
+        return self.component.get_asset_spec(super().asset_spec(key, settings))
+
+
+def _name_of(key: dg.AssetKey) -> str:
+    return op_safe("__".join(["kafka", *key.path]))

@@ -1,0 +1,69 @@
+"""A Kafka cluster from YAML, for all that a project has."""
+
+# Annotations are values here: Dagster reads a component's YAML by them.
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import dagster as dg
+
+from kafka_ordered_ops.dagster.components.models import Setting, settings_of
+from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.dagster.step.step_functions import KAFKA
+
+
+class KafkaResourceScaffolder(dg.Scaffolder[Any]):
+    """What ``dg scaffold defs`` writes: the resource ``kafka``, whose address is in the environment."""
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Writes the file."""
+        address = "{{ env.KAFKA_BOOTSTRAP }}"
+        dg.scaffold_component(request, {"name": KAFKA, "config": {"bootstrap.servers": address}})
+
+
+@dg.scaffold_with(KafkaResourceScaffolder)
+@dataclass(kw_only=True)
+class KafkaResourceComponent(dg.Component, dg.Resolvable):
+    """Names a Kafka cluster once, as a resource that all assets of a project use.
+
+    A setting that is one variable of the environment and nothing else is read where a run is, and Dagster shows
+    its name alone: for passwords.
+    """
+
+    config: Annotated[
+        dict[str, Any],
+        dg.Resolver(
+            settings_of,
+            model_field_type=Mapping[str, Setting],
+            description="The client's settings, by librdkafka's keys; bootstrap.servers at least.",
+            examples=[{"bootstrap.servers": "{{ env.KAFKA_BOOTSTRAP }}"}],
+        ),
+    ] = field(repr=False)
+    name: Annotated[
+        str,
+        dg.Resolver.default(
+            description="The resource's name; `kafka` is the one that assets use unless told otherwise."
+        ),
+    ] = KAFKA
+    settings_allowed: Annotated[
+        Sequence[str],
+        dg.Resolver.default(description="More of librdkafka's settings to take from `config`."),
+    ] = ()
+    ledger_topic: Annotated[
+        str | None,
+        dg.Resolver.default(description="The topic that holds plans and progress."),
+    ] = None
+
+    @property
+    def resource(self) -> KafkaResource:
+        """The cluster."""
+        return KafkaResource(
+            config=self.config,
+            settings_allowed=list(self.settings_allowed),
+            ledger_topic=self.ledger_topic,
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The resource, by its name."""
+        return dg.Definitions(resources={self.name: self.resource})

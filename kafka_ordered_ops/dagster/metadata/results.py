@@ -1,0 +1,206 @@
+"""What Dagster shows of windows that were delivered."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dagster import (
+    DataVersion,
+    MarkdownMetadataValue,
+    MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+)
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.picture import window_picture
+from kafka_ordered_ops.core.sketch import sketch_address
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.dagster.step.completeness import held_table
+from kafka_ordered_ops.output.reported import result_facts, returned_by
+from kafka_ordered_ops.output.staged_output import output_of
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.core.picture_panels import RecordSample
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+
+#: Rows in a table of ranges: a topic may have thousands of partitions.
+ROWS_MAX: Final = 200
+
+#: Windows of a step with pictures: of each 17 kB at most in Dagster's event log, which is a database.
+PICTURES_MAX: Final = 100
+
+#: Rows of the windows' files that are read for all pictures of a step, and the time that it may take.
+_PICTURE_ROWS_MAX: Final = 4_000_000
+_PICTURES_TIMEOUT_S: Final = 20.0
+
+_PREFIX: Final = "kafka_ordered_ops"
+_RANGES: Final = TableSchema(
+    columns=[
+        TableColumn("topic"),
+        TableColumn("partition", "int"),
+        TableColumn("from", "int"),
+        TableColumn("up_to", "int"),
+        TableColumn("offsets", "int"),
+        TableColumn("lost", "int"),
+    ]
+)
+
+
+class Pictures(NamedTuple):
+    """A window's pictures as Dagster shows them."""
+
+    #: Short enough for Dagster to show it among the other metadata: below 1,000 characters.
+    small: MarkdownMetadataValue
+    #: With a legend and scales. Dagster has a link in its place, which opens it.
+    large: MarkdownMetadataValue
+
+    @classmethod
+    def of(cls, plan: WindowPlan, sample: RecordSample | None) -> Pictures:
+        """Draws both."""
+        svg = base64.b64encode(window_picture(plan, sample).encode()).decode()
+        addresses = sketch_address(plan, sample), f"data:image/svg+xml;base64,{svg}"
+        return cls(*(MetadataValue.md(f"![Records]({address})") for address in addresses))
+
+
+def window_metadata(
+    record: WindowRecord,
+    *,
+    ran: bool,
+    is_partition: bool,
+    pictures: Pictures | None = None,
+) -> dict[str, Any]:
+    """What is to be known of one window: counts as its sink has them, its pictures, times, and its ranges."""
+    plan, facts, output = record.plan, result_facts(record.result), output_of(record.result)
+    since_ms, returned = plan.window.since_ms, returned_by(record.result)
+    rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
+    found: dict[str, Any] = {
+        rows: facts.get("records"),
+        f"{_PREFIX}/picture": None if pictures is None else pictures.small,
+        f"{_PREFIX}/picture_large": None if pictures is None else pictures.large,
+        f"{_PREFIX}/window_id": plan.window_id,
+        f"{_PREFIX}/status": record.status.value,
+        f"{_PREFIX}/content": plan.content.value,
+        f"{_PREFIX}/since": None if since_ms is None else time_text(since_ms),
+        f"{_PREFIX}/cutoff": time_text(plan.cutoff_ms),
+        f"{_PREFIX}/offsets": plan.offsets,
+        f"{_PREFIX}/late": facts.get("late"),
+        # Of an older plan the sink has counted by the broker's index.
+        f"{_PREFIX}/stragglers": facts.get("stragglers") if plan.tells_stragglers else None,
+        f"{_PREFIX}/first_record": _time(facts.get("timestamp_ms_min")),
+        f"{_PREFIX}/last_record": _time(facts.get("timestamp_ms_max")),
+        f"{_PREFIX}/ran": ran,
+        "dagster/uri": None if output is None else output.final_path,
+        f"{_PREFIX}/ranges": _ranges(plan),
+        f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
+        f"{_PREFIX}/returned": None if returned is None else MetadataValue.json(returned),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def pictures_of(records: Sequence[WindowRecord], warn: Callable[..., None]) -> dict[str, Pictures]:
+    """The pictures of each window that took anything, by its id; none of a step of very many windows.
+
+    Nothing is raised: the windows are committed, and a picture is no reason to fail. Without the records of
+    its files a window has pictures of its offsets.
+
+    Args:
+        records: the windows, as they are in the ledger.
+        warn: is told why there is no picture, or none of the records, as a logger's method.
+    """
+    drawn = [record for record in records if record.plan.taken]
+    if len(drawn) > PICTURES_MAX:
+        return {}
+    deadline = time.monotonic() + _PICTURES_TIMEOUT_S
+    found = {}
+    for record in drawn:
+        try:
+            sample = _sample_of(record, _PICTURE_ROWS_MAX // len(drawn), deadline, warn)
+            found[record.plan.window_id] = Pictures.of(record.plan, sample)
+        except Exception as error:  # noqa: BLE001 - as above
+            told = type(error).__name__, error
+            warn("Window %s has no picture: %s: %s", record.plan.window_id, *told)
+    return found
+
+
+def _sample_of(
+    record: WindowRecord, rows_max: int, deadline: float, warn: Callable[..., None]
+) -> RecordSample | None:
+    """Some of a window's records, if its files have them."""
+    output, left_s = output_of(record.result), deadline - time.monotonic()
+    if output is None or left_s <= 0:
+        return None
+    from kafka_ordered_ops.spark.sample import TIMEOUT_S, sample_output
+
+    try:
+        return sample_output(
+            record.plan, output, rows_max=rows_max, timeout_s=min(left_s, TIMEOUT_S)
+        )
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with files, offsets can be shown
+        told = record.plan.window_id, type(error).__name__, error
+        warn("The picture of window %s is without its records: %s: %s", *told)
+        return None
+
+
+def common_metadata(
+    records: Sequence[WindowRecord], seconds: float, lag: int | None
+) -> dict[str, Any]:
+    """What is to be known of a whole step."""
+    in_all = total_of(result_facts(record.result).get("records") for record in records)
+    found: dict[str, Any] = {
+        f"{_PREFIX}/windows": len(records),
+        f"{_PREFIX}/group": records[0].plan.group,
+        f"{_PREFIX}/seconds": round(seconds, 3),
+    }
+    if lag is not None:
+        found[f"{_PREFIX}/lag_offsets"] = lag
+    if in_all is not None:
+        found[f"{_PREFIX}/records_in_all"] = in_all
+        found[f"{_PREFIX}/records_per_s"] = round(in_all / max(seconds, 0.001), 1)
+    return found
+
+
+def total_of(counts: Iterable[int | None]) -> int | None:
+    """The sum of some counts; None where one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
+
+
+def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
+    """The same for the same offsets of the same windows, whenever they are delivered: a step has one for all."""
+    every = {
+        record.plan.window_id: {
+            f"{part.topic_id}/{part.tp.partition}": part.taken.bounds.tolist()
+            for part in record.plan
+        }
+        for record in records
+    }
+    return DataVersion(hashlib.sha256(strict_json.dumps(every).encode()).hexdigest()[:32])
+
+
+def _ranges(plan: WindowPlan) -> Any:
+    parts = [part for part in plan if part.taken or part.lost]
+    rows = [
+        TableRecord(
+            {
+                "topic": part.tp.topic,
+                "partition": part.tp.partition,
+                "from": part.taken.first if part.taken else 0,
+                "up_to": part.taken.end if part.taken else 0,
+                "offsets": part.taken.count,
+                "lost": part.lost.count,
+            }
+        )
+        for part in parts[:ROWS_MAX]
+    ]
+    return MetadataValue.table(rows, schema=_RANGES)
+
+
+def _time(timestamp_ms: Any) -> Any:
+    return None if timestamp_ms is None else time_text(int(timestamp_ms))

@@ -1,0 +1,1 @@
+"""What a sensor's tick looks at, and what it remembers."""

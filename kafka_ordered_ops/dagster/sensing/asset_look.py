@@ -1,0 +1,229 @@
+"""One look at an asset: which of its windows are live and neither delivered nor asked for, and what waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from dagster import TimeWindowPartitionsDefinition
+
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.times import time_ms, time_text
+from kafka_ordered_ops.dagster.registry import WindowAsset
+from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
+from kafka_ordered_ops.dagster.settings import window_id_of
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.liveness.liveness import Liveness
+    from kafka_ordered_ops.dagster.resource import KafkaResource
+    from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
+
+#: Partitions named in a reason: the first that wait.
+_NAMED_MAX: Final = 5
+#: Cutoffs that are looked at of an asset without partitions: the newest.
+_CUTOFFS_MAX: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A window that has ended by the clock."""
+
+    #: The partition's key; of an asset without partitions the cutoff.
+    name: str
+    times: TimeRange
+    #: Its place among the asset's partitions: neighbours make a range.
+    index: int
+    #: How often it was planned and then rewound.
+    rewound: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look has come to."""
+
+    #: What is to be asked for, in pieces for one run each, by time.
+    pieces: tuple[tuple[Candidate, ...], ...]
+    cursor: AssetCursor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one look takes on."""
+
+    #: Partitions of one run.
+    partitions_max: int
+    #: Runs of one look.
+    runs_max: int
+    #: Older partitions are nobody's business; None: all.
+    lookback: timedelta | None
+    #: The distance of cutoffs where there are no partitions.
+    every: timedelta | None
+
+
+class AssetLook:
+    """Looks at one asset again and again; what was read for one look is not read again for the next."""
+
+    def __init__(self, about: WindowAsset, limits: Limits) -> None:
+        self.about = about
+        self._limits = limits
+        self._times: dict[str, TimeRange] = {}
+        self._seen: dict[int, Liveness] = {}
+
+    def look(
+        self, kafka: KafkaResource, cursor: AssetCursor, *, now: datetime, deadline: float
+    ) -> Found:
+        """Looks once; `deadline` is on the monotonic clock.
+
+        Raises:
+            KafkaOrderedOpsError: as `GroupWatch` does.
+        """
+        ended = self._ended(now, cursor)
+        with self._watch(kafka) as watch:
+            rewound = watch.undelivered({self._id(one): one.times for one in ended})
+            missing = [
+                replace(one, rewound=rewound[name])
+                for one in ended
+                if (name := self._id(one)) in rewound
+            ]
+            asked = [one for one in missing if cursor.has_asked(one.times)]
+            open_ = [one for one in missing if not cursor.has_asked(one.times)]
+            count, waits_for = self._count_live(watch, open_, deadline)
+        pieces = self._pieces(open_[:count])
+        if self.about.is_serial:
+            # What was asked for comes first: the next one builds on it.
+            pieces = () if asked else pieces[:1]
+        return Found(
+            pieces,
+            AssetCursor(
+                asked=merged(
+                    one.times for one in (*asked, *(one for piece in pieces for one in piece))
+                ),
+                waits=self._told(asked, open_, count, waits_for),
+            ),
+        )
+
+    def _watch(self, kafka: KafkaResource) -> GroupWatch:
+        from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
+
+        group = self.about.settings.group_id
+        return GroupWatch(kafka.client_settings(), group, ledger_topic=kafka.ledger_topic)
+
+    # --- what there is --------------------------------------------------------------------------
+
+    def _ended(self, now: datetime, cursor: AssetCursor) -> list[Candidate]:
+        """The windows that have ended and are not too old, by time."""
+        definition = self.about.partitions_def
+        if not isinstance(definition, TimeWindowPartitionsDefinition):
+            return self._cutoffs(now, cursor)
+        lookback, now_ms = self._limits.lookback, time_ms(now, what="now")
+        since_ms = None if lookback is None else time_ms(now - lookback, what="lookback")
+        found = []
+        for index, key in enumerate(definition.get_partition_keys(now)):
+            times = self._times_of(definition, key)
+            if times.before_ms <= now_ms and (since_ms is None or times.before_ms > since_ms):
+                found.append(Candidate(key, times, index))
+        return found
+
+    def _times_of(self, definition: TimeWindowPartitionsDefinition, key: str) -> TimeRange:
+        if (times := self._times.get(key)) is None:
+            window = definition.time_window_for_partition_key(key)
+            since_ms = time_ms(window.start, what="start")
+            times = self._times[key] = TimeRange(since_ms, time_ms(window.end, what="end"))
+        return times
+
+    def _cutoffs(self, now: datetime, cursor: AssetCursor) -> list[Candidate]:
+        """The last cutoffs that the clock has passed, and that no run was asked for; a run takes all before it."""
+        step_ms = (self._limits.every or timedelta(hours=1)) // timedelta(milliseconds=1)
+        newest = time_ms(now, what="now") // step_ms
+        after_ms = max((times.before_ms for times in cursor.asked), default=0)
+        return [
+            Candidate(time_text(at * step_ms), TimeRange((at - 1) * step_ms, at * step_ms), at)
+            for at in range(newest - _CUTOFFS_MAX + 1, newest + 1)
+            if at * step_ms >= after_ms
+        ]
+
+    def _id(self, one: Candidate) -> str:
+        return window_id_of(self.about.key, one.name)
+
+    # --- what is live ---------------------------------------------------------------------------
+
+    def _count_live(
+        self, watch: GroupWatch, windows: Sequence[Candidate], deadline: float
+    ) -> tuple[int, Liveness | None]:
+        """How many of the first windows are live, and what the first that is not waits for.
+
+        What is live at a cutoff is live at every earlier one: so halving finds the border.
+        """
+        low, high = 0, len(windows)
+        waits_for: Liveness | None = None
+        seen: dict[int, Liveness] = {}
+        # The last one first: mostly there is but one, or all are live.
+        middle = high - 1
+        while low < high and time.monotonic() < deadline:
+            cutoff_ms = windows[middle].times.before_ms
+            found = watch.live(
+                self.about.settings.window(_moment(cutoff_ms), None),
+                grace=self.about.settings.grace,
+                before=self._seen.get(cutoff_ms),
+            )
+            if found.is_live:
+                low = middle + 1
+            else:
+                high, waits_for = middle, found
+                seen[cutoff_ms] = found
+            middle = (low + high) // 2
+        self._seen = seen
+        return low, waits_for if low == high else None
+
+    # --- what comes of it -----------------------------------------------------------------------
+
+    def _pieces(self, live: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], ...]:
+        if self.about.partitions_def is None:
+            # One run takes everything: that before the last cutoff is complete.
+            return ((live[-1],),) if live else ()
+        size_max = self._limits.partitions_max
+        if self.about.run_partitions_max is not None:
+            size_max = min(size_max, self.about.run_partitions_max)
+        pieces: list[list[Candidate]] = []
+        for one in live:
+            if pieces and pieces[-1][-1].index + 1 == one.index and len(pieces[-1]) < size_max:
+                pieces[-1].append(one)
+            else:
+                pieces.append([one])
+        return tuple(tuple(piece) for piece in pieces[: self._limits.runs_max])
+
+    def _told(
+        self,
+        asked: Sequence[Candidate],
+        windows: Sequence[Candidate],
+        count: int,
+        waits_for: Liveness | None,
+    ) -> tuple[str, ...]:
+        """For people, a line for each thing."""
+        told = []
+        if asked:
+            told.append(f"{_names(asked)}: asked for, and not delivered yet")
+        if waits_for is not None:
+            told.append(f"{_names(windows[count:])}: {waits_for}; {_why(waits_for)}")
+        elif count < len(windows):
+            told.append(f"{_names(windows[count:])}: not looked at, the time for a tick is over")
+        return tuple(told)
+
+
+def _names(windows: Sequence[Candidate]) -> str:
+    if len(windows) == 1:
+        return windows[0].name
+    return f"{windows[0].name} to {windows[-1].name} ({len(windows):,})"
+
+
+def _why(found: Liveness) -> str:
+    named = [f"{one.tp}: {one.verdict}" for one in found.waiting[:_NAMED_MAX]]
+    more = len(found.waiting) - len(named)
+    return "; ".join(named) + (f"; and {more:,} more partitions" if more else "")
+
+
+def _moment(time_ms_: int) -> datetime:
+    return datetime.fromtimestamp(time_ms_ / 1000, UTC)

@@ -1,0 +1,1 @@
+"""One step: liveness, plan, job, commit."""

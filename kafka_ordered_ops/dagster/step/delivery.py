@@ -1,0 +1,305 @@
+"""One step: liveness, plan, job, commit; what is told of it is told after that."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DataVersion,
+    Failure,
+    OpExecutionContext,
+    PartitionsDefinition,
+)
+
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, WindowCoveredError
+from kafka_ordered_ops.core.types import (
+    OnCovered,
+    OnForeignCommit,
+    OnOpenClaim,
+    PlanContent,
+    TopicPartition,
+)
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.dagster.metadata.columns import column_metadata
+from kafka_ordered_ops.dagster.metadata.results import (
+    common_metadata,
+    data_version_of,
+    pictures_of,
+    window_metadata,
+)
+from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.step.completeness import covered_text
+from kafka_ordered_ops.dagster.step.job import AssetWindows, Job
+from kafka_ordered_ops.dagster.step.liveness import look_at
+from kafka_ordered_ops.dagster.step.open_partitions import (
+    Pieces,
+    piece_of,
+    pieces_metadata,
+    with_pieces,
+)
+from kafka_ordered_ops.dagster.step.step_functions import Submitted
+from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
+from kafka_ordered_ops.hosting.held_text import held_text
+from kafka_ordered_ops.hosting.replays import as_replay, is_finished
+from kafka_ordered_ops.output.reported import found_output
+from kafka_ordered_ops.spark.job_checks import check_reading, check_writable
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.core.liveness.liveness import Liveness
+    from kafka_ordered_ops.dagster.resource import KafkaResource
+    from kafka_ordered_ops.windows import OrderedWindows, Staged
+
+
+#: Windows of a step that are named in the log as short of records.
+_HELD_SAID_MAX: Final = 10
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a step has delivered, and what Dagster is to be told of it."""
+
+    #: By cutoff.
+    records: Sequence[WindowRecord]
+    #: Metadata of the whole step.
+    common: Mapping[str, Any]
+    #: Metadata of each partition; None: of what has none.
+    by_partition: Mapping[str | None, Mapping[str, Any]]
+    data_version: DataVersion
+    #: None where nobody looked.
+    live: Liveness | None
+    #: As they were planned or taken up, by cutoff.
+    plans: Sequence[WindowPlan]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one asset, or of an op that is named as one."""
+
+    context: AssetExecutionContext | OpExecutionContext
+    key: AssetKey
+    settings: WindowSettings
+    partitions_def: PartitionsDefinition[str] | None
+    kafka: KafkaResource
+
+    def deliver(self, job: Job, function: object = None) -> Delivered:
+        """Delivers the step's windows; Dagster is told nothing yet.
+
+        Args:
+            job: delivers the windows that it is given.
+            function: what it calls, which may know how to check itself beforehand.
+
+        Raises:
+            Failure: trying again cannot help, or partitions are not live and the asset wants them to be.
+            KafkaOrderedOpsError: trying again may help.
+        """
+        started = time.monotonic()
+        job_told: dict[str, Any] = {}
+        plans: list[WindowPlan] = []
+        with errors_for_dagster(), self._open() as windows:
+            self._check_job(windows, function)
+            pieces = self._asked(windows)
+            asked = pieces.asked
+            live = look_at(windows, self.settings, asked)
+            records, ran = self._delivered(windows, asked, job, job_told, plans)
+            lag = self._lag(windows, records)
+        seconds = time.monotonic() - started
+        windows_of = self._by_partition(pieces, records)
+        pictures = pictures_of([own[-1] for own in windows_of.values()], self.context.log.warning)
+        by_partition = {}
+        for key, own in windows_of.items():
+            newest = own[-1]
+            is_partition, is_read = key is not None, newest.plan.window_id in ran
+            drawn = pictures.get(newest.plan.window_id)
+            by_partition[key] = window_metadata(
+                newest, ran=is_read, is_partition=is_partition, pictures=drawn
+            )
+            if is_partition and self.settings.open_lag is not None:
+                by_partition[key] |= pieces_metadata(own)
+        columns = column_metadata(records, self.context.log.warning)
+        every = [*records, *itertools.chain.from_iterable(pieces.done.values())]
+        return Delivered(
+            records=records,
+            common=columns | common_metadata(records, seconds, lag) | job_told,
+            by_partition=by_partition,
+            data_version=data_version_of(every),
+            live=live,
+            plans=plans,
+        )
+
+    def _check_job(self, windows: OrderedWindows, function: object) -> None:
+        """Raises for a job that cannot run: before its windows are planned, which would hold their records."""
+        # A job of one's own has a session of its own, perhaps elsewhere.
+        check_reading(self.settings.engine, windows.settings, conf=None, group=windows.group)
+        if isinstance(function, Submitted):
+            function.check(windows.settings)
+        if self.settings.output is not None:
+            check_writable(self.settings.output)
+
+    def _asked(self, windows: OrderedWindows) -> Pieces:
+        """What the step is to deliver."""
+        asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
+        if self.settings.open_lag is None or self.partitions_def is None:
+            return Pieces(asked)
+        instance = self.context.instance
+        since = began(instance, first_of(instance, self.context.run))
+        return with_pieces(
+            windows, [piece_of(one, self.settings, since) for one in asked], self.settings
+        )
+
+    def _by_partition(
+        self, pieces: Pieces, records: Sequence[WindowRecord]
+    ) -> dict[str | None, list[WindowRecord]]:
+        """The windows of each partition as far as it is delivered, by cutoff."""
+        found: dict[str | None, list[WindowRecord]] = {}
+        for one, record in zip(pieces.asked, records, strict=True):
+            before = pieces.done.get(one.partition_key or "", ())
+            found.setdefault(one.partition_key, list(before)).append(record)
+        for own in found.values():
+            own.sort(key=lambda record: record.plan.cutoff_ms)
+        return found
+
+    def _open(self) -> OrderedWindows:
+        return self.kafka.open_windows(
+            self.settings.group_id,
+            run_id=self.context.run.run_id,
+            owner=f"dagster:{self.key.to_user_string()}",
+            on_foreign_commit=OnForeignCommit(self.settings.on_foreign_commit),
+        )
+
+    def _delivered(
+        self,
+        windows: OrderedWindows,
+        asked: Sequence[Asked],
+        job: Job,
+        told: dict[str, Any],
+        plans: list[WindowPlan],
+    ) -> tuple[list[WindowRecord], set[str]]:
+        """The windows' records in the ledger, and those of which the job ran.
+
+        `told` gets what the job says, `plans` what was planned.
+        """
+        names = [one.window_id for one in asked]
+        plans += windows.plan_many([one.window for one in asked], names, self._policy())
+        self._warn(plans)
+        for note in dict.fromkeys(note for plan in plans for note in plan.notes):
+            self.context.log.warning(note)
+        fresh, again = self._to_do(windows, plans)
+        keys = {one.window_id: one.partition_key for one in asked}
+        outputs: dict[str, Staged] = {}
+
+        def write(missing: Sequence[WindowPlan]) -> list[Staged]:
+            # All in one pass: what is read again, too.
+            every = sorted([*missing, *again], key=lambda plan: plan.cutoff_ms)
+            given = AssetWindows(
+                every,
+                keys,
+                windows.settings,
+                self.settings,
+                ledger_topic=self.kafka.ledger_topic,
+                say=self.context.log.info,
+            )
+            written = given.outputs(job(given))
+            told.update(given.metadata)
+            outputs.update(zip((plan.window_id for plan in every), written, strict=True))
+            return [outputs[plan.window_id] for plan in missing]
+
+        if fresh:
+            windows.deliver_many(fresh, write, found_output)
+        if again:
+            if not outputs:
+                write(())
+            windows.publish_many(again, [outputs[plan.window_id] for plan in again])
+        return windows.show_many(names), set(outputs)
+
+    def _warn(self, plans: Sequence[WindowPlan]) -> None:
+        """Says in the run's log which windows get less than their times hold, and why."""
+        if (covered := covered_text(plans)) is not None:
+            self.context.log.warning(covered)
+        held = [text for plan in plans if (text := held_text(plan)) is not None]
+        for text in held[:_HELD_SAID_MAX]:
+            self.context.log.warning(text)
+
+    def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
+        """How many offsets of the topics are not delivered now; None where there is no answer."""
+        from kafka_ordered_ops.windows.queries.topics import topic_ends
+
+        topics = sorted({topic for record in records for topic in record.plan.topics})
+        try:
+            state = windows.state()
+            found = topic_ends(windows.settings, topics, isolation=records[0].plan.isolation)
+        except KafkaOrderedOpsError as error:
+            # All is committed: a number for people is no reason to fail.
+            self.context.log.warning("The lag is not known: %s: %s", type(error).__name__, error)
+            return None
+        known = dict(state or ())
+        return sum(
+            known[tp].lag(one.log_start, one.end_offset)
+            for name, topic in found.items()
+            for one in topic.partitions
+            if (tp := TopicPartition(name, one.partition)) in known
+        )
+
+    def _policy(self) -> Policy:
+        # What the pieces of a partition have taken is no other's.
+        fails = self.settings.on_covered is OnCovered.FAIL and self.settings.open_lag is None
+        return Policy(
+            on_covered=OnCovered.FAIL if fails else OnCovered.SKIP,
+            on_open_claim=OnOpenClaim(self.settings.on_open_claim),
+            redefine=self.settings.redefine,
+        )
+
+    def _to_do(
+        self, windows: OrderedWindows, plans: Sequence[WindowPlan]
+    ) -> tuple[list[WindowPlan], list[WindowPlan]]:
+        """What is still to be delivered, and what is delivered and to be read again."""
+        results = {
+            record.plan.window_id: record.result
+            for record in windows.show_many([plan.window_id for plan in plans])
+        }
+        fresh, again = [], []
+        for plan in plans:
+            result = results[plan.window_id]
+            if not is_finished(plan, result):
+                fresh.append(plan)
+            elif plan.content is not PlanContent.COVERED and self._is_replayed(plan):
+                windows.check_readable(plan)
+                # A step is tried again in the same run.
+                number = self.context.retry_number
+                again.append(
+                    as_replay(plan, result, run_id=self.context.run.run_id, try_number=number)
+                )
+        return fresh, again
+
+    def _is_replayed(self, plan: WindowPlan) -> bool:
+        told = f"window {plan.window_id} of group {plan.group} is {plan.status.value} already"
+        if self.settings.on_covered is OnCovered.FAIL:
+            raise WindowCoveredError(
+                f"{told}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
+                window_id=plan.window_id,
+            )
+        self.context.log.info(told)
+        return self.settings.on_covered is OnCovered.REPLAY
+
+
+@contextmanager
+def errors_for_dagster() -> Iterator[None]:
+    """Ends a step for good where trying again cannot help; all else is tried again, as the asset has it.
+
+    Raises:
+        Failure: for an error of this package that is not retriable, with its name and message.
+    """
+    try:
+        yield
+    except KafkaOrderedOpsError as error:
+        if error.retriable:
+            raise
+        raise Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error

@@ -1,0 +1,119 @@
+"""Whether the partitions have come to a step's cutoff, as an asset's check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dagster import (
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetKey,
+    Failure,
+    MetadataValue,
+    TableColumn,
+    TableRecord,
+    TableSchema,
+)
+
+from kafka_ordered_ops.core.errors import UnknownWindowError
+from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
+from kafka_ordered_ops.dagster.step.times import Asked
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.liveness.liveness import Liveness
+    from kafka_ordered_ops.windows import OrderedWindows
+
+#: The name of the check.
+PARTITIONS_LIVE: Final = "partitions_live"
+
+#: Partitions in a check's table: those that wait come first.
+PARTITIONS_MAX: Final = 200
+
+_SCHEMA: Final = TableSchema(
+    columns=[
+        TableColumn("topic"),
+        TableColumn("partition", "int"),
+        TableColumn("state"),
+        TableColumn("why"),
+    ]
+)
+
+
+def live_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
+    """The check of an asset: none where nobody looks."""
+    if settings.on_not_live is OnNotLive.IGNORE:
+        return []
+    told = "Every partition has a record stamped at or after the window's cutoff, or is idle."
+    return [AssetCheckSpec(PARTITIONS_LIVE, asset=key, description=told)]
+
+
+def look_at(
+    windows: OrderedWindows, settings: WindowSettings, asked: Sequence[Asked]
+) -> Liveness | None:
+    """How live the last of some windows is; None where nobody asks, or where it is delivered already.
+
+    A piece of a partition that is not over is no question: records up to the present may always follow.
+
+    Raises:
+        Failure: it is not live, and the asset wants it to be; the step may be tried again.
+    """
+    over = [one for one in asked if one.is_over]
+    if settings.on_not_live is OnNotLive.IGNORE or not over:
+        return None
+    last = over[-1]
+    # Of a window that is done, retention may have taken the records, and more.
+    if _is_done(windows, last.window_id):
+        return None
+    found = windows.live(last.window, grace=settings.grace)
+    if settings.on_not_live is OnNotLive.FAIL and not found.is_live:
+        raise Failure(
+            f"window {last.window_id} is not live: {found}. Nothing was planned; try again later, or give a grace "
+            "for partitions without new records",
+            metadata={"partitions": partitions_table(found)},
+        )
+    return found
+
+
+def live_result(found: Liveness | None, settings: WindowSettings) -> AssetCheckResult | None:
+    """The check's result: None where the asset has no such check."""
+    if settings.on_not_live is OnNotLive.IGNORE:
+        return None
+    if found is None:
+        return AssetCheckResult(
+            passed=True,
+            check_name=PARTITIONS_LIVE,
+            description="the window was delivered before, or its partition is not over",
+        )
+    return AssetCheckResult(
+        passed=found.is_live,
+        check_name=PARTITIONS_LIVE,
+        severity=AssetCheckSeverity.WARN,
+        description=str(found),
+        metadata={"partitions": partitions_table(found)},
+    )
+
+
+def partitions_table(found: Liveness) -> Any:
+    """Topic, partition, state and the reason, those that wait first."""
+    every = sorted(found.partitions, key=lambda one: one not in found.waiting)
+    rows = [
+        TableRecord(
+            {
+                "topic": one.tp.topic,
+                "partition": one.tp.partition,
+                "state": one.state.value,
+                "why": str(one.verdict),
+            }
+        )
+        for one in every[:PARTITIONS_MAX]
+    ]
+    return MetadataValue.table(rows, schema=_SCHEMA)
+
+
+def _is_done(windows: OrderedWindows, window_id: str) -> bool:
+    try:
+        return windows.show(window_id).status.is_done
+    except UnknownWindowError:
+        return False

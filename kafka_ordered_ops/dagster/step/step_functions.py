@@ -1,0 +1,125 @@
+"""What a step's function is for Dagster, and the functions of steps that need none."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from dagster import ResourceParam
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import name_of
+from kafka_ordered_ops.dagster.resource import KafkaResource
+from kafka_ordered_ops.dagster.step.job import AssetWindows
+from kafka_ordered_ops.spark.job_checks import check_function, check_submission, check_submit
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit
+    from kafka_ordered_ops.windows import ClientSettings
+
+#: The resource that steps ask for.
+KAFKA: Final = "kafka"
+
+#: A resource that a step asks for and makes nothing of.
+_MARK: Final = ResourceParam[Any]  # type: ignore[misc]
+
+Function = Callable[..., Any]
+Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
+
+
+def job_without_function(
+    application: str | os.PathLike[str] | None,
+    application_args: Sequence[str],
+    submit: SparkSubmit | None,
+) -> Function:
+    """Runs a Spark application for the windows, or, without any, copies them.
+
+    Raises:
+        ConfigError: arguments for an application that there is not.
+    """
+    if application is None:
+        if application_args or submit is not None:
+            raise ConfigError(
+                "application_args= and submit= are an application's: give application="
+            )
+        return copied
+    if isinstance(application_args, str):
+        raise ConfigError(
+            f"application_args is one text, {application_args!r}: give a list of arguments"
+        )
+    if submit is not None:
+        check_submit(submit)
+    return Submitted(str(application), tuple(application_args), submit)
+
+
+def copied(_context: Any, windows: AssetWindows) -> None:
+    """Copies the windows' records, as Parquet."""
+    windows.copy()
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Runs a Spark application for the windows."""
+
+    application: str
+    arguments: Sequence[str]
+    submit: SparkSubmit | None
+
+    def __call__(self, _context: Any, windows: AssetWindows) -> None:
+        """Runs the application."""
+        windows.submit(self.application, self.arguments, self.submit)
+
+    def check(self, client: ClientSettings) -> None:
+        """Raises `ConfigError` where spark-submit could not run it."""
+        from kafka_ordered_ops.spark import SparkSubmit
+
+        check_submission(self.application, client, self.submit or SparkSubmit())
+
+
+def step_function(
+    function: Function,
+    kafka_resource: str,
+    results: Results,
+    context_type: type,
+    *,
+    marks: Sequence[str] = (),
+) -> Function:
+    """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
+
+    Args:
+        function: ``f(context, windows, ...)``.
+        kafka_resource: the name of the `KafkaResource`.
+        results: called with the context, the resource and what follows the windows; yields what the step yields.
+        context_type: of the step's context.
+        marks: names of resources that are only there to be there.
+
+    Raises:
+        ConfigError: it does not take a context and windows, or does nothing when it is called.
+    """
+    check_function(function, "context", "windows")
+    # As values: Dagster would look for names in this module.
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    if len(parameters) < 2:
+        raise ConfigError(
+            f"{name_of(function)} is called with a context and windows, and resources after them"
+        )
+    context, rest = parameters[0], parameters[2:]
+    own = [one.name for one in rest]
+
+    def step(context: Any, **given: Any) -> Iterator[Any]:
+        kafka = given[kafka_resource]
+        yield from results(context, kafka, {name: given[name] for name in own})
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    others = [one.replace(kind=keyword) for one in rest]
+    if kafka_resource not in own:
+        others.append(inspect.Parameter(kafka_resource, keyword, annotation=KafkaResource))
+    others += [inspect.Parameter(name, keyword, annotation=_MARK) for name in marks]
+    shown = [context.replace(name="context", annotation=context_type), *others]
+    step.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    step.__annotations__ = {one.name: one.annotation for one in shown}
+    step.__doc__ = function.__doc__
+    return step

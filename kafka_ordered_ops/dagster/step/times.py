@@ -1,0 +1,110 @@
+"""Which windows a step is about: its partitions' intervals, or everything before its run began."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DagsterInstance,
+    DagsterRun,
+    OpExecutionContext,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+)
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.times import time_at, time_ms
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.dagster.settings import WindowSettings, window_id_of
+
+#: On runs that go on where their parent failed; one that runs all steps anew has none of them.
+_RESUMES: Final = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
+
+#: A chain of retries is some runs long.
+_CHAIN_MAX: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One window that a step is to deliver."""
+
+    window_id: str
+    window: Window
+    #: None: the asset has no partitions.
+    partition_key: str | None
+    #: Whether the partition's time is over: a piece of one that is not has a cutoff within it.
+    is_over: bool = True
+
+
+def check_partitions(
+    definition: PartitionsDefinition[str] | None, settings: WindowSettings
+) -> None:
+    """Raises `ConfigError` for partitions that are no intervals of time, or none where settings want some."""
+    if definition is None and settings.open_lag is not None:
+        raise ConfigError(
+            "open_lag is about a partition that is not over yet: there are no partitions"
+        )
+    if definition is not None and not isinstance(definition, TimeWindowPartitionsDefinition):
+        raise ConfigError(
+            f"partitions_def is a {type(definition).__name__}: a window of records needs partitions by time, hourly "
+            "or daily ones for example, or none"
+        )
+
+
+def asked_of(
+    context: AssetExecutionContext | OpExecutionContext,
+    key: AssetKey,
+    settings: WindowSettings,
+    definition: PartitionsDefinition[str] | None,
+) -> list[Asked]:
+    """The windows of a step, by time.
+
+    Of an asset without partitions one: everything before the run began, the first one where this one goes on
+    where it failed. So a retry asks for the same window.
+    """
+    if isinstance(definition, TimeWindowPartitionsDefinition):
+        asked = []
+        for name in context.partition_keys:
+            times = definition.time_window_for_partition_key(name)
+            window = settings.window(times.end, times.start)
+            asked.append(Asked(window_id_of(key, name), window, name))
+        return sorted(asked, key=lambda one: one.window.cutoff_ms)
+    first = first_of(context.instance, context.run)
+    cutoff = began(context.instance, first)
+    return [Asked(window_id_of(key, first.run_id), settings.window(cutoff, None), None)]
+
+
+def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
+    """The run that this one goes on from, or the one that its parent goes on from; itself, if it is no retry."""
+    for _ in range(_CHAIN_MAX):
+        goes_on = any(run.tags.get(tag) == "true" for tag in _RESUMES)
+        parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+        if not goes_on or parent is None:
+            return run
+        run = parent
+    return run
+
+
+def began(instance: DagsterInstance, run: DagsterRun) -> datetime:
+    """When a run was made, in whole milliseconds.
+
+    Raises:
+        ConfigError: the instance does not know it.
+    """
+    record = instance.get_run_record_by_id(run.run_id)
+    if record is None:
+        raise ConfigError(
+            f"run {run.run_id} is not in this instance: its time is the window's cutoff"
+        )
+    made = record.create_timestamp
+    # Some storages give a time without its zone, which is UTC.
+    return in_ms(made if made.tzinfo is not None else made.replace(tzinfo=UTC))
+
+
+def in_ms(moment: datetime) -> datetime:
+    """A moment in whole milliseconds, as records have, rounded down."""
+    return time_at(time_ms(moment, what="the time"))

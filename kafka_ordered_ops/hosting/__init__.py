@@ -1,0 +1,1 @@
+"""What Airflow, Dagster and the command line share."""

@@ -1,0 +1,45 @@
+"""Windows that are done: whether they are finished, and one more delivery beside others at the same time."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+
+#: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
+_RUNS_APART: Final = 1_000_003
+_TRIES_APART: Final = 1_000
+
+
+def is_finished(plan: WindowPlan, result: Any) -> bool:
+    """Whether nothing is left to do of a window. What was committed may still have to be made visible.
+
+    Args:
+        plan: the window's, with its status in the ledger; open or done.
+        result: what the ledger keeps with the window.
+    """
+    if plan.status is WindowStatus.COMMITTED:
+        return result is None
+    return plan.status.is_done
+
+
+def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:
+    """The plan of a window that is done for one more delivery, as an attempt that nobody has made.
+
+    Its output gets a place of its own beside the one that readers see, and beside that of another try, or of
+    another run, that replays at the same time; the ledger takes any attempt of a window that is done.
+
+    Args:
+        plan: the window's.
+        result: what the ledger keeps with the window, which says whose output is published.
+        run_id: the host's run.
+        try_number: the try within the run.
+    """
+    published = result.get("attempt") if isinstance(result, Mapping) else None
+    newest = max(plan.attempt, published if isinstance(published, int) else 0)
+    run = zlib.crc32(run_id.encode()) % _RUNS_APART
+    return replace(plan, attempt=newest + (1 + run) * _TRIES_APART + try_number % _TRIES_APART)

@@ -1,0 +1,286 @@
+"""Asks a cluster one batched question, again and again, until each part of it has an answer.
+
+A client whose broker died may go on connecting to it for as long as it is asked, while a new client is answered
+at once. So a question is asked in slices. After a slice without an answer a new client goes on; after an answer
+that a broker which has just become, or ceased to be, the leader gives, the client fetches all metadata first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from kafka_ordered_ops.core.errors import BrokerUnreachableError, KafkaOrderedOpsError
+from kafka_ordered_ops.kafka.client.answers import NoAnswerError, no_answer
+from kafka_ordered_ops.kafka.client.calls import Deadline, waits_for, within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate, wait_for
+from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: Metadata spreads over the brokers within some tens of milliseconds after a topic was made or moved.
+RETRY_PAUSE_S: Final = 0.1
+_RETRY_PAUSE_MAX_S: Final = 1.0
+#: The first slice of a question, each further one twice as long: a busy broker may need its time as well.
+FIRST_SLICE_S: Final = 3.0
+#: A slice that is too short for an answer would end with -1001 for an offset, and hide what was wrong before.
+_SLICE_MIN_S: Final = 0.1
+_SLICE_MAX_S: Final = 60.0
+#: Fetching all metadata, which any broker can answer.
+_REFRESH_S: Final = 2.0
+#: Every so many rounds a new client is tried, whatever the old one says.
+_ROUNDS_EACH: Final = 5
+#: The first listing is given this long, each further one twice as long: the error callback, which tells of
+#: a wrong password, runs only between them.
+FIRST_LISTING_S: Final = 0.5
+
+LEADERSHIP_UNSETTLED: Final = frozenset(
+    {
+        ck.KafkaError.LEADER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+        ck.KafkaError.FENCED_LEADER_EPOCH,
+        ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+        ck.KafkaError.OFFSET_NOT_AVAILABLE,
+        ck.KafkaError.REPLICA_NOT_AVAILABLE,
+        ck.KafkaError.KAFKA_STORAGE_ERROR,
+        ck.KafkaError.BROKER_NOT_AVAILABLE,
+        ck.KafkaError.NOT_CONTROLLER,
+    }
+)
+_UNSETTLED: Final = LEADERSHIP_UNSETTLED | {
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    ck.KafkaError.NOT_COORDINATOR,
+}
+#: Nobody answered: the client itself may be what is stuck.
+_SILENT: Final = frozenset(
+    {
+        ck.KafkaError._TIMED_OUT,
+        ck.KafkaError._TIMED_OUT_QUEUE,
+        ck.KafkaError._TRANSPORT,
+        ck.KafkaError._ALL_BROKERS_DOWN,
+        ck.KafkaError._DESTROY_BROKER,
+        ck.KafkaError._UNKNOWN_BROKER,
+        ck.KafkaError._WAIT_COORD,
+        ck.KafkaError._DESTROY,
+        ck.KafkaError.REQUEST_TIMED_OUT,
+        ck.KafkaError.NETWORK_EXCEPTION,
+    }
+)
+
+_Key = TypeVar("_Key")
+_Fact = TypeVar("_Fact")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How "does not exist" among the answers to one question is taken; all that passes is asked again."""
+
+    #: Codes for "does not exist": asked again for `unknown_s`, and then an answer.
+    unknown: frozenset[int] = frozenset()
+    unknown_s: float = 0.0
+    #: Codes that pass by themselves here, besides those that always do.
+    passing: frozenset[int] = frozenset()
+    #: Whether whatever does not pass is an answer too: for questions about rights.
+    refusals_too: bool = False
+
+    def is_answer(self, code: int, elapsed_s: float) -> bool:
+        """Whether this code is the answer by now."""
+        if code in self.unknown:
+            return elapsed_s >= self.unknown_s
+        return self.refusals_too and not self.passes(code)
+
+    def passes(self, code: int) -> bool:
+        """Whether this code is asked again."""
+        return code in _SILENT or code in _UNSETTLED or code in self.unknown | self.passing
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """Why something is asked again; the most telling of several: silence tells least."""
+
+    key: object = None
+    error: Exception = field(
+        default_factory=lambda: ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
+    )
+
+    @property
+    def code(self) -> int | None:
+        """The client's code; None where it called it a success."""
+        return self.error.args[0].code() if isinstance(self.error, ck.KafkaException) else None
+
+
+class Asker:
+    """An admin client that is given up for a new one when its answers do not come."""
+
+    def __init__(self, settings: ClientSettings, reasons: FaultReasons) -> None:
+        self._config = settings.admin()
+        self._where = settings.bootstrap_servers
+        self._reasons = reasons
+        #: ``host:port`` of the brokers that answers named: those given at first may be the ones that died.
+        self._brokers: set[str] = set()
+        self._home = Home()
+        self.admin: AdminClient = open_client(AdminClient, self._config, reasons)
+
+    def close(self) -> None:
+        """Runs the callbacks that are due; the client itself has no close and goes with its last use."""
+        if self._home.is_here:
+            self.admin.poll(0)
+
+    def knows(self, nodes: Iterable[Any]) -> None:
+        """Takes note of brokers that an answer named."""
+        for node in nodes:
+            if not node.host or node.port <= 0:
+                continue  # A replica that is down has no address.
+            host = f"[{node.host}]" if ":" in node.host else node.host
+            self._brokers.add(f"{host}:{node.port}")
+
+    def ask(
+        self,
+        doing: str,
+        keys: Iterable[_Key],
+        ask: Callable[[list[_Key], float], Mapping[_Key, Future[Any]]],
+        fact: Callable[[Any], _Fact],
+        rules: Rules,
+        timeout_s: float,
+    ) -> tuple[dict[_Key, _Fact], dict[_Key, ck.KafkaException]]:
+        """One batched question, repeated for those keys alone that have no answer yet.
+
+        `fact` makes a fact of an answer, or raises `NoAnswerError`. Returns the facts, and the keys that
+        stayed unknown, or were refused, with the broker's words for it.
+
+        Raises the `BrokerError` family; `BrokerUnreachableError` when the time is over.
+        """
+        self._home.check("a connection to Kafka")
+        started, deadline = time.monotonic(), within(timeout_s)
+        facts: dict[_Key, _Fact] = {}
+        unknown: dict[_Key, ck.KafkaException] = {}
+        waiting, slice_s, rounds = list(keys), FIRST_SLICE_S, 0
+        while waiting:
+            waits_for(f"{doing} ({waiting[0]})")
+            futures = self._sent(doing, waiting, ask, min(slice_s, _SLICE_MAX_S, deadline.left_s))
+            waiting, trouble = [], _Trouble()
+            elapsed_s = math.inf if deadline.is_over else time.monotonic() - started
+            for key, future in futures.items():
+                try:
+                    facts[key] = fact(_result(future))
+                except NoAnswerError as error:
+                    waiting.append(key)
+                    trouble = _Trouble(key, error)
+                except ck.KafkaException as error:
+                    code = error.args[0].code()
+                    if rules.is_answer(code, elapsed_s):
+                        unknown[key] = error
+                    elif rules.passes(code):
+                        waiting.append(key)
+                        trouble = _Trouble(key, error) if trouble.code in _SILENT else trouble
+                    else:
+                        raise self._translated(error, doing, key) from error
+            if waiting:
+                rounds += 1
+                waits_for(f"{doing} ({trouble.key}; the last answer: {trouble.error})")
+                if self._repair(trouble, rounds, deadline):
+                    slice_s *= 2
+                if deadline.is_over:
+                    raise self._given_up(trouble, doing) from trouble.error
+        self._reasons.clear()
+        return facts, unknown
+
+    def listing(self, timeout_s: float) -> frozenset[str]:
+        """Every topic that this principal may describe. Listing all creates none."""
+        self._home.check("a connection to Kafka")
+        doing, deadline, slice_s = "listing topics", within(timeout_s), FIRST_LISTING_S
+        waits_for(doing)
+        while True:
+            try:
+                found = self.admin.list_topics(timeout=max(min(slice_s, deadline.left_s), 0.001))
+            except ck.KafkaException as error:
+                self.admin.poll(0)
+                self._reasons.raise_if_hopeless(doing=doing, where=self._where)
+                translated = self._translated(error, doing, self._where)
+                if not translated.retriable or deadline.is_over:
+                    raise translated from error
+                if slice_s >= FIRST_SLICE_S:
+                    self._renew()
+                slice_s *= 2
+            else:
+                self._reasons.clear()
+                self.knows(found.brokers.values())
+                return frozenset(found.topics)
+
+    def _sent(
+        self,
+        doing: str,
+        keys: list[_Key],
+        ask: Callable[[list[_Key], float], Mapping[_Key, Future[Any]]],
+        slice_s: float,
+    ) -> Mapping[_Key, Future[Any]]:
+        """The answers to one slice; those that are not done by then did not come."""
+        slice_s = max(slice_s, _SLICE_MIN_S)
+        futures = ask(keys, slice_s)
+        # The request ends by its own time-out; a second more here, lest both ends race.
+        with suppress(BrokerUnreachableError):
+            wait_for(
+                self.admin,
+                futures.values(),
+                timeout_s=slice_s + 1.0,
+                doing=doing,
+                where=self._where,
+                reasons=self._reasons,
+            )
+        return futures
+
+    def _repair(self, trouble: _Trouble, rounds: int, deadline: Deadline) -> bool:
+        """Does what may help before the next slice; whether that slice needs more time."""
+        time.sleep(min(RETRY_PAUSE_S * 2 ** min(rounds - 1, 3), deadline.left_s))
+        if deadline.is_over:
+            return False
+        if trouble.code in _SILENT or rounds % _ROUNDS_EACH == 0:
+            self._renew()
+        elif trouble.code is None or trouble.code in LEADERSHIP_UNSETTLED:
+            self._refresh(min(_REFRESH_S, deadline.left_s))
+        return trouble.code in _SILENT
+
+    def _refresh(self, timeout_s: float) -> None:
+        """Fetches all metadata: who leads what now. Asking for one topic would create it."""
+        try:
+            found = self.admin.list_topics(timeout=max(timeout_s, 0.001))
+        except ck.KafkaException:
+            self._renew()
+        else:
+            self.knows(found.brokers.values())
+
+    def _renew(self) -> None:
+        """Goes on with a new client, which also knows the brokers that answers have named."""
+        key = "bootstrap.servers" if "bootstrap.servers" in self._config else "metadata.broker.list"
+        given = self._config[key].split(",")
+        brokers = [*given, *sorted(self._brokers.difference(given))]
+        self.admin = open_client(
+            AdminClient, {**self._config, key: ",".join(brokers)}, self._reasons
+        )
+
+    def _given_up(self, trouble: _Trouble, doing: str) -> KafkaOrderedOpsError:
+        if isinstance(trouble.error, ck.KafkaException):
+            translated = self._translated(trouble.error, doing, trouble.key)
+            if translated.retriable:
+                return translated
+        return no_answer(doing, str(trouble.key), str(trouble.error))
+
+    def _translated(
+        self, error: ck.KafkaException, doing: str, key: object
+    ) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=str(key), reasons=self._reasons)
+
+
+def _result(future: Future[Any]) -> Any:
+    """The answer; raises the client's error, and a time-out where none has come."""
+    if not future.done():
+        raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
+    return future.result()

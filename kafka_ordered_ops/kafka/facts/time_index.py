@@ -1,0 +1,86 @@
+"""What the broker's index proves about times, and where its silence proves nothing.
+
+An offset is a proof: everything below it is stamped before the time asked for. "No such record" is none. The
+broker looks for the first segment of the log whose greatest timestamp reaches the time, looks into that one
+only, and from the log start on. When the record that made the segment's timestamp great lies below a log
+start that was moved into the segment (``kafka-delete-records.sh``, a stream processor's clean-up), it
+answers "no such record" whatever later segments hold. Seen on Kafka 4.3. The greatest timestamp of the log is
+an upper bound over all segments, and tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.facts.log_spans import agreed
+from kafka_ordered_ops.kafka.ports import LookupDoor
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAnswer:
+    """Where the records from a time on begin in one partition."""
+
+    #: Every record below it is stamped before the time; None: every record there is. May lie at or above
+    #: the last stable offset.
+    offset: int | None
+    #: False where the index was silent and that proves nothing: the offset is then the log start.
+    is_proven: bool = True
+
+
+def first_at_or_after(
+    lookup: LookupDoor,
+    log_starts: Mapping[TopicPartition, int],
+    times_ms: Iterable[int],
+) -> dict[int, dict[TopicPartition, IndexAnswer]]:
+    """By time, then by partition: where the records stamped at or after a time begin.
+
+    Asked without regard to transactions: an answer above the last stable offset proves as much, and under
+    read_committed it would be silence.
+    """
+    partitions: Sequence[TopicPartition] = list(log_starts)
+    times = sorted(set(times_ms))
+    found = agreed(
+        "looking up offsets by time",
+        lambda: lookup.first_at_or_after_each(partitions, times, Isolation.READ_UNCOMMITTED),
+        lambda found: {
+            tp: f"the log starts at {log_starts[tp]}, and its index points at {offset}"
+            for offsets in found.values()
+            for tp, offset in offsets.items()
+            if offset is not None and offset < log_starts[tp]
+        },
+    )
+    silent = sorted({tp for one in found.values() for tp, offset in one.items() if offset is None})
+    greatest = _greatest(lookup, {tp: log_starts[tp] for tp in silent})
+    answers: dict[int, dict[TopicPartition, IndexAnswer]] = {}
+    for time_ms, offsets in found.items():
+        answers[time_ms] = {}
+        for tp, offset in offsets.items():
+            answer = IndexAnswer(offset)
+            if offset is None and not (tp in greatest and greatest[tp] < time_ms):
+                answer = IndexAnswer(log_starts[tp], is_proven=False)
+            answers[time_ms][tp] = answer
+    return answers
+
+
+def _greatest(
+    lookup: LookupDoor, log_starts: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The greatest timestamps, where the broker can tell; of an empty log, one below all times."""
+    partitions = list(log_starts)
+    if not partitions:
+        return {}
+    ends = agreed(
+        "looking up end offsets",
+        lambda: lookup.end_offsets(partitions, Isolation.READ_UNCOMMITTED),
+        lambda ends: {
+            tp: f"the log starts at {log_starts[tp]} and ends at {end}"
+            for tp, end in ends.items()
+            if end < log_starts[tp]
+        },
+    )
+    told = lookup.greatest_timestamps(partitions)
+    greatest = {tp: time_ms for tp, time_ms in told.items() if time_ms is not None}
+    # An empty log has no greatest timestamp, and needs no proof.
+    return {**greatest, **{tp: -1 for tp in partitions if ends[tp] == log_starts[tp]}}

@@ -1,0 +1,433 @@
+"""Gathers the facts of a window and drafts it: everything that happens outside the fence.
+
+The order of the questions matters: topics, log starts and end offsets first, times after them. A record
+that arrives in between is then either below the end offset and seen, or above it and left for the next
+window, and "no record at or after the cutoff" is an answer about everything below the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, LogEnd, TopicFacts, is_pattern
+from kafka_ordered_ops.core.errors import (
+    CommittedOffsetMissingError,
+    PartitionSetChangedError,
+    StartBoundRequiredError,
+    TopicRecreatedError,
+)
+from kafka_ordered_ops.core.group.claiming import knows_times
+from kafka_ordered_ops.core.group.group_state import GroupView, PartitionState, TopicState
+from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.truncation import (
+    check_not_cut,
+    cut_logs,
+    doubtful,
+    known_logs,
+    seen_epochs,
+)
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.planning.planning import (
+    PartitionDraft,
+    PartitionFacts,
+    PartitionQuestion,
+    WindowsAsked,
+    ask,
+    bound_time_ms,
+    draft,
+    floor_ms,
+    head_end,
+    lookup_time_ms,
+    resolve_start,
+)
+from kafka_ordered_ops.core.planning.scan_fold import ScanResult
+from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, Latest
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.facts.time_index import first_at_or_after
+from kafka_ordered_ops.kafka.ports import LookupDoor, open_reader
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: Called with (offsets scanned, offsets to scan).
+ScanProgress = Callable[[int, int], None]
+
+#: Batches between two reports: a report looks at every partition.
+_PROGRESS_BATCHES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A window as far as it can be decided without the fence."""
+
+    drafts: tuple[PartitionDraft, ...]
+    #: Topics and partitions that the group has no state for yet.
+    newcomers: Mapping[str, TopicState]
+    patterns: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def records_scanned(self) -> int:
+        """How many records' timestamps were read."""
+        return sum(one.records_scanned for one in self.drafts)
+
+
+def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
+    """All partitions of the topics, sorted."""
+    return [
+        TopicPartition(name, number)
+        for name, facts in sorted(topics.items())
+        for number in facts.partitions
+    ]
+
+
+def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
+    """Raises when a topic is not the one that the group's state is about."""
+    for name, facts in topics.items():
+        known = view.state.topics.get(name) if view.state else None
+        if known is None:
+            continue
+        _check_id(view.group, facts, known.topic_id)
+        gone = sorted(set(known.partitions) - set(facts.partitions))
+        if gone:
+            raise PartitionSetChangedError(
+                f"group {view.group}: topic {name} has {len(facts.partitions)} partitions, and the group knows "
+                f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
+                topic=name,
+            )
+
+
+def check_plan_identity(plan: WindowPlan, topics: Mapping[str, TopicFacts]) -> None:
+    """Raises when a topic is not the one that a plan was made for."""
+    for name, topic_id in {part.tp.topic: part.topic_id for part in plan}.items():
+        if name in topics:
+            _check_id(plan.group, topics[name], topic_id)
+
+
+def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
+    if found.topic_id != expected_id:
+        raise TopicRecreatedError(
+            f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
+            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
+            "`windows adopt` begins with the new one, or read it with a new group",
+            topic=found.name,
+            expected_id=expected_id,
+            found_id=found.topic_id,
+        )
+
+
+def find_cuts(
+    lookup: LookupDoor,
+    group: str,
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    ends: Mapping[TopicPartition, LogEnd],
+) -> dict[TopicPartition, int]:
+    """Return the logs that were cut below what is known of them, each with the offset where it was cut."""
+    return cut_logs(known, ends, lookup.diverged(group, doubtful(known, ends)))
+
+
+def check_logs(
+    lookup: LookupDoor,
+    group: str,
+    known: Mapping[TopicPartition, tuple[int | None, int]],
+    ends: Mapping[TopicPartition, LogEnd],
+) -> None:
+    """Raises `LogTruncatedError` where a log is no longer the one that is known, with its epoch, up to an offset.
+
+    The ends of the logs must have been asked for after what is known of them.
+    """
+    check_not_cut(group, known, find_cuts(lookup, group, known, ends))
+
+
+class Surveyor:
+    """Makes surveys for one group."""
+
+    def __init__(
+        self,
+        lookup: LookupDoor,
+        settings: ClientSettings,
+        group: str,
+        *,
+        stall_timeout_s: float,
+        progress: ScanProgress | None = None,
+    ) -> None:
+        self._lookup = lookup
+        self._settings = settings
+        self._group = group
+        self._stall_timeout_s = stall_timeout_s
+        self._progress = progress
+
+    def survey(
+        self,
+        view: GroupView,
+        windows: Sequence[Window],
+        topics: Mapping[str, TopicFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+        *,
+        now_ms: int,
+    ) -> Survey:
+        """Facts, one scan and a draft for every partition, for windows over the same topics.
+
+        Raises:
+            TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
+            StartBoundRequiredError, CommittedOffsetMissingError: where to start is not known.
+            ReadError, BrokerError: the scan failed.
+        """
+        check_identity(view, topics)
+        known = known_logs(view)
+        facts = self._facts(windows, topics, known)
+        ends = {one.tp: LogEnd(one.high_watermark, one.leader_epoch) for one in facts}
+        check_logs(self._lookup, self._group, known, ends)
+        newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
+        state = view.state and with_newcomers(view.state, newcomers, windows[0])
+        claims = replace(view, state=state).claims()
+        is_known = knows_times(view.state, windows[0])
+        questions = []
+        # Most partitions have seen the same windows, and then these ask the same of all.
+        asked: dict[tuple[TimeRange, ...], WindowsAsked] = {}
+        for one in facts:
+            here = state.partition(one.tp) if state else None
+            partition = here or newcomers[one.tp.topic].partitions[one.tp.partition]
+            frozen = claims.late(one.tp, partition.late).times
+            if frozen not in asked:
+                asked[frozen] = WindowsAsked.of(windows, frozen)
+            questions.append(
+                ask(
+                    one,
+                    asked[frozen],
+                    origin=partition.origin,
+                    done=partition.done,
+                    claimed=claims.offsets(one.tp),
+                    time_map=view.time_map(one.tp, one.topic_id) if is_known else EMPTY_MAP,
+                    now_ms=now_ms,
+                )
+            )
+        scans = self._scan(questions, windows[0].isolation)
+        return Survey(
+            drafts=tuple(draft(one, scans.get(one.facts.tp)) for one in questions),
+            newcomers=newcomers,
+            patterns=tuple(name for name in windows[0].topics if is_pattern(name)),
+            notes=notes,
+        )
+
+    def _facts(
+        self,
+        windows: Sequence[Window],
+        topics: Mapping[str, TopicFacts],
+        known: Mapping[TopicPartition, tuple[int | None, int]],
+    ) -> list[PartitionFacts]:
+        partitions, isolation = partitions_of(topics), windows[0].isolation
+        spans = log_spans(self._lookup, partitions, isolation, seen_epochs(known))
+        starts = {tp: one.start for tp, one in spans.items()}
+        times = {floor_ms(windows), *(window.cutoff_ms for window in windows)}
+        asked = {one: asked_ms for one in times if (asked_ms := lookup_time_ms(one)) is not None}
+        heads = first_at_or_after(self._lookup, starts, asked.values())
+        floor, cutoffs = floor_ms(windows), [window.cutoff_ms for window in windows]
+
+        def head(tp: TopicPartition, time_ms: int) -> int:
+            found = heads[asked[time_ms]][tp].offset if time_ms in asked else None
+            return head_end(time_ms, log_start=starts[tp], end=spans[tp].end, found=found)
+
+        return [
+            PartitionFacts(
+                tp=tp,
+                topic_id=topics[tp.topic].topic_id,
+                log_start=starts[tp],
+                end=spans[tp].end,
+                high_watermark=spans[tp].log_end.offset,
+                leader_epoch=spans[tp].log_end.leader_epoch,
+                checked_end=known[tp][1] if tp in known else 0,
+                floor=head(tp, floor),
+                head_ends=tuple(head(tp, cutoff_ms) for cutoff_ms in cutoffs),
+            )
+            for tp in partitions
+        ]
+
+    def _first_at(
+        self, facts: Sequence[PartitionFacts], time_ms: int | None, isolation: Isolation
+    ) -> Mapping[TopicPartition, int | None]:
+        """The first record from a time on; where the index proves nothing, by reading."""
+        if time_ms is None:
+            return dict.fromkeys(one.tp for one in facts)
+        starts = {one.tp: one.log_start for one in facts}
+        answers = first_at_or_after(self._lookup, starts, [time_ms])[time_ms]
+        doubtful = {
+            one.tp: OffsetSet.of((one.log_start, one.end))
+            for one in facts
+            if not answers[one.tp].is_proven
+        }
+        found = {tp: answer.offset for tp, answer in answers.items()}
+        return {**found, **self._first_by_reading(doubtful, time_ms, isolation)}
+
+    def _first_by_reading(
+        self, wanted: Mapping[TopicPartition, OffsetSet], time_ms: int, isolation: Isolation
+    ) -> dict[TopicPartition, int | None]:
+        first: dict[TopicPartition, int | None] = dict.fromkeys(wanted)
+        wanted = {tp: offsets for tp, offsets in wanted.items() if offsets}
+        with open_reader(
+            self._settings, self._group, isolation, wanted, stall_timeout_s=self._stall_timeout_s
+        ) as reader:
+            for batch in reader.timestamps():
+                hits = np.flatnonzero(batch.timestamps_ms >= time_ms)
+                if hits.size and first[batch.tp] is None:
+                    first[batch.tp] = int(batch.offsets[hits[0]])
+                    reader.stop(batch.tp)
+        return first
+
+    def _newcomers(
+        self,
+        view: GroupView,
+        window: Window,
+        topics: Mapping[str, TopicFacts],
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> tuple[dict[str, TopicState], tuple[str, ...]]:
+        """States for what the group has never planned, and what to tell about them."""
+        known_topics = view.state.topics if view.state else {}
+        new = [
+            one
+            for one in facts
+            if (topic := known_topics.get(one.tp.topic)) is None
+            or one.tp.partition not in topic.partitions
+        ]
+        begin = {name for name in topics if is_first_plan(view.state, window, name)}
+        first = [one for one in new if one.tp.topic in begin]
+        later = [one for one in new if one.tp.topic not in begin]
+        origins = {one.tp: one.log_start for one in later}
+        origins |= self._origins(window, first, committed)
+        states: dict[str, dict[int, PartitionState]] = {}
+        for one in new:
+            found = committed.get(one.tp)
+            origin = origins[one.tp]
+            states.setdefault(one.tp.topic, {})[one.tp.partition] = PartitionState(
+                origin=origin,
+                done=OffsetSet.of((0, origin)),
+                committed=None if found is None else found.offset,
+            )
+        newcomers = {
+            name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
+            for name, partitions in states.items()
+        }
+        notes = [f"{one.tp} is new to the group and starts at earliest" for one in later]
+        if len(notes) > 5:
+            notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
+        return newcomers, tuple(notes)
+
+    def _origins(
+        self,
+        window: Window,
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> dict[TopicPartition, int]:
+        if not facts:
+            return {}
+        if window.start is None:
+            raise self._bound_required(facts, committed)
+        found = self._first_at(
+            facts,
+            bound_time_ms(window.start, window.cutoff_ms),
+            window.isolation,
+        )
+        origins: dict[TopicPartition, int] = {}
+        missing: list[TopicPartition] = []
+        for one in facts:
+            start = _resolve(window.start, one, committed, found[one.tp])
+            if start is None:
+                missing.append(one.tp)
+            else:
+                origins[one.tp] = start
+        if missing:
+            raise CommittedOffsetMissingError(
+                f"group {self._group} has no committed offset for {len(missing)} of {len(facts)} partitions, "
+                f"the first {missing[0]}: it never committed there, or the offsets expired. Choose another "
+                "start, such as earliest",
+                partitions=[str(tp) for tp in missing],
+            )
+        return origins
+
+    def _bound_required(
+        self,
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> StartBoundRequiredError:
+        def offsets_from(bound: Bound) -> str:
+            starts = [_resolve(bound, one, committed, None) for one in facts]
+            if any(start is None for start in starts):
+                return "not possible: some partitions have no committed offset"
+            left = sum(
+                max(one.end - (start or 0), 0) for one, start in zip(facts, starts, strict=True)
+            )
+            return f"{left:,} offsets"
+
+        topics = sorted({one.tp.topic for one in facts})
+        choices = "; ".join(
+            f"{bound}: {offsets_from(bound)}" for bound in (Earliest(), Latest(), Committed())
+        )
+        return StartBoundRequiredError(
+            f"group {self._group} has never planned topic {', '.join(topics)}: say where it starts. Up to the "
+            f"ends of the logs each choice would read ({choices}); a time or a span before the cutoff are "
+            "possible too",
+            topics=topics,
+        )
+
+    def _scan(
+        self, questions: Sequence[PartitionQuestion], isolation: Isolation
+    ) -> dict[TopicPartition, ScanResult]:
+        wanted = {one.facts.tp: one.to_scan for one in questions if one.to_scan}
+        folds = {one.facts.tp: one.fold() for one in questions if one.to_scan}
+        if not wanted:
+            return {}
+        total = sum(offsets.count for offsets in wanted.values())
+        reader = open_reader(
+            self._settings,
+            self._group,
+            isolation,
+            wanted,
+            stall_timeout_s=self._stall_timeout_s,
+        )
+        with reader:
+            for number, batch in enumerate(reader.timestamps()):
+                fold = folds[batch.tp]
+                fold.feed(batch.offsets, batch.timestamps_ms)
+                if fold.stopped:
+                    reader.stop(batch.tp)
+                if self._progress and number % _PROGRESS_BATCHES == 0:
+                    self._progress(_scanned(wanted, reader.positions), total)
+        if self._progress:
+            self._progress(total, total)
+        return {tp: fold.finish() for tp, fold in folds.items()}
+
+
+def _resolve(
+    bound: Bound,
+    facts: PartitionFacts,
+    committed: Mapping[TopicPartition, CommittedOffset | None],
+    found: int | None,
+) -> int | None:
+    offset = committed.get(facts.tp)
+    return resolve_start(
+        bound,
+        log_start=facts.log_start,
+        end=facts.end,
+        committed=None if offset is None else offset.offset,
+        found=found,
+    )
+
+
+def _scanned(
+    wanted: Mapping[TopicPartition, OffsetSet], positions: Mapping[TopicPartition, int]
+) -> int:
+    # Ranges differ in number, so an estimate by position within the whole: enough for a progress bar.
+    done = 0
+    for tp, offsets in wanted.items():
+        span = offsets.end - offsets.first
+        reached = min(max(positions.get(tp, offsets.first) - offsets.first, 0), span)
+        done += offsets.count * reached // span if span else 0
+    return done

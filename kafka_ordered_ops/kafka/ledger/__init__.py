@@ -1,0 +1,1 @@
+"""The ledger: a group's state in a compacted topic, changed inside a fence."""

@@ -1,0 +1,499 @@
+"""The ledger: every change of a group's state as one fenced compare-and-set on Kafka itself.
+
+The order is everything:
+
+1. A **new** producer with the group's one transactional id; ``init_transactions`` fences whoever held it,
+   and finishes what it left open.
+2. *Then* the ledger and the committed offsets are read, to their stable end.
+3. The decision (`core.group.transitions`) is made on what was read.
+4. Ledger records and committed offsets are written in **one transaction**.
+5. The producer is thrown away. Fenced, timed out, or no answer: start at 1 with a new one. A decision that
+   had come through after all is then found in the ledger, and gives no change.
+
+Deciding before fencing, one id per window, or a producer used twice each lose updates: a late EndTxn of an
+older transaction can commit or abort a newer one of the same producer (KIP-890 is about that).
+
+"Stable end" means: the partition's *uncommitted* end after ``init_transactions``, read under
+read_committed. Stopping at the last stable offset instead would miss this group's own newest records
+whenever another group has a transaction open in the same partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    CommitUnknownError,
+    KafkaOrderedOpsError,
+    LedgerUnavailableError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, StaleFoldError
+from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
+from kafka_ordered_ops.core.group.ledger_rules import (
+    check_not_lost,
+    offsets_to_commit,
+    put_back,
+    with_written_only,
+)
+from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.client.calls import waits_for, within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
+from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader, send_offsets_to_transaction
+from kafka_ordered_ops.kafka.ledger.faults import judged
+from kafka_ordered_ops.kafka.ledger.log import LedgerLog
+from kafka_ordered_ops.kafka.ledger.queue import COMMITTING as COMMITTING
+from kafka_ordered_ops.kafka.ledger.queue import PLANNING as PLANNING
+from kafka_ordered_ops.kafka.ledger.queue import Line, Turn
+from kafka_ordered_ops.kafka.ledger.queue import Pace as Pace
+from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC, LedgerTopic
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+_log = logging.getLogger("kafka_ordered_ops.ledger")
+
+_Seen = TypeVar("_Seen")
+
+#: What this package's transactional ids begin with: one prefixed right is enough for every group.
+TRANSACTIONAL_PREFIX: Final = "koo."
+
+#: A process that dies inside a transaction holds back the readers of its ledger partition for this long.
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+#: All tries of one change together.
+UPDATE_TIMEOUT_S: Final = 120.0
+
+#: One blocking call to a transaction coordinator.
+_CALL_TIMEOUT_S: Final = 15.0
+
+#: Between two looks for room in the client's queue.
+_ROOM_LOOK_S: Final = 0.01
+
+#: Ending a transaction that failed, which only makes others wait less.
+_ABORT_TIMEOUT_S: Final = 1.0
+
+#: Whoever looks at the line does not wait for others' open transactions.
+_LOOK_PATIENCE_S: Final = 0.2
+
+#: A transaction of a living process is open for some ten milliseconds.
+_PATIENCE_S: Final = 1.0
+
+#: How long the broker may hold a fetch at the end of the log: the end is proven by an empty answer.
+_FETCH_WAIT_MS: Final = 10
+
+#: Read ahead of the fold; the client's own default is 64 MiB.
+_QUEUED_KIB_MAX: Final = 4_096
+
+#: What a try may fail by, and another one not.
+_PASSING: Final = (KafkaException, BrokerUnreachableError, LedgerUnavailableError)
+
+
+class Ledger:
+    """The ledger topic of one cluster; `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        lookup: Lookup,
+        *,
+        topic: str = LEDGER_TOPIC,
+        timeout_s: float = UPDATE_TIMEOUT_S,
+    ) -> None:
+        self._settings = settings
+        self._lookup = lookup
+        self._timeout_s = timeout_s
+        self._reasons = FaultReasons(settings.secret_values())
+        self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
+        self._logs: dict[str, LedgerLog] = {}
+        self._offsets: dict[str, OffsetsReader] = {}
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the readers."""
+        for log in self._logs.values():
+            log.close()
+        for reader in self._offsets.values():
+            reader.close()
+        self._logs.clear()
+        self._offsets.clear()
+
+    def read(
+        self,
+        group: str,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        keep: Keep | None = None,
+        settle: bool = False,
+    ) -> GroupView:
+        """The group as of now, without fencing anybody; an empty view where there is no ledger yet.
+
+        It has the windows that are open, those wanted by id, and every one, or those that `keep` says yes to:
+        a hundred thousand old ones are a hundred thousand plans. With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
+        process of this group and ended: whoever wants to plan need not wait out its time-out.
+        """
+        if not self._topic.open(create=False):
+            return GroupView(group)
+        deadline = within(self._timeout_s).at_s
+        try:
+            patience_s = _PATIENCE_S if settle else self._timeout_s
+            self._read(group, min(deadline, time.monotonic() + patience_s))
+        except LedgerUnavailableError:
+            if not settle:
+                raise
+            self.update(group, lambda _view, _committed: None, wanted=())  # fences, and so ends it
+            self._read(group, deadline)
+        return self._view(self._logs[group], wanted, everything, keep, deadline)
+
+    def summaries(self, group: str) -> Summaries:
+        """All windows of the group as a list shows them; their plans are not read where that can be helped."""
+        if not self._topic.open(create=False):
+            return Summaries()
+        deadline = time.monotonic() + self._timeout_s
+        log = self._read(group, deadline)
+        return self._looked_at(log, lambda fold, certain: fold.summaries(certain=certain), deadline)
+
+    def update(
+        self,
+        group: str,
+        decide: Decision,
+        *,
+        wanted: Collection[str] = (),
+        everything: bool = False,
+        partitions: Iterable[TopicPartition] = (),
+        pace: Pace = PLANNING,
+    ) -> GroupView | None:
+        """Changes a group's state; returns the view after it, or None if the decision was None.
+
+        `decide` may run several times, each time on a newer view, and must not have side effects. It sees
+        the windows that are open, and those wanted by id, or every one. `partitions` are those whose
+        committed offsets it reads besides the ones the group knows.
+
+        Raises:
+            WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no
+                success before the deadline, by the last reason seen.
+            LedgerLostError: commits of the group point to a ledger that is gone.
+            KafkaOrderedOpsError: whatever `decide` raises.
+        """
+        deadline = within(self._timeout_s).at_s
+        if self._topic.id is None:
+            self._topic.open(create=True)
+        else:
+            self._topic.check_same()
+        where = self._topic.partition_of(group)
+        with Turn(self._settings, where, group, pace.rank) as turn:
+            return self._try(
+                group, decide, wanted, everything, set(partitions), pace, turn, deadline
+            )
+
+    def _try(
+        self,
+        group: str,
+        decide: Decision,
+        wanted: Collection[str],
+        everything: bool,
+        partitions: set[TopicPartition],
+        pace: Pace,
+        turn: Turn,
+        deadline: float,
+    ) -> GroupView | None:
+        """One try after the other until one gets through."""
+        unknown = False
+        for attempt in range(1_000_000):
+            transaction = _Transaction(self, group, deadline)
+            try:
+                turn.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
+                return transaction.run(decide, wanted, everything, partitions)
+            except (KafkaException, KafkaOrderedOpsError) as error:
+                # What was read inside the fence says how an earlier commit ended.
+                unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
+                cause = self._judge(error, group, unknown)
+                pause = pace.pause_s(attempt)
+                is_last = time.monotonic() + pause >= deadline
+                if is_last or not (cause.retriable and isinstance(error, _PASSING)):
+                    if cause is error:
+                        raise
+                    raise cause from error
+                waits_for(f"the group's state to be changed (the last try: {error})")
+                _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
+                time.sleep(pause)
+        raise AssertionError("the deadline ends the loop")
+
+    def _look(self, group: str) -> Line:
+        """Who waits for a turn. What an open transaction hides comes with the next look."""
+        with contextlib.suppress(LedgerUnavailableError):
+            self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
+        return self._logs[group].line
+
+    def _judge(
+        self, error: KafkaException | KafkaOrderedOpsError, group: str, unknown: bool
+    ) -> KafkaOrderedOpsError:
+        """What a failed try would mean if it were the last."""
+        if isinstance(error, KafkaOrderedOpsError):
+            return self._unknown(group, error) if unknown and error.retriable else error
+        where = f"group {group}, ledger {self._topic.name}"
+        cause = judged(error, where, self._reasons, timeout_s=self._timeout_s)
+        return self._unknown(group, error) if unknown and cause.retriable else cause
+
+    def _unknown(self, group: str, error: Exception) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"group {group}, ledger {self._topic.name}: no answer to a commit within {self._timeout_s:g} s, and the "
+            f"ledger could not be read back ({error}): the change may have been stored. Run the same window "
+            "again: it finds out"
+        )
+
+    def _read(self, group: str, deadline: float) -> LedgerLog:
+        """The group's log, folded up to the uncommitted end as of now."""
+        if group not in self._logs:
+            # Any group id does for plain reads; the group's own is the one that rights are granted on.
+            config = self._settings.consumer(
+                group=group,
+                isolation=Isolation.READ_COMMITTED,
+                fetch_wait_max_ms=_FETCH_WAIT_MS,
+                queued_max_messages_kbytes=_QUEUED_KIB_MAX,
+            )
+            opened = partial(open_client, Consumer, config, self._reasons)
+            where = self._topic.partition_of(group)
+            self._logs[group] = LedgerLog(where, group, opened, self._reasons)
+        log = self._logs[group]
+        while True:
+            start, end = self._span(log)
+            if max(start, log.position) <= end:
+                log.read_to(end, log_start=start, deadline=deadline)
+                return log
+            # Logs do not shrink: this is another one, or a new leader does not know all of it yet.
+            self._topic.check_same()
+            if time.monotonic() > deadline:
+                raise LedgerUnavailableError(
+                    f"group {group}: the ledger {log.where} is said to hold offsets [{start}, {end}), and was read up "
+                    f"to {log.position}: a leader is changing, or the partition lost records. Try again; if it does "
+                    "not pass, a new process reads what is left of it"
+                )
+            time.sleep(RETRY_PAUSE_S)
+
+    def _span(self, log: LedgerLog) -> tuple[int, int]:
+        """Where a group's partition begins, as far as that matters, and its uncommitted end as of now."""
+        tp = log.where
+        try:
+            # The start only where a fold begins: further on it would be asked in vain, three times a change.
+            start = log.position or self._lookup.log_starts([tp])[tp]
+            return start, self._lookup.end_offsets([tp], Isolation.READ_UNCOMMITTED)[tp]
+        except UnknownTopicError:
+            self._topic.check_same()
+            raise
+
+    def _looked_at(
+        self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
+    ) -> _Seen:
+        """What was just read as `look` has it, which is told whether the log was folded anew for it."""
+        certain = False
+        while True:
+            try:
+                seen = look(log, certain)
+            except StaleFoldError as error:
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailableError(
+                        f"group {log.group}: the ledger {log.where} changes faster than it can be read; try again"
+                    ) from None
+                _log.debug("group %s: reading the ledger anew: %s", log.group, error)
+                self._logs.pop(log.group).close()
+                log, certain = self._read(log.group, deadline), True
+            else:
+                for dropped in log.newly_dropped():
+                    _log.warning("a time map is left out, and made again by reading: %s", dropped)
+                return seen
+
+    def _view(
+        self,
+        log: LedgerLog,
+        wanted: Collection[str],
+        everything: bool,
+        keep: Keep | None,
+        deadline: float,
+    ) -> GroupView:
+        """What was just read as a view."""
+
+        def look(fold: LedgerLog, certain: bool) -> GroupView:
+            return fold.view(wanted, everything=everything, keep=keep, certain=certain)
+
+        return self._looked_at(log, look, deadline)
+
+    def committed_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """The group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
+        reader = self._offsets.setdefault(group, OffsetsReader(self._settings, group))
+        return reader.read(partitions, timeout_s=timeout_s)
+
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Those of the topics that are still there."""
+        wanted = set(names)
+        try:
+            return self._lookup.topics(wanted)
+        except UnknownTopicError as error:
+            remaining = wanted - set(error.topics)
+            return self._lookup.topics(remaining) if remaining else {}
+
+    def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
+        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
+
+
+class _Transaction:
+    """One try: one producer, one transaction at most."""
+
+    def __init__(self, ledger: Ledger, group: str, deadline: float) -> None:
+        self._ledger = ledger
+        self._group = group
+        self._deadline = deadline
+        #: Whether a commit was asked for and not answered.
+        self.outcome_unknown = False
+        #: Whether the ledger was read inside the fence: what was unknown before is known then.
+        self.has_read = False
+
+    def run(
+        self,
+        decide: Decision,
+        wanted: Collection[str],
+        everything: bool,
+        partitions: set[TopicPartition],
+    ) -> GroupView | None:
+        ledger = self._ledger
+        config = ledger._settings.producer(
+            transactional_id=self._transactional_id(),
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            # Plans are JSON that repeats itself; every new process reads what is left of all of them.
+            compression_type="lz4",
+        )
+        producer = open_client(Producer, config, ledger._reasons)
+        waits_for("the coordinator of the group's transactions")
+        self._warm_up(producer)
+        producer.init_transactions(self._call_timeout_s())
+        log, view, committed = self._read(wanted, everything, partitions)
+        ledger.check_not_lost(view, committed)
+        self.has_read = True
+        outcome = decide(view, committed)
+        if outcome is None:
+            return None
+        if not isinstance(outcome, Change):
+            return view
+        try:
+            outcome = self._write(producer, log, view.state, outcome)
+        except BaseException:
+            if not self.outcome_unknown:
+                # Else readers of the group's offsets wait for it until its time-out.
+                with contextlib.suppress(KafkaException):
+                    producer.abort_transaction(_ABORT_TIMEOUT_S)
+            raise
+        return outcome.applied_to(view)
+
+    def _warm_up(self, producer: Producer) -> None:
+        """Lets the client connect to a broker by its own name before it asks for the coordinator.
+
+        It learns that name from a bootstrap connection, which it then closes. Asking for the coordinator in
+        between finds no broker, and the client waits half a second before it asks again. The second answer
+        can only come over the new connection.
+        """
+        for _ in range(2):
+            producer.list_topics(self._ledger._topic.name, timeout=self._call_timeout_s())
+
+    def _read(
+        self, wanted: Collection[str], everything: bool, partitions: set[TopicPartition]
+    ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
+        """The committed offsets, then the ledger: never the other way round.
+
+        Whoever fences this try may commit between the two. Ledger last, its records are there for every
+        commit that was seen; ledger first, that commit would look like one that the ledger has lost. Offsets that
+        are older than the ledger says are read once more: only those read after it were put back.
+        """
+        ledger, known = self._ledger, set(partitions)
+        seen: GroupState | None = None
+        while True:
+            committed = ledger.committed_offsets(
+                self._group, sorted(known), timeout_s=self._call_timeout_s()
+            )
+            log = ledger._read(self._group, self._deadline)
+            view = ledger._view(log, wanted, everything, None, self._deadline)
+            held = {tp for tp, _ in view.state} if view.state else set()
+            if held <= known:
+                if not put_back(view.state, committed) or put_back(seen, committed):
+                    return ledger._logs[self._group], view, committed
+                seen = view.state
+            known |= held
+
+    def _write(
+        self, producer: Producer, log: LedgerLog, before: GroupState | None, change: Change
+    ) -> Change:
+        offsets = self._offsets(change.state) if change.moves_offsets else {}
+        if offsets:
+            self._ledger._lookup.check_no_members(self._group)
+        change = with_written_only(change, before, offsets)
+        # Written out before the transaction begins: its time-out counts from the first of them.
+        messages = list(log.messages(change))
+        producer.begin_transaction()
+        for message in messages:
+            self._produce(producer, message)
+        if offsets:
+            send_offsets_to_transaction(
+                producer, self._group, offsets, timeout_s=self._call_timeout_s()
+            )
+        self.outcome_unknown = True
+        waits_for("the answer to a commit")
+        try:
+            producer.commit_transaction(self._call_timeout_s())
+        except KafkaException as error:
+            # An abortable error is an answer: nothing was stored.
+            self.outcome_unknown = not error.args[0].txn_requires_abort()
+            raise
+        self.outcome_unknown = False
+        return change
+
+    def _produce(self, producer: Producer, message: LedgerMessage) -> None:
+        """Hands a record to the client, which may have to send some before it has room for more."""
+        key, value, headers = message
+        tp = self._ledger._topic.partition_of(self._group)
+        while True:
+            try:
+                producer.produce(
+                    tp.topic,
+                    key=key,
+                    value=value,
+                    headers=list(headers.items()),
+                    partition=tp.partition,
+                )
+                return
+            except BufferError as error:
+                if time.monotonic() > self._deadline:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
+                producer.poll(_ROOM_LOOK_S)
+
+    def _offsets(self, state: GroupState) -> dict[TopicPartition, CommittedOffset]:
+        """What every partition of the group is committed at: all of them, so that none expires alone."""
+        present = self._ledger.existing(state.topics)
+        return offsets_to_commit(state, present, ledger_id=self._ledger._topic.id or "")
+
+    def _transactional_id(self) -> str:
+        name = f"{self._ledger._lookup.cluster_id()}/{self._group}"
+        # Never the user's text.
+        return f"{TRANSACTIONAL_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+    def _call_timeout_s(self) -> float:
+        return max(min(_CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)

@@ -1,0 +1,170 @@
+"""The ledger as it is read from Kafka: one group's records, up to the end of its partition as of now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kafka_ordered_ops.core import types as core
+from kafka_ordered_ops.core.errors import LedgerUnavailableError
+from kafka_ordered_ops.core.group.ledger_records import HELD_BYTES_MAX, LedgerFold
+from kafka_ordered_ops.kafka.client.answers import position as offset_known
+from kafka_ordered_ops.kafka.client.calls import waits_for, within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
+from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.ledger.queue import Line
+
+_CONSUME_RECORDS: Final = 1_000
+# `consume` waits for a full batch or this long: the end of the ledger is never a full batch.
+_CONSUME_TIMEOUT_S: Final = 0.01
+
+#: Fetching a thousand old windows again.
+_FETCH_TIMEOUT_S: Final = 30.0
+
+#: Offsets that are read through to the next one wanted: it takes as long as a read that begins there.
+_READ_THROUGH: Final = 2_000
+
+
+class LedgerLog(LedgerFold):
+    """One group's records, folded from its ledger partition up to a position; read on from there."""
+
+    def __init__(
+        self,
+        where: core.TopicPartition,
+        group: str,
+        open_consumer: Callable[[], Consumer],
+        reasons: FaultReasons,
+        *,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        super().__init__(where, group, fetch=self._values_at, held_bytes_max=held_bytes_max)
+        self.line = Line(group)
+        self._open_consumer = open_consumer
+        self._opened: Consumer | None = None
+        self._reasons = reasons
+        self._position: int | None = None
+        self._home = Home()
+
+    @property
+    def position(self) -> int:
+        """Everything below this offset of the ledger's partition is folded."""
+        return self._position or 0
+
+    def close(self) -> None:
+        """Closes the reader."""
+        if self._opened is not None and self._home.is_here:
+            self._opened.close()
+
+    @property
+    def _consumer(self) -> Consumer:
+        """The reader, opened when there is something to read: one that was idle first may fetch 0.6 s late."""
+        self._home.check(f"the ledger's reader of group {self.group}")
+        if self._opened is None:
+            self._opened = self._open_consumer()
+        return self._opened
+
+    def read_to(self, end: int, *, log_start: int, deadline: float) -> None:
+        """Folds everything below `end`; `deadline` is a `time.monotonic` moment.
+
+        Raises:
+            LedgerUnavailableError: the position does not reach the end in time. Under read_committed that
+                is so while a transaction of any group is open in the partition.
+        """
+        start = log_start if self._position is None else self._position
+        for messages, position in self._read(start, end, deadline):
+            for message in messages:
+                self._take(message)
+            # What is folded stays folded, even if the rest does not come.
+            self._position = position
+        self.has_read_all()
+
+    def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
+        """The values of records that were folded before; those that are gone from the log are left out."""
+        wanted, found = set(offsets), dict[int, bytes]()
+        deadline = within(_FETCH_TIMEOUT_S).at_s
+        for start, end in _runs(offsets):
+            for messages, _ in self._read(start, end, deadline):
+                for message in messages:
+                    offset, value = message.offset(), message.value()
+                    if offset in wanted and value is not None:
+                        found[offset] = value
+        return found
+
+    def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
+        """Records from `start` on until the position reaches `end`, each time with the position behind them."""
+        if start >= end:
+            return
+        waits_for(f"the ledger {self.where} to be read up to offset {end}")
+        position = start
+        tp = TopicPartition(self.where.topic, self.where.partition, start)
+        consumer = self._consumer
+        consumer.assign([tp])
+        try:
+            while position < end:
+                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                if not messages:
+                    self._reasons.raise_if_hopeless(
+                        doing="reading the ledger", where=str(self.where)
+                    )
+                records = []
+                for message in messages:
+                    if message.error() is None:
+                        records.append(message)
+                    else:
+                        position = max(position, self._end_told(message))
+                [now] = consumer.position([tp])
+                position = max(position, offset_known(now.offset) or 0)
+                yield records, position
+                if position < end and time.monotonic() > deadline:
+                    raise self._stuck(position, end)
+        except KafkaException as error:
+            raise translate(
+                error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
+            ) from error
+        finally:
+            consumer.unassign()
+
+    def _end_told(self, message: Message) -> int:
+        """The end of the partition where an event tells it, or 0; raises what it says is wrong here."""
+        error, offset = message.error(), message.offset()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            return offset_known(offset) or 0
+        if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
+            # What the client says about brokers and the group's coordinator is no answer to this read,
+            # and may be older than it.
+            self._reasons.add(error)
+            return 0
+        raise translate(
+            error, doing="reading the ledger", where=str(self.where), reasons=self._reasons
+        )
+
+    def _take(self, message: Message) -> None:
+        """Folds one record."""
+        offset, key, value = message.offset(), message.key(), message.value()
+        if offset is None:
+            return
+        if not self.line.take(offset, key or b"", value, message.timestamp()[1]):
+            self.take(offset, key, value, message.headers)
+
+    def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
+        return LedgerUnavailableError(
+            f"group {self.group}: the ledger {self.where} could be read up to offset {position} of "
+            f"{end}: a transaction of another process is open there, or the broker does not "
+            "answer. It ends by itself after its time-out; try again. If it does not, a broker died before it "
+            "had marked the transaction's end: see kafka-transactions.sh find-hanging and abort"
+        )
+
+
+def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Rising offsets as ranges to read in one go each."""
+    start = end = None
+    for offset in offsets:
+        if start is not None and end is not None and offset - end > _READ_THROUGH:
+            yield start, end
+            start = None
+        start, end = offset if start is None else start, offset + 1
+    if start is not None and end is not None:
+        yield start, end

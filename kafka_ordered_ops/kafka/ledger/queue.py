@@ -1,0 +1,212 @@
+"""Turns: processes that change the same group at once go one after the other.
+
+The fence alone is safe and not fair: each try fences whoever is in the middle of one, so that with many
+processes few tries get through, and some process none for minutes. So whoever was fenced, or finds others
+waiting, draws a *ticket*: a record in the group's ledger partition, outside any transaction. Who was there
+first goes first, commits before plans. A ticket is a hint and nothing rests on it: a process that does not
+look, a clock that is wrong, or a ticket that cannot be written cost time, never a wrong change.
+
+A ticket lives as long as its holder says so; the holder that is at it says that once. What a killed process
+leaves is passed over after `_LIVE_S`, and removed by the next one that leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from confluent_kafka import KafkaException, Producer
+
+from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.client.calls import waits_for
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+_log = logging.getLogger("kafka_ordered_ops.ledger")
+
+_KIND: Final = "turn"
+
+#: Who is at it goes before all who wait.
+_NOW: Final = -1
+#: A commit makes room for others and frees a job that is done.
+COMMITS: Final = 0
+PLANS: Final = 1
+
+#: How often a holder says that it is still there, and how long it is believed: a change that takes longer
+#: than this is fenced by the next one, as without tickets.
+_BEAT_S: Final = 0.5
+_LIVE_S: Final = 2.5
+
+#: Between two looks at the line, for each one ahead: whoever is far behind need not look often.
+_LOOK_FIRST_S: Final = 0.02
+_LOOK_EACH_S: Final = 0.04
+_LOOK_MAX_S: Final = 0.6
+
+_FLUSH_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a change that was fenced waits before its next try.
+
+    Each try fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
+    the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
+    """
+
+    first_s: float
+    max_s: float
+    #: The place in the line.
+    rank: int
+
+    def pause_s(self, attempt: int) -> float:
+        """A pause after the try of this number, from 0."""
+        grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
+        return grown_s * random.uniform(0.5, 1.5)
+
+
+#: A commit makes room for others and frees a job that is done: it goes before plans.
+COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
+PLANNING: Final = Pace(0.1, 4.0, PLANS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    rank: int
+    #: Where it was drawn: the order among those of one rank.
+    offset: int
+    #: `time.monotonic` of the last sign of life.
+    seen_s: float
+
+
+class Line:
+    """The tickets of one group, as far as its ledger partition was read."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._tickets: dict[str, _Ticket] = {}
+
+    def take(self, offset: int, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
+        """Takes in a record of the ledger; whether it was a ticket, of whatever group."""
+        if b'"turn"' not in key:
+            return False
+        try:
+            group, kind, name, _ = json.loads(key)
+            rank = None if value is None else int(value)
+        except (ValueError, TypeError, RecursionError):
+            return False
+        if kind != _KIND:
+            return False
+        if group == self._group:
+            self._set(str(name), rank, offset, timestamp_ms)
+        return True
+
+    def _set(self, name: str, rank: int | None, offset: int, timestamp_ms: int) -> None:
+        if rank is None:
+            self._tickets.pop(name, None)
+            return
+        age_s = max(time.time() - timestamp_ms / 1000, 0.0)
+        seen_s = time.monotonic() - age_s
+        known = self._tickets.get(name)
+        if known is None:
+            self._tickets[name] = _Ticket(rank, offset, seen_s)
+        else:
+            self._tickets[name] = replace(known, rank=rank, seen_s=seen_s)
+
+    def ahead_of(self, name: str | None) -> int:
+        """How many live tickets go before one; before a newcomer, with None."""
+        now_s = time.monotonic()
+        own = self._tickets.get(name) if name is not None else None
+        return sum(
+            one.seen_s > now_s - _LIVE_S
+            for other, one in self._tickets.items()
+            if other != name and (own is None or (one.rank, one.offset) < (own.rank, own.offset))
+        )
+
+    def dead(self) -> list[str]:
+        """The tickets whose holders have long been silent."""
+        before_s = time.monotonic() - 10 * _LIVE_S
+        return [name for name, one in self._tickets.items() if one.seen_s < before_s]
+
+
+class Turn:
+    """One change's place in the line, once it has one. A context manager, which leaves the line."""
+
+    def __init__(
+        self, settings: ClientSettings, where: TopicPartition, group: str, rank: int
+    ) -> None:
+        self._settings = settings
+        self._where = where
+        self._group = group
+        self._rank = rank
+        self._name = uuid.uuid4().hex[:12]
+        self._producer: Producer | None = None
+        self._line: Line | None = None
+        self._beaten_s = 0.0
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._producer is None:
+            return
+        for name in [self._name, *(self._line.dead() if self._line else [])]:
+            self._write(name, None)
+        self._flush()
+
+    def wait(self, look: Callable[[], Line], *, contended: bool, deadline: float) -> None:
+        """Returns when it is this change's turn, or nobody waits, or the deadline is near.
+
+        `look` reads the line; `contended` tells that this change was fenced.
+        """
+        line = self._line = look()
+        if self._producer is None:
+            if not contended and not line.ahead_of(None):
+                return
+            self._draw()
+            line = look()
+        while ahead := line.ahead_of(self._name):
+            waits_for(f"its turn: {ahead} other changes of the group go first")
+            pause_s = min(_LOOK_FIRST_S + _LOOK_EACH_S * ahead, _LOOK_MAX_S)
+            if time.monotonic() + pause_s >= deadline:
+                return
+            time.sleep(pause_s * random.uniform(0.7, 1.3))
+            if time.monotonic() - self._beaten_s > _BEAT_S:
+                self._say(self._rank)
+            line = look()
+        self._say(_NOW)
+        self._flush()
+
+    def _draw(self) -> None:
+        reasons = FaultReasons(self._settings.secret_values())
+        self._producer = open_client(Producer, self._settings.producer(), reasons)
+        self._say(self._rank)
+        self._flush()
+        _log.debug("group %s: others change it at the same time, waiting in line", self._group)
+
+    def _say(self, rank: int) -> None:
+        self._beaten_s = time.monotonic()
+        self._write(self._name, str(rank).encode())
+
+    def _write(self, name: str, value: bytes | None) -> None:
+        if self._producer is None:
+            return
+        key = record_key(self._group, RecordName(_KIND, name), 0)
+        try:
+            self._producer.produce(
+                self._where.topic, key=key, value=value, partition=self._where.partition
+            )
+            self._producer.poll(0)
+        except (KafkaException, BufferError) as error:
+            # The change itself will tell if the broker is away.
+            _log.debug("group %s: a ticket was not written: %s", self._group, error)
+
+    def _flush(self) -> None:
+        if self._producer is not None:
+            self._producer.flush(_FLUSH_TIMEOUT_S)

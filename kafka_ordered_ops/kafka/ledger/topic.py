@@ -1,0 +1,283 @@
+"""The ledger's topic: found, made, and checked to be what progress can be trusted to."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.errors import (
+    AuthorizationError,
+    KafkaOrderedOpsError,
+    LedgerUnavailableError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.group.ledger_rules import (
+    LEDGER_PARTITIONS,
+    LEDGER_REPLICAS,
+    Replication,
+    check_ledger_policy,
+    check_ledger_topic,
+    check_same_ledger,
+    ledger_config,
+    ledger_partition,
+    ledger_replicas,
+)
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC as LEDGER_TOPIC
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S, Asker, Rules
+from kafka_ordered_ops.kafka.client.calls import within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+_log = logging.getLogger("kafka_ordered_ops.ledger")
+
+#: One question to the cluster, asked again until then.
+_TIMEOUT_S: Final = 30.0
+
+#: Different warnings that a process remembers to have given.
+_WARNINGS_MAX: Final = 64
+
+#: Right after its creation, a broker may not have heard of the topic.
+_NOT_HEARD_OF: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._NOENT}
+)
+_ANSWERS_TO_CREATE: Final = (
+    KafkaError.TOPIC_ALREADY_EXISTS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+)
+_NOT_ALLOWED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+_Fact = TypeVar("_Fact")
+
+
+class LedgerTopic:
+    """The ledger topic of one cluster."""
+
+    def __init__(
+        self, settings: ClientSettings, lookup: Lookup, name: str, reasons: FaultReasons
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._lookup = lookup
+        self._reasons = reasons
+        self._id: str | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The topic's id in Kafka's text form; None until it was opened, and while there is none."""
+        return self._id
+
+    def partition_of(self, group: str) -> TopicPartition:
+        """Where a group's records are: all in one partition."""
+        return ledger_partition(self.name, group)
+
+    def open(self, *, create: bool) -> bool:
+        """Finds the ledger topic, or makes it; whether it is there."""
+        if self._id is not None:
+            return True
+        try:
+            facts = self._lookup.topics([self.name])[self.name]
+        except UnknownTopicError:
+            if not create:
+                return False
+            self._create()
+            facts = self._known()
+        check_ledger_topic(facts)
+        self._check_kept(facts.topic_id)
+        self._id = facts.topic_id
+        return True
+
+    def check_same(self) -> None:
+        """Raises `LedgerLostError` when the topic is not the one that was opened."""
+        try:
+            found = self._lookup.topics([self.name])[self.name].topic_id
+        except UnknownTopicError:
+            found = None
+        check_same_ledger(self.name, opened_id=self._id, found_id=found)
+
+    def _create(self) -> None:
+        """Makes the topic with as many replicas as the cluster should give it, or not at all.
+
+        A ledger is made once: one that is made while a broker is down must not be short of a replica for ever.
+        """
+        asker = Asker(self._settings, self._reasons)
+        # A cluster that knows three brokers makes three replicas of it, also while one of them is down.
+        if self._made(asker, LEDGER_REPLICAS):
+            return
+        replicas = self._replicas(asker)
+        if replicas == LEDGER_REPLICAS or not self._made(asker, replicas):
+            raise LedgerUnavailableError(
+                f"the ledger topic {self.name} does not exist, and too few brokers are up to create it with "
+                f"{replicas} replicas. Nothing is stored; run the same command again when all brokers are "
+                f"up, or create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact"
+            )
+
+    def _made(self, asker: Asker, replicas: int) -> bool:
+        """Whether the topic is there now; False where the brokers are too few for so many replicas."""
+        doing = f"creating the ledger topic {self.name}"
+        new = NewTopic(
+            self.name,
+            num_partitions=LEDGER_PARTITIONS,
+            replication_factor=replicas,
+            config=ledger_config(replicas),
+        )
+        _, refused = asker.ask(
+            doing,
+            [self.name],
+            lambda _, timeout_s: asker.admin.create_topics([new], request_timeout=timeout_s),
+            lambda _: True,
+            Rules(refusals_too=True),
+            _TIMEOUT_S,
+        )
+        error = refused.get(self.name)
+        code = None if error is None else error.args[0].code()
+        if error is not None and code not in _ANSWERS_TO_CREATE:
+            raise self._uncreatable(error, doing) from error
+        return code != KafkaError.INVALID_REPLICATION_FACTOR
+
+    def _replicas(self, asker: Asker) -> int:
+        """How many replicas a new ledger should have, where three are refused.
+
+        Of brokers that are down only their replicas tell, and how many replicas the cluster makes of its own
+        transactions, which are as dear.
+        """
+        doing = "asking for the size of the cluster"
+        try:
+            found = asker.admin.list_topics(timeout=within(_TIMEOUT_S).left_s)
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
+        brokers = set(found.brokers)
+        for topic in found.topics.values():
+            for partition in topic.partitions.values():
+                brokers.update(partition.replicas)
+        config = self._config(asker, ConfigResource(ResourceType.BROKER, str(min(found.brokers))))
+        wanted = _number((config or {}).get("transaction.state.log.replication.factor"))
+        return ledger_replicas(brokers=len(brokers), wanted=wanted or 0)
+
+    def _known(self) -> TopicFacts:
+        """The topic that was just made: its name spreads over the brokers one by one."""
+        deadline = within(_TIMEOUT_S)
+        while True:
+            try:
+                return self._lookup.topics([self.name])[self.name]
+            except UnknownTopicError as error:
+                if deadline.is_over:
+                    raise LedgerUnavailableError(
+                        f"the ledger topic {self.name} was created, and the brokers do not know it yet. "
+                        "Run the same command again"
+                    ) from error
+                time.sleep(RETRY_PAUSE_S)
+
+    def _uncreatable(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
+        cause = self._translated(error, doing)
+        what_to_do = (
+            f"create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact, or grant this principal "
+            "CREATE on it"
+        )
+        if isinstance(cause, AuthorizationError):
+            return AuthorizationError(
+                f"the ledger topic {self.name} does not exist, and this principal may not create it: {what_to_do}",
+                code=cause.code,
+            )
+        return LedgerUnavailableError(
+            f"the ledger topic {self.name} does not exist and cannot be created ({cause}): {what_to_do}"
+        )
+
+    def _check_kept(self, topic_id: str) -> None:
+        """Refuses a topic that forgets progress in time, and warns of one that a lost broker may take along."""
+        asker = Asker(self._settings, self._reasons)
+        config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
+        if config is None:
+            _log.warning(
+                "reading the configuration of %s is not allowed; its cleanup.policy is not checked",
+                self.name,
+            )
+            min_in_sync = None
+        else:
+            check_ledger_policy(self.name, config["cleanup.policy"].value)
+            min_in_sync = _number(config.get("min.insync.replicas"))
+        replicas = self._asked(
+            asker,
+            lambda timeout_s: asker.admin.describe_topics(
+                TopicCollection([self.name]), request_timeout=timeout_s
+            )[self.name],
+            _replicas_of,
+        )
+        up = self._asked(
+            asker,
+            lambda timeout_s: asker.admin.describe_cluster(request_timeout=timeout_s),
+            lambda cluster: frozenset(node.id for node in cluster.nodes),
+        )
+        replication = Replication(self.name, up.union(*replicas), replicas, min_in_sync)
+        for fault in replication.faults(self._settings.bootstrap_servers):
+            _warn_once(topic_id, fault)
+
+    def _asked(
+        self,
+        asker: Asker,
+        ask: Callable[[float], Future[Any]],
+        fact: Callable[[Any], _Fact],
+    ) -> _Fact:
+        """One question about the topic, which some broker may not have heard of yet."""
+        facts, _ = asker.ask(
+            f"reading the replicas of {self.name}",
+            [self.name],
+            lambda _, timeout_s: {self.name: ask(timeout_s)},
+            fact,
+            Rules(passing=_NOT_HEARD_OF),
+            _TIMEOUT_S,
+        )
+        return facts[self.name]
+
+    def _config(self, asker: Asker, resource: ConfigResource) -> Mapping[str, ConfigEntry] | None:
+        """A configuration; None where this principal may not read it."""
+        doing = f"reading the configuration of {resource.name}"
+        found, refused = asker.ask(
+            doing,
+            [resource],
+            lambda some, timeout_s: asker.admin.describe_configs(some, request_timeout=timeout_s),
+            _entries,
+            Rules(refusals_too=True, passing=_NOT_HEARD_OF),
+            _TIMEOUT_S,
+        )
+        for error in refused.values():
+            if error.args[0].code() not in _NOT_ALLOWED:
+                raise self._translated(error, doing) from error
+        return found.get(resource)
+
+    def _translated(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=self.name, reasons=self._reasons)
+
+
+def _entries(found: Any) -> Mapping[str, ConfigEntry]:
+    entries: Mapping[str, ConfigEntry] = found
+    return entries
+
+
+def _replicas_of(found: Any) -> tuple[tuple[int, ...], ...]:
+    partitions = sorted(found.partitions, key=lambda one: one.id)
+    return tuple(tuple(node.id for node in one.replicas) for one in partitions)
+
+
+def _number(setting: ConfigEntry | None) -> int | None:
+    """A setting's number; None where the broker names none."""
+    value = None if setting is None else setting.value
+    return int(value) if value is not None and value.isdecimal() else None
+
+
+@lru_cache(maxsize=_WARNINGS_MAX)
+def _warn_once(topic_id: str, fault: str) -> None:
+    """Once for each ledger in this process: every group's ledger opens it."""
+    _log.warning("%s", fault)

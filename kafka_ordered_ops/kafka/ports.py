@@ -1,0 +1,250 @@
+"""The doors to a cluster: what the rooms above ask of one, and who answers.
+
+A door is opened by settings. Where ``bootstrap.servers`` names real brokers, confluent-kafka stands behind it;
+where it is ``memory:<name>``, the `InMemoryKafka` of that name in this process. Nobody above can tell which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.arguments import check_timeout_s
+from kafka_ordered_ops.core.cluster_facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    LogClaim,
+    LogEnd,
+    ScanBatch,
+    TopicFacts,
+)
+from kafka_ordered_ops.core.group.group_state import GroupView
+from kafka_ordered_ops.core.group.ledger_records import Keep
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Decision, check_ledger_name
+from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka import committed_offsets as _offsets
+from kafka_ordered_ops.kafka.ledger.ledger import PLANNING, UPDATE_TIMEOUT_S, Ledger, Pace
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
+from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS, STALL_TIMEOUT_S, RangeReader
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+class _Door(Protocol):
+    """A context manager that closes what was opened."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+    def close(self) -> None:
+        """Gives up what it holds; may be called twice."""
+
+
+class LookupDoor(_Door, Protocol):
+    """Questions to the cluster; see `kafka.lookup.Lookup` for what each of them raises."""
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes topics by name."""
+
+    def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
+        """The topics that names and patterns select, less the excluded ones, sorted."""
+
+    def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
+        """Describes the topics that names and patterns mean."""
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still in each log (for an empty log: its end)."""
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], isolation: Isolation
+    ) -> dict[TopicPartition, int]:
+        """The last stable offsets under read_committed, else the high watermarks."""
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """The high watermarks, with the epochs of the leaders that told them."""
+
+    def diverged(
+        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+    ) -> dict[TopicPartition, int]:
+        """Of logs that are not what is believed of them, the offsets up to which they are."""
+
+    def first_at_or_after(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
+    ) -> dict[TopicPartition, int | None]:
+        """The index's answers for a time; None where there is no record at or after it below the end."""
+
+    def first_at_or_after_each(
+        self,
+        partitions: Collection[TopicPartition],
+        timestamps_ms: Iterable[int],
+        isolation: Isolation,
+    ) -> dict[int, dict[TopicPartition, int | None]]:
+        """The index's answers for several times, by time."""
+
+    def greatest_timestamps(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """The greatest timestamp in each log, ms; None for an empty log, or where a broker cannot tell."""
+
+    def group_members(self, group: str) -> list[str]:
+        """A group's live members, described for people."""
+
+    def check_no_members(self, group: str) -> None:
+        """Raises `GroupInUseError` when a group has live members."""
+
+
+class ReaderDoor(_Door, Protocol):
+    """Exact offsets, each read once, inside its `with` block; see `kafka.read.reader.RangeReader`."""
+
+    schema: pa.Schema
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """For each partition the offset below which everything wanted has been handed out."""
+
+    def stop(self, tp: TopicPartition) -> None:
+        """Ends one partition early."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The wanted records, in batches of one partition each."""
+
+    def timestamps(self) -> Iterator[ScanBatch]:
+        """Offsets and timestamps of the wanted records."""
+
+
+class LedgerDoor(_Door, Protocol):
+    """A group's state, and its fenced changes; see `kafka.ledger.ledger.Ledger`."""
+
+    def read(
+        self,
+        group: str,
+        wanted: Collection[str] = (),
+        *,
+        everything: bool = False,
+        keep: Keep | None = None,
+        settle: bool = False,
+    ) -> GroupView:
+        """The group as of now, with its open windows, those wanted by id, and every one or those to keep."""
+
+    def summaries(self, group: str) -> Summaries:
+        """All windows of the group as a list shows them."""
+
+    def update(
+        self,
+        group: str,
+        decide: Decision,
+        *,
+        wanted: Collection[str] = (),
+        everything: bool = False,
+        partitions: Iterable[TopicPartition] = (),
+        pace: Pace = PLANNING,
+    ) -> GroupView | None:
+        """Changes the group's state by a decision made on its newest state; the view after it."""
+
+    def committed_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """The group's committed offsets; None where it has none."""
+
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Those of the topics that are still there."""
+
+    def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
+        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+
+
+def outages_pass(settings: ClientSettings) -> bool:
+    """Whether to wait for a cluster that is away; a model is away until its own process changes that."""
+    return settings.memory_name is None
+
+
+def open_lookup(settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> LookupDoor:
+    """A look-up on the settings' cluster; `timeout_s` bounds each question."""
+    check_timeout_s(timeout_s, what="timeout_s")
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.lookup import MemoryLookup
+
+        return MemoryLookup(name)
+    return Lookup(settings, timeout_s=timeout_s)
+
+
+def open_ledger(
+    settings: ClientSettings,
+    lookup: LookupDoor,
+    *,
+    topic: str = LEDGER_TOPIC,
+    timeout_s: float = UPDATE_TIMEOUT_S,
+) -> LedgerDoor:
+    """The ledger in a topic of the settings' cluster; asks by a look-up that was opened by the same settings.
+
+    Raises `ConfigError` for a name that no topic can have.
+    """
+    check_ledger_name(topic)
+    check_timeout_s(timeout_s, what="timeout_s")
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.ledger import MemoryLedger
+
+        return MemoryLedger(name, topic=topic, timeout_s=timeout_s)
+    if not isinstance(lookup, Lookup):
+        raise AssertionError("a ledger on real brokers asks by a look-up on real brokers")
+    return Ledger(settings, lookup, topic=topic, timeout_s=timeout_s)
+
+
+def open_reader(
+    settings: ClientSettings,
+    group: str,
+    isolation: Isolation,
+    wanted: Mapping[TopicPartition, OffsetSet],
+    *,
+    columns: Collection[str] | None = None,
+    batch_records: int = BATCH_RECORDS,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> ReaderDoor:
+    """A reader of exact offsets; see `kafka.read.reader.RangeReader` for the arguments."""
+    check_timeout_s(stall_timeout_s, what="stall_timeout_s")
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.reader import MemoryReader
+
+        return MemoryReader(
+            name,
+            isolation,
+            wanted,
+            columns=columns,
+            batch_records=batch_records,
+            stall_timeout_s=stall_timeout_s,
+        )
+    return RangeReader(
+        settings,
+        group,
+        isolation,
+        wanted,
+        columns=columns,
+        batch_records=batch_records,
+        stall_timeout_s=stall_timeout_s,
+    )
+
+
+def read_committed_offsets(
+    settings: ClientSettings,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    timeout_s: float = _offsets.TIMEOUT_S,
+) -> dict[TopicPartition, CommittedOffset | None]:
+    """A group's committed offsets; see `kafka.committed_offsets.read_committed_offsets`."""
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing import ledger
+
+        return ledger.read_committed_offsets(name, group, partitions, timeout_s=timeout_s)
+    return _offsets.read_committed_offsets(settings, group, partitions, timeout_s=timeout_s)

@@ -1,0 +1,1 @@
+"""Exact sets of offsets, read into Arrow."""

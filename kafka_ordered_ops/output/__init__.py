@@ -1,0 +1,1 @@
+"""Staging, publishing and reading back a window's files. No pyspark."""

@@ -1,0 +1,166 @@
+"""Whose is what stands where a window's output goes: only what this package made for the same group is replaced."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.output.contents import rows_in
+from kafka_ordered_ops.output.filesystem import (
+    MARKER_BYTES_MAX,
+    MARKER_NAME,
+    UNDER_WAY_NAME,
+    Files,
+    is_own_folder,
+    marker_path,
+)
+from kafka_ordered_ops.output.parts import sizes_of_part
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.output.staged_output import StagedOutput
+
+_log = logging.getLogger(__name__)
+
+#: Where a window's older output is for the instant of a publish.
+REPLACED_FOLDER: Final = ".replaced"
+
+#: A folder of an attempt: no claim id has the last group's first character.
+STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
+
+
+def check_replaceable(files: Files, output: StagedOutput, published: StagedOutput | None) -> None:
+    """A folder that this package did not write is never replaced, nor another group's, nor a newer attempt's."""
+    if files.exists(output.final_path):
+        check_owned(files, output, published)
+    if files.exists(output.replaced_path) and not is_own_folder(files, output.replaced_path):
+        raise SinkError(
+            f"{output.replaced_path} is in the way of window {output.window_id}: it has no readable {MARKER_NAME}, so "
+            "something else wrote it. Move it away, then publish again"
+        )
+    if published is not None:
+        check_newest(output, published)
+
+
+def check_owned(files: Files, output: StagedOutput, published: StagedOutput | None) -> None:
+    """Raises `SinkError` unless what stands in the window's place is an older output of this group's window."""
+    if published is None or not files.is_folder(output.final_path):
+        raise SinkError(
+            f"{output.final_path} is in the way of window {output.window_id}: it is no folder with a readable "
+            f"{MARKER_NAME}, so something else made it. Move it away, then do the same again; what an attempt "
+            f"has written waits in {output.stage_path}",
+            window_id=output.window_id,
+        )
+    if published.window_id != output.window_id:
+        raise SinkError(
+            f"{output.final_path} holds window {published.window_id!r}, not {output.window_id!r}: it was "
+            "copied or renamed by hand. Move it away, then publish again"
+        )
+    # Before groups were written down, a claim was all that told whose an output is.
+    if published.claim_id != output.claim_id and published.group != output.group:
+        whose = (
+            f"group {published.group}"
+            if published.group is not None
+            else f"claim {published.claim_id}, which an earlier version wrote without its group's name"
+        )
+        raise SinkError(
+            f"{output.final_path} holds window {output.window_id} of {whose}, and this one is of group {output.group}: "
+            "it would take the other's place. Nothing was changed. Give each group a folder of its own, or "
+            "its windows other ids; if the older output is not wanted, move its folder away",
+            window_id=output.window_id,
+            group=output.group,
+        )
+
+
+def check_newest(output: StagedOutput, published: StagedOutput) -> None:
+    """Raises `WindowSupersededError` for an output that is older than the published one of its claim."""
+    if published.claim_id == output.claim_id and published.attempt > output.attempt:
+        raise WindowSupersededError(
+            f"attempt {output.attempt} of window {output.window_id} comes too late: {output.final_path} holds "
+            f"attempt {published.attempt} of the same claim {output.claim_id}. Nothing is to be done",
+            window_id=output.window_id,
+        )
+
+
+def is_own_name(files: Files, output: StagedOutput, name: str) -> bool:
+    """Whether a name among the window's stages is of this package, and not of another group."""
+    path = f"{output.window_folder}/{name}"
+    if name == REPLACED_FOLDER:
+        return is_own_folder(files, path)
+    stage = STAGE_NAME.fullmatch(name)
+    if stage is None or not files.is_folder(path):
+        return False
+    kind = stage[3] or ""
+    if (not kind or kind.startswith("~part-")) and not is_own_folder(files, path):
+        return False
+    # What a job shares among its windows says nothing of itself; its draft does.
+    group = _group_in(files, path.replace("~shared-", "~draft-"))
+    return None in (group, output.group) or group == output.group
+
+
+def under_way(group: str | None) -> bytes:
+    """What a draft says of itself while it is written."""
+    return strict_json.dumps({"group": group}).encode()
+
+
+def _group_in(files: Files, folder: str) -> str | None:
+    """The group that a stage or a draft says it is of; None where it says nothing."""
+    for path in (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}"):
+        try:
+            value = strict_json.loads(files.read(path) or b"", limit_bytes=MARKER_BYTES_MAX)
+        except JsonError:
+            continue
+        group = value.get("group") if isinstance(value, dict) else None
+        if isinstance(group, str):
+            return group
+    return None
+
+
+def lost_files(files: Files, marker: StagedOutput, sizes: Mapping[str, int]) -> str | None:
+    """How the files that are there differ from those that a marker tells of; None where they do not."""
+    if marker.holding is not None:
+        return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
+    # By an earlier version: all that it knows of its files is how many they are.
+    written = marker.facts.get("files")
+    if written is None or written == len(sizes):
+        return None
+    return f"{written:,} files were written, and {len(sizes):,} are there"
+
+
+def whole_marker(files: Files, output: StagedOutput, folder: str) -> StagedOutput | None:
+    """The own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
+    marker = output.own_marker(files, folder)
+    if marker is None:
+        return None
+    sizes = files.sizes(folder) if output.part is None else sizes_of_part(files, output)
+    lost = lost_files(files, marker, sizes)
+    if lost is None:
+        return marker
+    _log.warning("%s is no longer what was written there: %s. It counts as gone.", folder, lost)
+    return None
+
+
+def shown_marker(files: Files, output: StagedOutput) -> StagedOutput | None:
+    """The marker of what readers see, if that is this very attempt's and has all its rows."""
+    marker = output.own_marker(files, output.final_path)
+    if marker is None:
+        return None
+    sizes = files.sizes(output.final_path)
+    lost = lost_files(files, marker, sizes)
+    if lost is None:
+        return marker
+    # Whoever owns the table may have written its files anew: larger ones, say.
+    holding = marker.holding
+    if holding is not None and holding.rows is not None:
+        try:
+            names = list(holding.relevant(sizes))
+            if rows_in(files, output.final_path, names) == holding.rows:
+                return marker
+        except SinkError as error:
+            lost = error.message
+    _log.warning("%s is no longer what was published there: %s.", output.final_path, lost)
+    return None

@@ -1,0 +1,190 @@
+"""The parts of a split window's output: what makes a set of them whole, and how they become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.window.plan import PlanPart
+from kafka_ordered_ops.output.contents import count
+from kafka_ordered_ops.output.filesystem import Files, is_data, marker_path, remove_stage
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+
+
+def in_part_order(outputs: Sequence[StagedOutput]) -> list[StagedOutput]:
+    """The parts of one window by their index.
+
+    Raises:
+        ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
+            one that stands twice; or not all of them: which are missing.
+    """
+    by_index: dict[int, StagedOutput] = {}
+    for output in outputs:
+        part = _part_of(output)
+        if _whole(output) != _whole(outputs[0]):
+            raise ConfigError(
+                f"parts of different outputs cannot be joined: {_named(outputs[0])}, and {_named(output)}. "
+                "Hand over what the parts of one split of one attempt have written below one root"
+            )
+        if part.index in by_index:
+            raise ConfigError(f"{_named(output)} stands twice among the parts: name each once")
+        by_index[part.index] = output
+    if not by_index:
+        raise ConfigError("there are no parts to join: hand over what each of them has written")
+    count = _part_of(outputs[0]).count
+    missing = [index for index in range(count) if index not in by_index]
+    if missing:
+        shown = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+        raise ConfigError(
+            f"{len(by_index)} of {count} parts of window {outputs[0].window_id} are here; missing are those "
+            f"with index {shown}. Join the parts once all of them have been written"
+        )
+    return [by_index[index] for index in range(count)]
+
+
+def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
+    """What the parts' facts say of the whole: the least of ``..._min``, the greatest of ``..._max``, sums else.
+
+    A fact that some part lacks is left out. Without a value: where no part has one, and sums where any
+    part has none.
+    """
+    total: dict[str, int | None] = {}
+    for name in facts[0]:
+        if any(name not in one for one in facts):
+            continue
+        values = [one[name] for one in facts]
+        known = [value for value in values if value is not None]
+        if name.endswith("_min"):
+            total[name] = min(known, default=None)
+        elif name.endswith("_max"):
+            total[name] = max(known, default=None)
+        else:
+            total[name] = sum(known) if len(known) == len(values) else None
+    return total
+
+
+def join_parts(files: Files, whole: StagedOutput, parts: Sequence[StagedOutput]) -> StagedOutput:
+    """Moves the parts' files together and makes that the whole's stage; goes on where an earlier try ended.
+
+    A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
+
+    Raises:
+        SinkError: a part is not complete, or files have been deleted.
+    """
+    merging = whole.merging_path
+    joined = whole.own_marker(files, merging)
+    if joined is None:
+        markers = [_marker_of(files, part) for part in parts]
+        facts = sum_of_facts([marker.facts for marker in markers])
+        changed = [one for one in markers if not _is_as_written(files, one)]
+        files.make_folder(merging)
+        for part in parts:
+            for name in filter(is_data, files.names(part.stage_path)):
+                # By name part after part, and each in its own order.
+                target = f"{_prefix(part)}{name.removeprefix('part-')}"
+                files.move(f"{part.stage_path}/{name}", f"{merging}/{target}")
+        _check_files(files, whole, markers, changed)
+        files.settle(merging)
+        holding = count(files, merging)
+        joined = replace(whole, facts=facts, holding=holding)
+        files.write(marker_path(merging), joined.marker())
+    # Something that was written to the whole window's stage, and not completed.
+    remove_stage(files, whole.stage_path)
+    files.rename(merging, whole.stage_path)
+    return joined
+
+
+def take_part_back(files: Files, part: StagedOutput) -> None:
+    """Removes what a part has written, wherever it is on its way. For who holds the root's lock."""
+    # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
+    remove_stage(files, part.stage_path)
+    merging = part.merging_path
+    if files.exists(marker := marker_path(merging)):
+        files.remove(marker)
+    for name in files.names(merging):
+        if name.startswith(_prefix(part)):
+            files.remove(f"{merging}/{name}")
+
+
+def _prefix(output: StagedOutput) -> str:
+    return f"part-{_part_of(output).index:05d}-"
+
+
+def sizes_of_part(files: Files, part: StagedOutput) -> dict[str, int]:
+    """The files that a part has written, with their sizes: where they were, or where joining has moved them."""
+    prefix = _prefix(part)
+    moved = {
+        f"part-{name.removeprefix(prefix)}": size
+        for name, size in files.sizes(part.merging_path).items()
+        if name.startswith(prefix)
+    }
+    return {**moved, **files.sizes(part.stage_path)}
+
+
+def _marker_of(files: Files, part: StagedOutput) -> StagedOutput:
+    marker = part.own_marker(files, part.stage_path)
+    if marker is None:
+        raise SinkError(
+            f"{part.part} of window {part.window_id} is not complete at {part.stage_path}: it was deleted, is "
+            "being written again, or was written on another machine. Run this part again, then join",
+            window_id=part.window_id,
+            claim_id=part.claim_id,
+            attempt=part.attempt,
+        )
+    return marker
+
+
+def _is_as_written(files: Files, part: StagedOutput) -> bool:
+    """Whether a part's files, wherever they are, are those that its marker tells of."""
+    return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
+
+
+def _check_files(
+    files: Files,
+    whole: StagedOutput,
+    parts: Sequence[StagedOutput],
+    changed: Sequence[StagedOutput],
+) -> None:
+    """Raises `SinkError` unless the files that are together are those that the parts have written."""
+    counts = [one.facts.get("files") if one.holding is None else one.holding.files for one in parts]
+    written = None if None in counts else sum(one for one in counts if one is not None)
+    found = len(files.sizes(whole.merging_path))
+    if not changed and written in (None, found):
+        return
+    named = ", ".join(str(one.part) for one in changed[:8])
+    raise SinkError(
+        f"the parts of window {whole.window_id} have written {written} files, and {found:,} are in "
+        f"{whole.merging_path}: something else has deleted, added or changed some"
+        f"{f', of {named}' if named else ''}. Remove that folder, and run the parts again",
+        window_id=whole.window_id,
+    )
+
+
+def _part_of(output: StagedOutput) -> PlanPart:
+    if output.part is None:
+        raise ConfigError(
+            f"attempt {output.attempt} of window {output.window_id} is a whole output and no part of one: there "
+            "is nothing to join, publish it as it is"
+        )
+    return output.part
+
+
+def _whole(output: StagedOutput) -> tuple[object, ...]:
+    return (
+        output.root,
+        output.window_id,
+        output.claim_id,
+        output.attempt,
+        _part_of(output).count,
+    )
+
+
+def _named(output: StagedOutput) -> str:
+    return (
+        f"{output.part} of window {output.window_id}, claim {output.claim_id}, attempt {output.attempt}, "
+        f"below {output.root}"
+    )

@@ -1,0 +1,1 @@
+"""A window's records as columns and pieces of work."""

@@ -1,0 +1,143 @@
+"""The columns of a window's records on their way to Spark, and what is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import ReadError
+from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
+from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.output.records.pieces import Piece
+
+#: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
+#: been planned.
+STAGE_SCHEMA: Final = RECORD_SCHEMA.append(pa.field("late", pa.bool_(), nullable=False))
+
+_SPARK_TYPES: dict[str, Any] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_type": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(
+        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    ),
+    "late": pa.bool_(),
+    "window_id": pa.string(),
+}
+#: The same in Spark: time in microseconds, every column nullable, and the window's id.
+SPARK_SCHEMA: Final = pa.schema(_SPARK_TYPES)
+
+#: `STAGE_SCHEMA` as Spark writes it down.
+STAGE_DDL: Final = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, "
+    "value binary, headers array<struct<key: string, value: binary>>, late boolean"
+)
+
+#: A window's place among those that are read or written together, while it is needed for that.
+WINDOW_NUMBER: Final = "_koo_window"
+
+#: What a task hands over to Spark; nobody outside sees the number.
+SOURCE_SCHEMA: Final = SPARK_SCHEMA.append(pa.field(WINDOW_NUMBER, pa.int32()))
+
+_WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
+
+#: Spark counts microseconds in 64 bits: the years around 292,000 before and after 1970.
+SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
+
+#: The total order. Time alone is none: equal times are common, and would come out in any order.
+ORDER: Final = ("timestamp", "topic", "partition", "offset")
+
+#: The same for several windows: one after the other.
+MANY_ORDER: Final = (WINDOW_NUMBER, *ORDER)
+
+
+def partition_of(batch: pa.RecordBatch) -> TopicPartition:
+    """The one partition that a batch of the reader comes from."""
+    return TopicPartition(batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py())
+
+
+def offsets_of(batch: pa.RecordBatch) -> Int64Array:
+    """The offsets; no copy."""
+    return cast(Int64Array, batch.column("offset").to_numpy())
+
+
+def timestamps_ms_of(batch: pa.RecordBatch) -> Int64Array:
+    """The timestamps in ms since the epoch; no copy."""
+    column: Any = batch.column("timestamp")
+    return cast(Int64Array, column.view(pa.int64()).to_numpy())
+
+
+def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Array]:
+    """A batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`, and for each record the number of its share."""
+    offsets = offsets_of(batch)
+    owners = piece.owners_of(offsets)
+    late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
+    columns = [*batch.columns, pa.array(late)]
+    return pa.RecordBatch.from_arrays(columns, schema=STAGE_SCHEMA), owners
+
+
+class OffsetsDone:
+    """How many of the wanted offsets are behind the reader; offsets without a record count too."""
+
+    def __init__(self, wanted: Mapping[TopicPartition, OffsetSet]) -> None:
+        self.total = sum(offsets.count for offsets in wanted.values())
+        self._bounds = {tp: offsets.bounds for tp, offsets in wanted.items()}
+        self._before = {
+            tp: np.concatenate(([0], np.cumsum(bounds[:, 1] - bounds[:, 0])))
+            for tp, bounds in self._bounds.items()
+        }
+        self._done = dict.fromkeys(wanted, 0)
+
+    def reached(self, tp: TopicPartition, offset: int) -> int:
+        """Takes note of a record; returns the count over all partitions."""
+        bounds = self._bounds[tp]
+        index = int(np.searchsorted(bounds[:, 0], offset, side="right")) - 1
+        self._done[tp] = int(self._before[tp][index]) + offset + 1 - int(bounds[index, 0])
+        return sum(self._done.values())
+
+
+def to_spark(
+    batch: pa.RecordBatch, piece: Piece, owners: Int64Array | None = None
+) -> pa.RecordBatch:
+    """A batch of `SOURCE_SCHEMA` from what `judged` gives; without `owners`, of the columns that need none.
+
+    Raises:
+        ReadError: a timestamp that Spark cannot hold.
+    """
+    check_times(batch)
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, SPARK_SCHEMA, strict=False)
+    ]
+    if owners is None:
+        return pa.RecordBatch.from_arrays(columns, schema=_WITHOUT_WINDOW)
+    columns.append(pa.array([one.window_id for one in piece.shares]).take(owners))
+    columns.append(pa.array(piece.windows_of(owners), pa.int32()))
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def check_times(batch: pa.RecordBatch) -> None:
+    """Raises `ReadError` for a timestamp that 64 bits do not hold in microseconds."""
+    timestamps_ms = timestamps_ms_of(batch)
+    far = np.flatnonzero(
+        (timestamps_ms > SPARK_TIMESTAMP_MS_MAX) | (timestamps_ms < -SPARK_TIMESTAMP_MS_MAX)
+    )
+    if far.size:
+        row = int(far[0])
+        tp, offset, ms = partition_of(batch), int(offsets_of(batch)[row]), int(timestamps_ms[row])
+        raise ReadError(
+            f"the record at {tp} offset {offset} is stamped {ms:,} ms since 1970: Spark's timestamps end at "
+            f"{SPARK_TIMESTAMP_MS_MAX:,} ms. Plan the window with a cutoff below it, or stage it "
+            "(stage_window), which keeps milliseconds",
+            partition=str(tp),
+            offset=offset,
+            timestamp_ms=ms,
+        )

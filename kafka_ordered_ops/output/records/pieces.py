@@ -1,0 +1,166 @@
+"""What several windows take of each partition, as one set of offsets that knows whose each offset is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array, OffsetSet
+from kafka_ordered_ops.core.time_ranges import LateSteps
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What decides about one window's records of one partition."""
+
+    #: The window's place among the plans that are read together.
+    window: int
+    window_id: str
+    #: Records at or above it are stragglers; None: nobody knows which are.
+    head_end: int | None
+    late: LateSteps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Some offsets of one partition, and what is needed to tell their records' windows."""
+
+    tp: TopicPartition
+    wanted: OffsetSet
+    #: The windows that any of `wanted` belongs to.
+    shares: tuple[Share, ...]
+    #: From ``starts[n]`` up to, not including, ``starts[n + 1]`` what is wanted belongs to
+    #: ``shares[owners[n]]``; rising, the first one at or below all that is wanted.
+    starts: Int64Array
+    owners: Int64Array
+
+    def owners_of(self, offsets: Int64Array) -> Int64Array:
+        """For each wanted offset the number of its share."""
+        found: Int64Array = self.owners[np.searchsorted(self.starts, offsets, side="right") - 1]
+        return found
+
+    def windows_of(self, owners: Int64Array) -> Int64Array:
+        """For each record the number of its window, from that of its share."""
+        return np.array([share.window for share in self.shares], dtype=np.int64)[owners]
+
+    def stragglers_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
+        """For each record whether its window is known to take it as a straggler."""
+        known = (INT64_MAX if one.head_end is None else one.head_end for one in self.shares)
+        head_ends = np.fromiter(known, dtype=np.int64)
+        stragglers: BoolArray = offsets >= head_ends[owners]
+        return stragglers
+
+    def late_of(
+        self, owners: Int64Array, offsets: Int64Array, timestamps_ms: Int64Array
+    ) -> BoolArray:
+        """For each record whether it is late, by its own window."""
+        if len(self.shares) == 1:
+            return self.shares[0].late.mask(offsets, timestamps_ms)
+        late = np.zeros(offsets.size, dtype=np.bool_)
+        for owner in np.unique(owners).tolist():
+            mine = owners == owner
+            late[mine] = self.shares[owner].late.mask(offsets[mine], timestamps_ms[mine])
+        return late
+
+    def narrowed(self, wanted: OffsetSet) -> Piece:
+        """The piece with some of its offsets only, at least one, and with nothing that they do not need."""
+        low, high = np.searchsorted(self.starts, (wanted.first, wanted.end - 1), side="right")
+        starts, owners = self.starts[low - 1 : high], self.owners[low - 1 : high]
+        # A run of one owner is needed where it begins inside what is wanted, or what comes next of that
+        # lies before the run's end.
+        at = np.searchsorted(wanted.boundaries, starts, side="right")
+        following = np.append(wanted.boundaries, INT64_MAX)[at]
+        needed = (at % 2 == 1) | (following < np.append(starts[1:], INT64_MAX))
+        kept, numbers = np.unique(owners[needed], return_inverse=True)
+        starts, owners = _changes(starts[needed], numbers)
+        shares = tuple(self.shares[owner] for owner in kept.tolist())
+        return Piece(self.tp, wanted, shares, starts, owners)
+
+
+def pieces_of(plans: Sequence[WindowPlan]) -> list[Piece]:
+    """All that the plans take, one piece a partition, in the order in which the plans name them.
+
+    Raises:
+        ConfigError: two plans take the same offset.
+    """
+    by_partition: dict[TopicPartition, list[tuple[int, PartitionPlan]]] = defaultdict(list)
+    for window, plan in enumerate(plans):
+        for part in plan:
+            if part.taken:
+                by_partition[part.tp].append((window, part))
+    return [_piece(plans, tp, parts) for tp, parts in by_partition.items()]
+
+
+def check_together(plans: Sequence[WindowPlan]) -> None:
+    """What plans must have in common to be read, or written, in one pass.
+
+    Raises:
+        ConfigError: no plan, two groups or isolations, or a window that stands twice among them.
+    """
+    # A plan is a sequence itself, of partitions' shares.
+    given: Any = plans
+    if isinstance(given, WindowPlan) or not all(isinstance(one, WindowPlan) for one in given):
+        raise ConfigError(
+            "the plans are no list of window plans: hand over what `plan` has returned"
+        )
+    if not plans:
+        raise ConfigError("there is no plan: name at least one")
+    for one, other in pairwise(plans):
+        if (one.group, one.isolation) != (other.group, other.isolation):
+            raise ConfigError(
+                f"window {one.window_id} is of group {one.group} and {one.isolation}, window "
+                f"{other.window_id} of group {other.group} and {other.isolation}: windows that are taken in "
+                "one pass are of one group and isolation. Take them one after the other"
+            )
+    seen: set[str] = set()
+    for plan in plans:
+        if plan.window_id in seen:
+            raise ConfigError(
+                f"window {plan.window_id} of group {plan.group} stands twice among {len(plans)} plans: "
+                "records could not be told apart. Name each window once; parts of one window are taken one "
+                "by one"
+            )
+        seen.add(plan.window_id)
+
+
+def _piece(
+    plans: Sequence[WindowPlan], tp: TopicPartition, parts: Sequence[tuple[int, PartitionPlan]]
+) -> Piece:
+    bounds = np.concatenate([part.taken.bounds for _, part in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(part.taken) for _, part in parts])
+    by_start = np.argsort(bounds[:, 0], kind="stable")
+    bounds, owners = bounds[by_start], owners[by_start]
+    overlaps = np.flatnonzero(bounds[1:, 0] < bounds[:-1, 1])
+    if overlaps.size:
+        at = int(overlaps[0])
+        one, other = (plans[parts[int(owners[n])][0]].window_id for n in (at, at + 1))
+        raise ConfigError(
+            f"{tp} offset {int(bounds[at + 1, 0])} belongs to window {one} and to window {other}: plans of "
+            "one group never share offsets unless one of them is no longer valid. Plan both again"
+        )
+    # Ranges of different windows that touch are one range of what is wanted.
+    apart = bounds[1:, 0] > bounds[:-1, 1]
+    starts, ends = bounds[np.append(True, apart), 0], bounds[np.append(apart, True), 1]
+    shares = tuple(
+        Share(window, plans[window].window_id, part.head_end, part.late) for window, part in parts
+    )
+    return Piece(
+        tp,
+        OffsetSet(np.column_stack((starts, ends)).ravel()),
+        shares,
+        *_changes(bounds[:, 0], owners),
+    )
+
+
+def _changes(starts: Int64Array, owners: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Only the places at which the owner changes."""
+    changes = np.append(True, np.diff(owners) != 0)
+    return starts[changes], owners[changes]

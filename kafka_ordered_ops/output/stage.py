@@ -1,0 +1,218 @@
+"""Windows as Parquet files, in order, without Spark: for windows that fit one worker.
+
+Kafka is read once, by this process. The files are complete before anybody sees them, so whatever reads
+them needs no access to Kafka, and a retry of that reading costs Kafka nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import ConfigError, WindowCoveredError
+from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, PlanContent
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.draft import drafts_of
+from kafka_ordered_ops.output.records.columns import (
+    OffsetsDone,
+    judged,
+    offsets_of,
+    partition_of,
+    timestamps_ms_of,
+)
+from kafka_ordered_ops.output.records.pieces import Piece, check_together, pieces_of
+from kafka_ordered_ops.output.stage_files import (
+    ROWS_PER_FILE,
+    Batch,
+    StageFiles,
+    as_they_come,
+    hold,
+    in_order,
+)
+from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+
+#: Arrow data held at once to put it in order. A usual worker has 4 GiB; the rows of the files under way exist
+#: twice, and the client's queues come on top.
+HELD_BYTES_MAX: Final = 2 * 1024**3
+
+#: ``(offsets done, offsets in all)``
+Progress = Callable[[int, int], None]
+
+
+def stage_window(
+    plan: WindowPlan,
+    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    root: str | os.PathLike[str],
+    *,
+    ordered: bool = True,
+    limit_bytes: int = HELD_BYTES_MAX,
+    rows_per_file: int = ROWS_PER_FILE,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+    progress: Progress | None = None,
+) -> StagedOutput:
+    """Reads a plan's records once and writes them as Parquet: `stage_windows` for one plan."""
+    (output,) = stage_windows(
+        [plan],
+        settings,
+        root,
+        ordered=ordered,
+        limit_bytes=limit_bytes,
+        rows_per_file=rows_per_file,
+        stall_timeout_s=stall_timeout_s,
+        progress=progress,
+    )
+    return output
+
+
+def stage_windows(
+    plans: Sequence[WindowPlan],
+    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    root: str | os.PathLike[str],
+    *,
+    ordered: bool = True,
+    limit_bytes: int = HELD_BYTES_MAX,
+    rows_per_file: int = ROWS_PER_FILE,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+    progress: Progress | None = None,
+) -> list[StagedOutput]:
+    """Reads the plans' records once and writes them as Parquet, each window's into its stage below `root`.
+
+    Columns: ``topic`` string, ``partition`` int32, ``offset`` int64, ``timestamp`` timestamp[ms, UTC],
+    ``timestamp_type`` int32 (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary,
+    ``headers`` list<struct<key: string, value: binary>> (null when there are none), ``late`` bool. A window
+    without records is one valid file without rows.
+
+    Facts of each result: ``records``, ``stragglers`` (written behind a record stamped at or after the
+    cutoff; null where the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
+    (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
+    ``files``.
+
+    Args:
+        plans: windows of one group and isolation, each once.
+        settings: how to reach the cluster: client settings, or a mapping of librdkafka keys.
+        root: the folder that holds the output of all windows.
+        ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
+            their names. Otherwise records are written as they arrive and not held.
+        limit_bytes: how much Arrow data of all windows to hold for the order.
+        rows_per_file: at most so many records a file; large records make smaller files.
+        stall_timeout_s: how long to wait for any partition to move.
+        progress: called as reading goes on.
+
+    Raises:
+        HeldLimitError: the records do not fit `limit_bytes`.
+        WindowCoveredError: a plan is empty because other windows have taken its records; an empty output
+            would hide theirs.
+        ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
+            share offsets.
+        SinkError: the file system failed, or the files do not hold what was written; or another group's window
+            is in the place of one.
+        ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
+    """
+    if not isinstance(settings, ClientSettings):
+        settings = ClientSettings.from_mapping(settings)
+    if limit_bytes < 1 or rows_per_file < 1:
+        raise ConfigError(
+            f"limit_bytes={limit_bytes} and rows_per_file={rows_per_file} must be positive"
+        )
+    check_together(plans)
+    for plan in plans:
+        check_has_output(plan)
+    pieces = pieces_of(plans)
+    started = time.monotonic()
+    reader = open_reader(
+        settings,
+        plans[0].group,
+        plans[0].isolation,
+        {piece.tp: piece.wanted for piece in pieces},
+        stall_timeout_s=stall_timeout_s,
+    )
+    outputs = [StagedOutput.of(plan, root) for plan in plans]
+    with drafts_of(outputs) as drafts:
+        tally = _Tally(plans)
+        batches = _read(reader, pieces, tally, progress)
+        if ordered:
+            tables = in_order(hold(plans, batches, limit_bytes), rows_per_file)
+        else:
+            tables = as_they_come(batches, rows_per_file)
+        sealed = []
+        with StageFiles([draft.path for draft in drafts]) as files:
+            for window, rows in tables:
+                files.write(window, rows)
+            for window, draft in enumerate(drafts):
+                written = files.close(window)
+                elapsed_ms = round((time.monotonic() - started) * 1000)
+                facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
+                sealed.append(draft.seal(facts))
+    return sealed
+
+
+def check_has_output(plan: WindowPlan) -> None:
+    """Raises `WindowCoveredError` for a plan whose records other windows deliver."""
+    if plan.content is PlanContent.COVERED:
+        raise WindowCoveredError(
+            f"window {plan.window_id} of group {plan.group} has no records of its own: other windows have "
+            "taken all that it asks for, and an empty output in its place would hide theirs. Replay one of "
+            "them, or skip this window",
+            window_id=plan.window_id,
+        )
+
+
+class _Tally:
+    """What is counted for each window while records pass by."""
+
+    def __init__(self, plans: Sequence[WindowPlan]) -> None:
+        windows = len(plans)
+        self._tells_stragglers = [plan.tells_stragglers for plan in plans]
+        self._records, self._late, self._stragglers = np.zeros((3, windows), dtype=np.int64)
+        self._least = np.full(windows, INT64_MAX)
+        self._greatest = np.full(windows, INT64_MIN)
+
+    def add(self, batch: pa.RecordBatch, windows: Int64Array, stragglers: BoolArray) -> None:
+        late: BoolArray = batch.column("late").to_numpy(zero_copy_only=False)
+        timestamps_ms, count = timestamps_ms_of(batch), self._records.size
+        self._records += np.bincount(windows, minlength=count)
+        self._late += np.bincount(windows[late], minlength=count)
+        self._stragglers += np.bincount(windows[stragglers], minlength=count)
+        np.minimum.at(self._least, windows, timestamps_ms)
+        np.maximum.at(self._greatest, windows, timestamps_ms)
+
+    def facts(self, window: int) -> Facts:
+        records, told = int(self._records[window]), self._tells_stragglers[window]
+        return {
+            "records": records,
+            "late": int(self._late[window]),
+            "stragglers": int(self._stragglers[window]) if told else None,
+            "timestamp_ms_min": int(self._least[window]) if records else None,
+            "timestamp_ms_max": int(self._greatest[window]) if records else None,
+        }
+
+
+def _read(
+    reader: ReaderDoor, pieces: Sequence[Piece], tally: _Tally, progress: Progress | None
+) -> Iterator[Batch]:
+    """The records as they come, counted, each with the number of its window."""
+    by_partition = {piece.tp: piece for piece in pieces}
+    done = OffsetsDone({piece.tp: piece.wanted for piece in pieces})
+    with reader:
+        for batch in reader.batches():
+            if not batch.num_rows:
+                continue
+            piece, offsets = by_partition[partition_of(batch)], offsets_of(batch)
+            records, owners = judged(batch, piece)
+            windows = piece.windows_of(owners)
+            tally.add(records, windows, piece.stragglers_of(owners, offsets))
+            yield Batch(records, windows)
+            if progress is not None:
+                progress(done.reached(piece.tp, int(offsets[-1])), done.total)
+    if progress is not None:
+        # Offsets behind the last record of a partition have none; they are done all the same.
+        progress(done.total, done.total)

@@ -1,0 +1,291 @@
+"""Records in memory as Parquet files: put in order, cut to size, and told apart by window."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.filesystem import as_sink_error
+from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA, partition_of, timestamps_ms_of
+from kafka_ordered_ops.output.staged_output import Facts
+
+#: A file is one row group, which a reader holds whole and never splits: in this range files are few and
+#: one still fits every executor's memory several times.
+ROWS_PER_FILE: Final = 500_000
+FILE_BYTES_MAX: Final = 64 * 1024**2
+
+#: What windows that are written as they come hold until a file is full: some files' worth, for all of them.
+PENDING_BYTES_MAX: Final = 8 * FILE_BYTES_MAX
+
+#: What the five digits of a file's name hold.
+FILES_MAX: Final = 100_000
+
+
+class Batch(NamedTuple):
+    """Records of one partition, by offset."""
+
+    #: Of `STAGE_SCHEMA`.
+    records: pa.RecordBatch
+    #: For each record the number of its window.
+    windows: Int64Array
+
+
+#: Files under way at a time: Arrow works outside Python's lock, so they and the reading share the cores.
+FILES_AT_ONCE: Final = 2
+
+#: Makes the rows of a file, in whichever thread writes it.
+Rows = Callable[[], pa.Table]
+
+#: The number of a window, and records for one file of it.
+FileOfWindow = tuple[int, Rows]
+
+
+class StageFiles:
+    """Writes windows' files into their stages, named in order; a context manager.
+
+    Some are written at a time, by threads. What one of them raises is raised by the next call.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+        self._files = [0] * len(folders)
+        self._bytes = [0] * len(folders)
+        self._writers = ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="stage-files")
+        self._under_way: deque[tuple[int, Future[int]]] = deque()
+
+    def __enter__(self) -> StageFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Also after an error: whoever removes the stage must not meet a thread that still writes there.
+        self._writers.shutdown(cancel_futures=True)
+
+    def write(self, window: int, rows: Rows) -> None:
+        """One more file of a window."""
+        number = self._files[window]
+        if number == FILES_MAX:
+            raise ConfigError(
+                f"a window needs more than {FILES_MAX:,} files, whose names would no longer be in order "
+                f"({self._folders[window]}): raise rows_per_file"
+            )
+        self._wait(FILES_AT_ONCE - 1)
+        path = f"{self._folders[window]}/part-{number:05d}.parquet"
+        self._files[window] += 1
+        self._under_way.append((window, self._writers.submit(_write_file, rows, path)))
+
+    def close(self, window: int) -> Facts:
+        """How much a window has got; at least one file, if need be without rows."""
+        if not self._files[window]:
+            self.write(window, STAGE_SCHEMA.empty_table)
+        self._wait(0)
+        return {"files": self._files[window], "bytes": self._bytes[window]}
+
+    def _wait(self, left: int) -> None:
+        """Until no more than `left` files are under way."""
+        while len(self._under_way) > left:
+            window, writing = self._under_way.popleft()
+            self._bytes[window] += writing.result()
+
+
+def hold(plans: Sequence[WindowPlan], batches: Iterator[Batch], limit_bytes: int) -> list[Batch]:
+    """All batches, by partition and then by offset.
+
+    Raises:
+        HeldLimitError: they pass the limit.
+    """
+    held: dict[TopicPartition, list[Batch]] = defaultdict(list)
+    held_bytes = records = 0
+    for batch in batches:
+        held[partition_of(batch.records)].append(batch)
+        held_bytes += batch.records.nbytes + batch.windows.nbytes
+        records += batch.records.num_rows
+        if held_bytes > limit_bytes:
+            raise _held_limit_error(plans, held_bytes, records, limit_bytes)
+    return [batch for tp in sorted(held) for batch in held[tp]]
+
+
+def _held_limit_error(
+    plans: Sequence[WindowPlan], held_bytes: int, records: int, limit_bytes: int
+) -> HeldLimitError:
+    first, last, several = plans[0], plans[-1], len(plans) > 1
+    names = f"{len(plans)} windows ({first.window_id} to {last.window_id})"
+    fewer = "Take fewer windows in one pass, read" if several else "Read"
+    return HeldLimitError(
+        f"{names if several else f'window {first.window_id}'} of group {first.group} "
+        f"{'do' if several else 'does'} not fit the memory for putting records in order: {held_bytes:,} bytes "
+        f"after {records:,} records of at most {sum(plan.offsets for plan in plans):,}, limit "
+        f"{limit_bytes:,}. {fewer} with Spark (engine python), take records without order (ordered=False), "
+        "or raise limit_bytes on a worker with more memory",
+        limit=limit_bytes,
+        held_bytes=held_bytes,
+        records=records,
+    )
+
+
+def in_order(batches: Sequence[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
+    """Window after window in total order, file by file. Only rows of files under way exist twice."""
+    if not batches:
+        return
+    tables = [batch.records for batch in batches]
+    windows = np.concatenate([batch.windows for batch in batches])
+    # The batches lie by (topic, partition, offset): stable sorts by time, then window, complete the order.
+    order = np.argsort(np.concatenate([timestamps_ms_of(b) for b in tables]), kind="stable")
+    order = order[np.argsort(windows[order], kind="stable")]
+    windows = windows[order]
+    rows = np.array([table.num_rows for table in tables])
+    row_bytes = np.repeat([-(-table.nbytes // table.num_rows) for table in tables], rows)[order]
+    starts = np.concatenate(([0], np.cumsum(rows)))
+    window_starts = np.append(np.flatnonzero(np.diff(windows, prepend=-1)), windows.size)
+    for low, high in zip(window_starts[:-1].tolist(), window_starts[1:].tolist(), strict=True):
+        for first, end in _cuts(np.cumsum(row_bytes[low:high]), rows_per_file):
+            wanted = order[low + first : low + end]
+            yield int(windows[low]), partial(_gather, tables, starts, wanted)
+
+
+def _cuts(bytes_up_to: Int64Array, rows_per_file: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of files that keep both limits; a row larger than a file gets one of its own."""
+    first, rows = 0, len(bytes_up_to)
+    while first < rows:
+        before = int(bytes_up_to[first - 1]) if first else 0
+        fitting = int(np.searchsorted(bytes_up_to, before + FILE_BYTES_MAX, side="right"))
+        end = max(first + 1, min(fitting, first + rows_per_file, rows))
+        yield first, end
+        first = end
+
+
+def _gather(batches: Sequence[pa.RecordBatch], starts: Int64Array, wanted: Int64Array) -> pa.Table:
+    """The rows with these numbers, counted over all batches, in this order."""
+    # Row by row from each batch first: taking from all batches at once would join them all, every time,
+    # and binary columns of 2 GiB cannot be joined at all.
+    by_place = np.argsort(wanted)
+    places = wanted[by_place]
+    bounds = np.searchsorted(places, starts)
+    pieces = [
+        _rows_of(batches[n], places[bounds[n] : bounds[n + 1]] - starts[n])
+        for n in np.flatnonzero(np.diff(bounds)).tolist()
+    ]
+    back = np.empty_like(by_place)
+    back[by_place] = np.arange(by_place.size)
+    return pa.Table.from_batches(pieces, STAGE_SCHEMA).combine_chunks().take(back)
+
+
+def _rows_of(batch: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
+    first, count = int(rising[0]), rising.size
+    if int(rising[-1]) - first + 1 == count:
+        # No copy: where times rise, a file has runs of each partition.
+        return batch.slice(first, count)
+    return batch.take(rising)
+
+
+def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
+    """Each window's records in the order in which they come, file by file.
+
+    A file is written once it is full, or is the fullest when all that waits passes `PENDING_BYTES_MAX`.
+    """
+    pending = _Pending()
+    for run in _runs(batches, rows_per_file):
+        for window, table in _by_window(run):
+            if pending.rows(window) + table.num_rows > rows_per_file:
+                yield window, pending.take(window)
+            pending.add(window, table)
+            if pending.is_full(window, rows_per_file):
+                yield window, pending.take(window)
+        while pending.bytes_in_all > PENDING_BYTES_MAX:
+            fullest = pending.fullest
+            yield fullest, pending.take(fullest)
+    for window in pending.windows:
+        yield window, pending.take(window)
+
+
+class _Pending:
+    """Records that wait for their window's file to fill."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, list[pa.Table]] = defaultdict(list)
+        self._rows: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self.bytes_in_all = 0
+
+    @property
+    def windows(self) -> list[int]:
+        return sorted(self._tables)
+
+    @property
+    def fullest(self) -> int:
+        return max(self._tables, key=self._bytes.__getitem__)
+
+    def rows(self, window: int) -> int:
+        return self._rows[window]
+
+    def is_full(self, window: int, rows_per_file: int) -> bool:
+        return self._rows[window] >= rows_per_file or self._bytes[window] >= FILE_BYTES_MAX
+
+    def add(self, window: int, table: pa.Table) -> None:
+        self._tables[window].append(table)
+        self._rows[window] += table.num_rows
+        self._bytes[window] += table.nbytes
+        self.bytes_in_all += table.nbytes
+
+    def take(self, window: int) -> Rows:
+        self.bytes_in_all -= self._bytes.pop(window)
+        del self._rows[window]
+        return partial(pa.concat_tables, self._tables.pop(window))
+
+
+def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]:
+    """Batches together, as many as one file of a single window holds."""
+    pending: list[Batch] = []
+    rows = held_bytes = 0
+    for records, windows in batches:
+        while records.num_rows:
+            fitting = rows_per_file - rows
+            piece = Batch(records.slice(0, fitting), windows[:fitting])
+            records, windows = records.slice(fitting), windows[fitting:]
+            pending.append(piece)
+            rows += piece.records.num_rows
+            held_bytes += piece.records.nbytes
+            if rows == rows_per_file or held_bytes >= FILE_BYTES_MAX:
+                yield pending
+                pending, rows, held_bytes = [], 0, 0
+    if pending:
+        yield pending
+
+
+def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
+    """A run's records window by window, each in the order of the run."""
+    table = pa.Table.from_batches([batch.records for batch in run], STAGE_SCHEMA)
+    windows = np.concatenate([batch.windows for batch in run])
+    numbers = np.unique(windows).tolist()
+    if len(numbers) == 1:
+        yield numbers[0], table
+        return
+    for number in numbers:
+        # In one piece: what is left of each batch may be a row or two.
+        yield number, table.filter(pa.array(windows == number)).combine_chunks()
+
+
+def _write_file(rows: Rows, path: str) -> int:
+    """Writes one file; gives the size of its rows in memory."""
+    table = rows()
+    # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
+    with as_sink_error(f"{path} cannot be written"), pa.OSFile(path, "wb") as file:
+        pq.write_table(
+            table,
+            file,
+            row_group_size=max(1, table.num_rows),
+            compression="zstd",
+            # The others seldom repeat: building dictionaries for them costs time and is then thrown away.
+            use_dictionary=["topic", "partition", "timestamp_type"],  # type: ignore[arg-type]
+        )
+    return table.nbytes

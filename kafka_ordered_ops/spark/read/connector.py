@@ -1,0 +1,255 @@
+"""The engine that reads with the cluster's own Kafka connector, in Java.
+
+The plan stays the truth: the connector is told exact offsets for every partition, so it asks nobody where a
+range begins or ends, and what it brings beyond the plan is dropped by offset (`jvm_loads`). Records reach
+this package's columns without a Python worker.
+
+A plan's settings travel as options of the connector, and here lies a difference that matters: a classic
+session shows them nowhere, Spark Connect writes every request into its web page and its event log, secrets
+included. So over Connect settings with secrets are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import ConfigError, ReadError
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.records.columns import SOURCE_SCHEMA, WINDOW_NUMBER
+from kafka_ordered_ops.output.records.pieces import Piece
+from kafka_ordered_ops.spark.read.connector_loads import (
+    HOLE_OFFSETS_MIN,
+    LOADS_MAX,
+    Load,
+    Runs,
+    loads_of,
+    needs_runs,
+    offsets_of,
+)
+from kafka_ordered_ops.spark.read.connector_settings import java_settings
+from kafka_ordered_ops.spark.read.engines import (
+    PARALLELISM_UNKNOWN,
+    SLICE_OFFSETS_MIN,
+    TASKS_PER_CORE,
+)
+from kafka_ordered_ops.spark.read.source import SOURCE_DDL
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FORMAT: Final = "kafka"
+_PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+#: Spark keeps the inside of its classes as it is within a minor version.
+_MINOR: Final = re.compile(r"\d+\.\d+")
+
+#: Before 1900 the connector moves times as java.sql.Timestamp does, by the calendar and the clocks of the
+#: JVM's time zone then. Which time a record had cannot be told afterwards. One day for the zones.
+_TIMES_FROM_MS: Final = -2_208_988_800_000 + 86_400_000
+
+
+def jvm_frame(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    settings: ClientSettings,
+    *,
+    group: str,
+    isolation: Isolation,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> DataFrame:
+    """The records of some pieces, in no order, with the columns of `source.SOURCE_DDL`.
+
+    Args:
+        spark: a session that has the Kafka connector of its own version.
+        pieces: what is wanted, at most one piece a partition.
+        settings: how to reach the cluster, from the driver and from the executors.
+        group: named to the brokers, with a suffix; it is neither joined nor committed to.
+        isolation: which records are visible.
+        stall_timeout_s: how long a task waits for its next record.
+
+    Raises:
+        ConfigError: the connector is missing, or of another version than Spark; a setting that Java's client
+            does not have; or secrets that Spark Connect would show.
+    """
+    _check_connector(spark)
+    java = java_settings(
+        settings, group=group, isolation=isolation, stall_timeout_s=stall_timeout_s
+    )
+    if _is_connect(spark) and java.secrets_from:
+        raise ConfigError(
+            f"engine 'jvm' does not take {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
+            "as options, and Connect writes every request into its web page and its event log as it is. Use "
+            "engine 'python', whose settings travel inside the pickled reader, or a classic session"
+        )
+    loads = loads_of(pieces, hole_offsets_min=HOLE_OFFSETS_MIN, loads_max=LOADS_MAX)
+    if not loads:
+        return spark.createDataFrame([], SOURCE_DDL)
+    options = {
+        **{f"kafka.{key}": value for key, value in java.values.items()},
+        "failOnDataLoss": "true",
+        # A group of its own for every reading: the connector keeps consumers of one group and partition for
+        # the next reading, whatever the settings of that one are.
+        "groupIdPrefix": group,
+        "includeHeaders": "true",
+        "kafkaConsumer.pollTimeoutMs": str(round(stall_timeout_s * 1000)),
+    }
+    read_offsets = offsets_of(loads)
+    frame = _loaded(spark, loads, options, read_offsets)
+    if needs_runs(pieces, loads):
+        frame = _told_apart(spark, frame, Runs.of(pieces, read_offsets))
+    else:
+        frame = _all_of(frame, pieces[0])
+    # Behind what drops records: the time of one that nobody wants is nobody's business.
+    frame = frame.withColumns({name: _if_time_is_kept(name) for name in ("timestamp", "late")})
+    return frame.select(*SOURCE_SCHEMA.names)
+
+
+def _check_connector(spark: SparkSession) -> None:
+    """Raises `ConfigError` unless the session has the connector of its own version, as far as it tells."""
+    if _is_connect(spark):
+        # A client of Connect cannot look into the server's class path: Spark says so at the first action.
+        return
+    jvm: Any = spark._jvm
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    what = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+    try:
+        package = loader.loadClass(_PROVIDER).getPackage()
+    except Exception as error:
+        # Py4J's own kind: there is no way to ask beforehand.
+        if "ClassNotFoundException" not in str(error):
+            raise
+        raise ConfigError(
+            f"engine 'jvm' reads with Spark's Kafka connector, and this session has none: start it with {what} "
+            "and what that needs (spark.jars.packages, or the files by spark.jars), or use engine 'python'"
+        ) from None
+    # None in a vendor's build that leaves it out.
+    found = package.getImplementationVersion() if package is not None else None
+    if found is not None and _minor(found) != _minor(spark.version):
+        raise ConfigError(
+            f"engine 'jvm' needs the Kafka connector of Spark {spark.version}, and this session has that of Spark "
+            f"{found}: it works on the inside of Spark's classes, which differ. Start the session with {what}, "
+            "or use engine 'python'"
+        )
+
+
+def _minor(version: str) -> str:
+    found = _MINOR.match(version)
+    return found.group() if found else version
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _loaded(
+    spark: SparkSession, loads: Sequence[Load], options: Mapping[str, str], read_offsets: int
+) -> DataFrame:
+    """All that the loads bring, under our columns' names."""
+    from pyspark.sql import functions as f
+
+    tasks = _parallelism(spark) * TASKS_PER_CORE
+    task_offsets = max(SLICE_OFFSETS_MIN, -(-read_offsets // tasks))
+    reader = spark.read.format(_FORMAT).options(**options)
+    reader = reader.option("maxRecordsPerPartition", str(task_offsets))
+    frames = [reader.options(**_ranges(load)).load() for load in loads]
+    frame = reduce(lambda above, below: above.unionAll(below), frames)
+    if sum(map(len, loads)) > tasks:
+        # The connector makes a task for each partition at least.
+        frame = frame.coalesce(tasks)
+    kind = f.col("timestampType")
+    # Negative: the record's format has no time at all.
+    return frame.withColumn("timestamp_type", f.when(kind >= 0, kind)).drop("timestampType")
+
+
+def _ranges(load: Load) -> dict[str, str]:
+    """What to read, in the connector's words."""
+    partitions: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for tp, (start, end) in load.items():
+        partitions.setdefault(tp.topic, []).append(tp.partition)
+        starts.setdefault(tp.topic, {})[str(tp.partition)] = start
+        ends.setdefault(tp.topic, {})[str(tp.partition)] = end
+    return {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+
+
+def _parallelism(spark: SparkSession) -> int:
+    return PARALLELISM_UNKNOWN if _is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def _if_time_is_kept(column: str) -> Column:
+    """The column; its task fails at a record whose time the connector has moved."""
+    from pyspark.sql import functions as f
+
+    # Named as Python prints it, at the beginning of a line: so `failures.named_error` finds it.
+    message = f.concat(
+        f.lit(f"\n{ReadError.__module__}.{ReadError.__name__}: the record at "),
+        f.col("topic"),
+        f.lit("["),
+        f.col("partition").cast("string"),
+        f.lit("] offset "),
+        f.col("offset").cast("string"),
+        f.lit(
+            " is stamped before 1900, and there Spark's Kafka connector does not keep times as they are. "
+            "Use engine 'python'"
+        ),
+    )
+    moved = f.col("timestamp") < f.timestamp_millis(f.lit(_TIMES_FROM_MS))
+    return f.when(moved, f.raise_error(message)).otherwise(f.col(column))
+
+
+def _all_of(frame: DataFrame, piece: Piece) -> DataFrame:
+    """All records are one window's, and none of them is late."""
+    from pyspark.sql import functions as f
+
+    (share, *_) = piece.shares
+    return frame.withColumns(
+        {
+            "late": f.lit(False),
+            "window_id": f.lit(share.window_id),
+            WINDOW_NUMBER: f.lit(share.window).cast("int"),
+        }
+    )
+
+
+def _told_apart(spark: SparkSession, frame: DataFrame, runs: Runs) -> DataFrame:
+    """The wanted records, each with its window, and whether it is late there."""
+    from pyspark.sql import functions as f
+
+    def table(rows: pa.Table) -> DataFrame:
+        return f.broadcast(spark.createDataFrame(rows))
+
+    steps = f.shiftright(f.col("offset") - f.col("origin"), runs.shift)
+    frame = frame.join(table(runs.partitions), ["topic", "partition"])
+    frame = frame.withColumn("bin", f.col("first_bin") + steps)
+    inside = (f.col("offset") >= f.col("start")) & (f.col("offset") < f.col("end"))
+    rows = table(runs.rows).withColumnRenamed("bin", "run_bin")
+    frame = frame.join(rows, (f.col("bin") == f.col("run_bin")) & inside)
+    frame = frame.join(table(runs.windows), "share")
+    frame = frame.withColumnRenamed("window", WINDOW_NUMBER)
+    if not runs.late_steps.num_rows:
+        return frame.withColumn("late", f.lit(False))
+    # Compared with no step at all, unless it may be late.
+    may_be_late = f.when(f.col("offset") >= f.col("late_from"), f.col("share"))
+    time_ms = f.unix_millis("timestamp")
+    late = (
+        (may_be_late == f.col("late_share"))
+        & (time_ms >= f.col("since_ms"))
+        & (time_ms < f.col("before_ms"))
+        & (f.col("offset") >= f.col("from_offset"))
+    )
+    late_steps = table(runs.late_steps).withColumnRenamed("share", "late_share")
+    frame = frame.join(late_steps, late, "left")
+    return frame.withColumn("late", f.col("late_share").isNotNull())

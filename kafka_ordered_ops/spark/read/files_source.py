@@ -1,0 +1,204 @@
+"""Parquet files as one DataFrame that keeps their order, and that of the rows in them.
+
+Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame for
+each file does, by Spark's own reader, which takes from the files what is asked for; but it costs seconds of
+planning for some hundred files, and minutes for some thousand. So that is for few files. Many are dealt out to
+tasks in order, neighbours together, by a Python data source that says so in one list.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kafka_ordered_ops.core.errors import ReadError
+from kafka_ordered_ops.output.filesystem import spark_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SOURCE_NAME: Final = "ordered_files"
+
+#: So many files at most are a union: planning it takes less than a second.
+UNION_FILES_MAX: Final = 64
+
+#: Files up to so many bytes together are one task's; a larger one is a task's of its own.
+TASK_BYTES: Final = 32 * 1024**2
+
+#: What opening a file costs, in bytes that could be read meanwhile.
+FILE_COST_BYTES: Final = 512 * 1024
+
+#: Rows handed over at once.
+_BATCH_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileOfWindow:
+    """One file, and the window whose rows it holds."""
+
+    path: str
+    window_id: str
+
+
+class FilesOfTask(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, files: Sequence[FileOfWindow]) -> None:
+        super().__init__(None)
+        self.files = tuple(files)
+
+
+def frame_of_files(
+    spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str
+) -> DataFrame:
+    """The rows of the files, one file after the other, with a column ``window_id`` at the end.
+
+    Args:
+        spark: the session, classic or Connect; all executors must see the files.
+        files: in the order wanted.
+        schema: the files' columns, as Spark's. A time in ms is read as Spark's in microseconds.
+
+    Raises:
+        ReadError: a file is gone, or has other columns; for many files, only when they are read.
+    """
+    if 0 < len(files) <= UNION_FILES_MAX:
+        return _union(spark, files, schema)
+    # Each under a name of its own: Connect looks it up for every action.
+    name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"
+    spark.dataSource.register(_source_of(tuple(files), name))
+    columns = spark.createDataFrame([], schema).schema.add("window_id", "string")
+    return spark.read.format(name).schema(columns).load()
+
+
+def _union(
+    spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str
+) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    wanted = spark.createDataFrame([], schema).schema
+    for file in files:
+        # Spark would read what a file lacks as nulls.
+        try:
+            found = pq.read_schema(file.path).names
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(file, wanted.names, str(error)) from error
+        if missing := [name for name in wanted.names if name not in found]:
+            raise _unreadable(file, wanted.names, f"it has no {', '.join(missing)}")
+    frames = (
+        # Without the schema Spark would start a job for each file, to look it up.
+        spark.read.schema(wanted)
+        .parquet(spark_path(file.path))
+        .withColumn("window_id", f.lit(file.window_id))
+        for file in files
+    )
+    return reduce(lambda above, below: above.unionAll(below), frames)
+
+
+def _unreadable(file: FileOfWindow, columns: Sequence[str], why: str) -> ReadError:
+    return ReadError(
+        f"{file.path} of window {file.window_id} cannot be read as {list(columns)}: {why}. It was published anew "
+        "meanwhile, or written by a job with other columns than the first window's: read such windows one by one"
+    )
+
+
+def dealt_to_tasks(files: Sequence[FileOfWindow]) -> list[FilesOfTask]:
+    """Neighbours together, up to `TASK_BYTES` for each task."""
+    tasks: list[list[FileOfWindow]] = []
+    room = 0
+    for file in files:
+        cost = os.stat(file.path).st_size + FILE_COST_BYTES
+        if cost > room or not tasks:
+            tasks.append([])
+            room = TASK_BYTES
+        tasks[-1].append(file)
+        room -= cost
+    return [FilesOfTask(task) for task in tasks]
+
+
+@dataclass(frozen=True)
+class OrderedFilesReader(DataSourceReader):
+    """Deals out files in the planning worker, and reads some of them in each task."""
+
+    files: tuple[FileOfWindow, ...]
+    schema: pa.Schema
+
+    def partitions(self) -> list[FilesOfTask]:
+        """The files of each task. Without files one empty task: Spark would make up one without content."""
+        return dealt_to_tasks(self.files) or [FilesOfTask(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of some files; raises `ReadError` for one that is gone, or has other columns."""
+        for file in partition.files if isinstance(partition, FilesOfTask) else ():
+            try:
+                with pq.ParquetFile(file.path, pre_buffer=False) as opened:
+                    for batch in opened.iter_batches(_BATCH_ROWS):
+                        yield self._with_window(batch, file.window_id)
+            except (OSError, KeyError, pa.ArrowException) as error:
+                raise _unreadable(file, self.schema.names[:-1], str(error)) from error
+
+    def _with_window(self, batch: pa.RecordBatch, window_id: str) -> pa.RecordBatch:
+        columns = [
+            pa.repeat(pa.scalar(window_id), batch.num_rows)
+            if field.name == "window_id"
+            else batch.column(field.name).cast(field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark pickles the reader for the tasks, and each task gets its files separately.
+        return OrderedFilesReader, ((), self.schema)
+
+
+class OrderedFiles(DataSource):
+    """The data source itself; `_source_of` makes the class that is registered."""
+
+    source_name: ClassVar[str] = SOURCE_NAME
+
+    def __init__(self, options: dict[str, str], files: tuple[FileOfWindow, ...] = ()) -> None:
+        super().__init__(options)
+        self._files = files
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``spark.read.read.format``."""
+        return cls.source_name
+
+    def reader(self, schema: StructType) -> OrderedFilesReader:
+        """The reader of all files."""
+        return OrderedFilesReader(self._files, to_arrow(schema))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OrderedFiles, (dict(self.options), self._files)
+
+
+def _source_of(files: tuple[FileOfWindow, ...], name: str) -> type[OrderedFiles]:
+    """The class to register for these files. It cannot be imported, so Spark pickles it with what it holds."""
+
+    class OneRead(OrderedFiles):
+        source_name = name
+
+        def __init__(self, options: dict[str, str]) -> None:
+            super().__init__(options, files)
+
+    return OneRead
+
+
+def to_arrow(schema: StructType) -> pa.Schema:
+    """Spark's Arrow schema of its columns."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        # Before Spark 4.2 times are UTC without being asked for.
+        return to_arrow_schema(schema)

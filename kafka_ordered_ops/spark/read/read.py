@@ -1,0 +1,99 @@
+"""Plans as a DataFrame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
+from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.read.engines import Engine as Engine
+from kafka_ordered_ops.spark.read.engines import Reading, frame_of
+from kafka_ordered_ops.spark.read.order import in_order
+from kafka_ordered_ops.spark.read.read_stage import read_staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_window(
+    spark: SparkSession,
+    plan: WindowPlan,
+    settings: ClientSettings,
+    *,
+    ordered: bool = False,
+    engine: Engine | str = Engine.PYTHON,
+    stage_root: str | os.PathLike[str] | None = None,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> DataFrame:
+    """A DataFrame of exactly the plan's records: `read_windows` for one plan."""
+    return read_windows(
+        spark,
+        [plan],
+        settings,
+        ordered=ordered,
+        engine=engine,
+        stage_root=stage_root,
+        stall_timeout_s=stall_timeout_s,
+    )
+
+
+def read_windows(
+    spark: SparkSession,
+    plans: Sequence[WindowPlan],
+    settings: ClientSettings,
+    *,
+    ordered: bool = False,
+    engine: Engine | str = Engine.PYTHON,
+    stage_root: str | os.PathLike[str] | None = None,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> DataFrame:
+    """A DataFrame of exactly the plans' records, read from Kafka in one pass.
+
+    Columns: ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp`` timestamp, ``timestamp_type``
+    int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``
+    array<struct<key: string, value: binary>> (null when there are none), ``late`` boolean (the record was
+    written after the window that its time belongs to had been planned), ``window_id`` string (the window
+    that takes the record).
+
+    With the engines python and jvm the result is lazy, and every action reads Kafka again, the same records:
+    ``persist()`` it for more than one. A task's error reaches the driver inside one of Spark's, by text;
+    `kafka_ordered_ops.spark.failures.named_error` gives it back.
+
+    Args:
+        spark: the session, classic or Connect. Executors need this package, and a way to the brokers.
+        plans: windows of one group and isolation, each once. One that is covered by others reads as empty.
+        settings: how to reach the cluster; they travel inside the pickled reader and are shown nowhere.
+        ordered: window after window, as `plans` name them, and in each by (timestamp, topic, partition,
+            offset): a total order, within each partition of the DataFrame and over them. Without it, rows
+            come as they are read. For more than `order.ONE_TASK_OFFSETS_MAX` offsets this process takes a
+            short look at Kafka first, here and now.
+        engine: ``"python"`` reads with the executors. So does ``"jvm"``, by the Kafka connector of the
+            session's own Spark. ``"stage"`` reads here and now, into files; the windows must fit this
+            process's memory (`stage.HELD_BYTES_MAX`) when they are ordered. With the settings of an
+            `InMemoryKafka` python reads like stage: no executor can reach it.
+        stage_root: where the stage engine puts its files; executors must see the same folder, and it is
+            left there, so that reading the same attempt again needs no Kafka. Without one a temporary
+            folder is used, and removed at exit: for local sessions only.
+        stall_timeout_s: how long a reader waits for any partition to move.
+
+    Raises:
+        ConfigError: unknown engine, or one that this session has not what it needs for; no plan, or plans that
+            cannot be read together, or that share offsets; a stage root missing for a session that is not
+            local.
+        EnvironmentConflictError: pyspark and pyspark-client are both installed.
+        ReadError, HeldLimitError, BrokerError: from the stage engine, or the look before an order, at once.
+    """
+    check_pyspark()
+    engine = Engine.of(engine, settings)
+    check_together(plans)
+    reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
+    if engine is Engine.STAGE:
+        return read_staged(reading, ordered=ordered, stage_root=stage_root)
+    frame = frame_of(engine, reading)
+    return in_order(reading, frame) if ordered else frame.drop(WINDOW_NUMBER)

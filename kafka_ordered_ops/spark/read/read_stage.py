@@ -1,0 +1,104 @@
+"""The stage engine: windows read into files by this process, and the files read by Spark."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.errors import ConfigError, ReadError
+from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.output.filesystem import data_names, files_for
+from kafka_ordered_ops.output.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
+from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.read.engines import Reading
+from kafka_ordered_ops.spark.read.order import InOrder, is_in_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_staged(
+    reading: Reading, *, ordered: bool, stage_root: str | os.PathLike[str] | None
+) -> DataFrame:
+    """The records of windows whose files are below `stage_root`; what is not there is read from Kafka first.
+
+    Raises:
+        ConfigError: no root, for executors that may be on other machines.
+        ReadError, HeldLimitError, BrokerError: as `stage_windows` raises them.
+    """
+    plans = [plan for plan in reading.plans if plan.content is not PlanContent.COVERED]
+    if not plans:
+        return reading.spark.createDataFrame([], f"{STAGE_DDL}, window_id string")
+    root = _temporary_root(reading) if stage_root is None else os.fspath(stage_root)
+    # Apart from the stages of `write_windows`, which may be told the same root.
+    root = f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
+    outputs = [StagedOutput.of(plan, root) for plan in plans]
+    missing = [plan for plan, one in zip(plans, outputs, strict=True) if not one.exists()]
+    if missing:
+        stage_windows(
+            missing,
+            reading.settings,
+            root,
+            ordered=ordered,
+            stall_timeout_s=reading.stall_timeout_s,
+        )
+    for output in outputs:
+        _check_greatest(output.as_found())
+    if not ordered:
+        return _any_order(reading.spark, outputs)
+    frame = _by_name(reading.spark, outputs)
+    is_in_order(frame, InOrder(reading.window_ids, None))
+    return frame
+
+
+def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
+    """The files as Spark likes to take them."""
+    from pyspark.sql import functions as f
+
+    frames = (
+        spark.read.schema(STAGE_DDL)
+        .parquet(output.stage_uri)
+        .withColumn("window_id", f.lit(output.window_id))
+        for output in outputs
+    )
+    return reduce(lambda above, below: above.unionAll(below), frames)
+
+
+def _by_name(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
+    """One window after the other, in the order of their files."""
+    from kafka_ordered_ops.spark.read.files_source import FileOfWindow, frame_of_files
+
+    found = [
+        FileOfWindow(f"{output.stage_path}/{name}", output.window_id)
+        for output in outputs
+        for name in data_names(files_for(output.root), output.stage_path)
+    ]
+    return frame_of_files(spark, found, STAGE_DDL)
+
+
+def _check_greatest(output: StagedOutput) -> None:
+    greatest = output.facts.get("timestamp_ms_max")
+    if greatest is not None and greatest > SPARK_TIMESTAMP_MS_MAX:
+        raise ReadError(
+            f"window {output.window_id} has a record stamped {greatest:,} ms since 1970: Spark's timestamps end "
+            f"at {SPARK_TIMESTAMP_MS_MAX:,} ms. The staged files keep milliseconds: {output.stage_path}",
+            timestamp_ms=greatest,
+        )
+
+
+def _temporary_root(reading: Reading) -> str:
+    master = "" if reading.is_connect else reading.spark.sparkContext.master or ""
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        raise ConfigError(
+            "engine 'stage' writes files on this machine, and the executors of this session may run on others: "
+            "name a folder that all of them see as stage_root"
+        )
+    root = tempfile.mkdtemp(prefix="kafka-ordered-ops-")
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root

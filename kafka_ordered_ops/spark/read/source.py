@@ -1,0 +1,148 @@
+"""The Python data source behind `read_windows`: each task reads its slice of the plans from Kafka.
+
+Spark shows a data source's options in ``explain``, in its web pages and in its event log, so neither the
+plans nor the settings travel there: the class that is registered is made for one read and carries them, and
+Spark ships it, pickled, to the worker that plans the read. That worker deals the slices out to the tasks
+and keeps the rest: a task gets the settings and its own slice, not the other million ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.ports import open_reader
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.records.columns import (
+    STAGE_DDL,
+    WINDOW_NUMBER,
+    judged,
+    partition_of,
+    to_spark,
+)
+from kafka_ordered_ops.output.records.slices import Slice
+
+SOURCE_NAME: Final = "kafka_window"
+
+#: Each batch that a task hands over to Java costs some 0.3 ms; a larger one than the reader's own is worth its
+#: misses of the caches.
+BATCH_RECORDS: Final = 10_000
+
+#: Every column of `to_spark`'s batches, in its order.
+SOURCE_DDL: Final = f"{STAGE_DDL}, window_id string, {WINDOW_NUMBER} int"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRead:
+    """All that a read needs. It holds the secrets of the settings: it is pickled, never shown."""
+
+    settings: ClientSettings
+    group: str
+    isolation: Isolation
+    slices: tuple[Slice, ...]
+    stall_timeout_s: float = STALL_TIMEOUT_S
+    #: Whether records say which window they belong to; of a single one, nobody need be told 5 million times.
+    tells_windows: bool = True
+
+    @property
+    def ddl(self) -> str:
+        """The columns of what the tasks hand over."""
+        return SOURCE_DDL if self.tells_windows else STAGE_DDL
+
+
+class SliceOfWindow(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Slice) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class KafkaWindowReader(DataSourceReader):
+    """Deals out slices in the planning worker, and reads one of them in each task."""
+
+    def __init__(self, read: WindowRead) -> None:
+        self._read = read
+
+    def partitions(self) -> list[SliceOfWindow]:
+        """The slices. Empty windows have one empty slice: Spark would make up one without content."""
+        return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one slice; raises what the reader raises, and Spark shows it as text."""
+        pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
+        if not pieces:
+            return
+        by_partition = {piece.tp: piece for piece in pieces}
+        wanted = {piece.tp: piece.wanted for piece in pieces}
+        read = self._read
+        # All that is asked of a reader is the door: most of a task's time goes into making Python objects of
+        # single records, which a reader that fills Arrow's buffers itself would not do. Behind the door it
+        # would need no change here.
+        with open_reader(
+            read.settings,
+            read.group,
+            read.isolation,
+            wanted,
+            batch_records=BATCH_RECORDS,
+            stall_timeout_s=read.stall_timeout_s,
+        ) as reader:
+            for batch in reader.batches():
+                if batch.num_rows:
+                    piece = by_partition[partition_of(batch)]
+                    stage, owners = judged(batch, piece)
+                    yield to_spark(stage, piece, owners if read.tells_windows else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark pickles the reader for the tasks, and each task gets its slice separately.
+        return KafkaWindowReader, (replace(self._read, slices=()),)
+
+
+class KafkaWindowSource(DataSource):
+    """The data source itself; `source_of` makes the class that is registered."""
+
+    source_name: ClassVar[str] = SOURCE_NAME
+
+    def __init__(self, options: dict[str, str], read: WindowRead | None = None) -> None:
+        super().__init__(options)
+        self._read = read
+        self._ddl = SOURCE_DDL if read is None else read.ddl
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``spark.read.read.format``."""
+        return cls.source_name
+
+    def schema(self) -> str:
+        """The columns, as DDL."""
+        return self._ddl
+
+    def reader(self, schema: StructType) -> KafkaWindowReader:
+        """The reader, which takes the read over."""
+        if self._read is None:
+            raise RuntimeError("this data source has given its read away already")
+        # Spark pickles this object once more, into the tasks, where only its name is asked for.
+        read, self._read = self._read, None
+        return KafkaWindowReader(read)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaWindowSource, (dict(self.options), self._read)
+
+
+def source_of(read: WindowRead, name: str) -> type[KafkaWindowSource]:
+    """The class to register for one read. It cannot be imported, so Spark pickles it with what it holds."""
+
+    class OneRead(KafkaWindowSource):
+        source_name = name
+
+        def __init__(self, options: dict[str, str]) -> None:
+            super().__init__(options, read)
+
+    return OneRead

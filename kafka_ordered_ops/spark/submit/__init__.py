@@ -1,0 +1,1 @@
+"""Applications run by spark-submit."""

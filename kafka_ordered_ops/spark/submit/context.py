@@ -1,0 +1,209 @@
+"""The job's side of `submit`: which windows it was started for, and how it reports what it wrote."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.read.read import Engine, read_windows
+from kafka_ordered_ops.spark.submit.parent_watch import show_progress, watch
+from kafka_ordered_ops.spark.submit.protocol import (
+    FOLDER_KEY,
+    SECRET_KEY,
+    SETTINGS_NAME,
+    Submission,
+    settings_from_text,
+)
+from kafka_ordered_ops.spark.submit.result import JobResult
+from kafka_ordered_ops.spark.write.write import write_window
+from kafka_ordered_ops.spark.write.write_many import write_windows
+from kafka_ordered_ops.windows.delivery import Staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: The settings are read once from their file, which is gone afterwards.
+_CONTEXTS: Final[dict[str, WindowContext]] = {}
+_LOCK: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class WindowContext:
+    """The windows that a job was submitted for."""
+
+    plans: tuple[WindowPlan, ...]
+    settings: ClientSettings
+    #: The folder that gets the windows' outputs, as the submitter named it.
+    output: str
+    #: How `read` reads, if it is not told otherwise.
+    engine: str
+    ordered: bool
+    _spark: SparkSession = field(repr=False)
+    _folder: Path = field(repr=False)
+    _token: str = field(repr=False)
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The window, for a job that delivers one at a time.
+
+        Raises:
+            ConfigError: the job was submitted for several windows in one pass.
+        """
+        if len(self.plans) != 1:
+            raise ConfigError(
+                f"this job was submitted for {len(self.plans)} windows in one pass: use .plans, and tell rows "
+                "apart by their window_id; or submit the windows one by one"
+            )
+        return self.plans[0]
+
+    def read(
+        self,
+        *,
+        ordered: bool | None = None,
+        engine: Engine | str | None = None,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> DataFrame:
+        """Exactly the windows' records, as `read_windows` gives them.
+
+        Args:
+            ordered: in total order, window after window; as the submitter asked when None.
+            engine: who reads; as the submitter asked when None. The files of `Engine.STAGE` are gone once
+                the job has ended.
+            stall_timeout_s: how long a reader waits for any partition to move.
+
+        Raises:
+            ConfigError, ReadError, BrokerError: as `read_windows` does.
+        """
+        engine = self.engine if engine is None else engine
+        return read_windows(
+            self._spark,
+            self.plans,
+            self.settings,
+            ordered=self.ordered if ordered is None else ordered,
+            engine=engine,
+            # Below the output folder, which all executors see; and removed with the folder of the run.
+            stage_root=self._folder / "read" if engine == Engine.STAGE else None,
+            stall_timeout_s=stall_timeout_s,
+        )
+
+    def write(
+        self,
+        df: DataFrame,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        ordered: bool | None = None,
+    ) -> tuple[StagedOutput, ...]:
+        """Writes the windows' outputs into their hidden stages, and reports them to the submitter.
+
+        Nothing is committed and nothing is visible: that is for the submitter to do, once this job has
+        ended well.
+
+        Args:
+            df: the result; for several windows with ``window_id``, as `write_windows` needs it.
+            path: the folder for the outputs; the submitter's when None.
+            ordered: whether to sort by (timestamp, topic, partition, offset); as the submitter asked when
+                None.
+
+        Returns:
+            The outputs, in the order of the plans.
+
+        Raises:
+            SinkError, ReadError, BrokerError, ConfigError: as `write_window` and `write_windows` do.
+        """
+        root = self.output if path is None else path
+        ordered = self.ordered if ordered is None else ordered
+        if len(self.plans) == 1:
+            outputs = [write_window(df, root, self.plans[0], ordered=ordered)]
+        else:
+            outputs = write_windows(df, root, self.plans, ordered=ordered)
+        self.report(*outputs)
+        return tuple(outputs)
+
+    def report(self, *results: Staged | Mapping[str, Any]) -> None:
+        """Tells the submitter what a sink of your own has written; `write` does so by itself.
+
+        Args:
+            results: for each window, in the order of the plans, its output, or what describes it as JSON.
+
+        Raises:
+            ConfigError: not one result for each window.
+        """
+        if len(results) != len(self.plans):
+            raise ConfigError(
+                f"{len(self.plans)} windows and {len(results)} results: report all of them"
+            )
+        told = tuple(dict(one if isinstance(one, Mapping) else one.to_json()) for one in results)
+        application_id = self._spark.sparkContext.applicationId
+        JobResult(told, application_id).write(self._folder, self._token, self.plans)
+
+
+def current_window(spark: SparkSession) -> WindowContext:
+    """The windows that this job was submitted for, by `submit` or by ``run --application``.
+
+    From here on the job shows its progress to the submitter, and ends if the submitter is gone. The job
+    itself never commits.
+
+    Raises:
+        ConfigError: the job was started in another way, or its submitter has given it up.
+    """
+    check_pyspark()
+    name = spark.conf.get(FOLDER_KEY, None)
+    if name is None:
+        raise ConfigError(
+            "this job was not submitted for a window: start it with kafka_ordered_ops.spark.submit or with "
+            "`kafka-ordered-ops run --application`. To read a window in a session of your own, use "
+            "read_window(spark, plan, settings)"
+        )
+    with _LOCK:
+        context = _CONTEXTS.get(name)
+        if context is None:
+            context = _CONTEXTS[name] = _open(spark, Path(name))
+        elif context._spark is not spark:
+            context = replace(context, _spark=spark)
+    return context
+
+
+def _open(spark: SparkSession, folder: Path) -> WindowContext:
+    submission = Submission.read(folder)
+    settings = _settings(spark, folder)
+    if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
+        # In client mode it was begun before the job was.
+        watch(folder, parent=None)
+    show_progress(spark, folder)
+    return WindowContext(
+        plans=submission.plans,
+        settings=settings,
+        output=submission.output,
+        engine=submission.engine,
+        ordered=submission.ordered,
+        _spark=spark,
+        _folder=folder,
+        _token=submission.token,
+    )
+
+
+def _settings(spark: SparkSession, folder: Path) -> ClientSettings:
+    text = spark.conf.get(SECRET_KEY, None)
+    if text is not None:
+        return settings_from_text(text)
+    path = folder / SETTINGS_NAME
+    try:
+        text = path.read_text("ascii")
+    except OSError as error:
+        raise ConfigError(
+            f"the client settings of this submission are not in {path}: {error.strerror}. A driver on another "
+            "machine is given them by DeployMode.CLUSTER"
+        ) from error
+    # From here on they are in this process's memory, and pickled in its readers.
+    path.unlink(missing_ok=True)
+    return settings_from_text(text)

@@ -1,0 +1,103 @@
+"""The job's side of its tie to the submitter: it shows how far it is, and does not outlive whoever started it.
+
+In client mode the driver is a Python process below spark-submit's Java. Three things end it when its submitter
+is gone, each where the one before does not reach: the submitter's guard, which ends all its descendants; on
+Linux the kernel, when the Java dies; and this watch, when the folder of the run has vanished, or its sign of
+life has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ordered_ops.spark.submit.guard import ALIVE_NAME
+from kafka_ordered_ops.spark.submit.result import JobProgress
+
+#: How often the watch looks.
+LOOK_S: Final = 1.0
+
+#: The guard renews its sign each second. A client of NFS may show that a minute late.
+ALIVE_TIMEOUT_S: Final = 300.0
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when the one that started it ends (Linux only)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        # It fires when the thread that forked ends; Spark's is the main one, and waits for this process.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def watch(folder: Path, *, parent: int | None) -> None:
+    """Ends this process, and its parent if one is named, when the submitter is gone; looks in a thread."""
+    threading.Thread(
+        target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
+    ).start()
+
+
+def _watch(folder: Path, parent: int | None) -> None:
+    seen, since = None, time.monotonic()
+    while parent is None or os.getppid() == parent:
+        try:
+            sign = (folder / ALIVE_NAME).stat().st_mtime_ns
+        except OSError:
+            break
+        if sign != seen:
+            # Times of two machines are not compared: only whether the sign changes.
+            seen, since = sign, time.monotonic()
+        elif time.monotonic() - since > ALIVE_TIMEOUT_S:
+            break
+        time.sleep(LOOK_S)
+    print("the submitter of this job is gone: the job ends", file=sys.stderr, flush=True)
+    if parent is not None and os.getppid() == parent:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(parent, signal.SIGTERM)
+    # No handler and no `finally` of the job: it must not report anything any more.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def show_progress(spark: Any, folder: Path) -> None:
+    """Writes down every second how far Spark is, in a thread, until Spark stops."""
+    threading.Thread(
+        target=_show_progress, args=(spark, folder), name="kafka-ordered-ops-progress", daemon=True
+    ).start()
+
+
+def _show_progress(spark: Any, folder: Path) -> None:
+    shown = None
+    # Whatever fails here (Spark has stopped, the folder is gone) ends the showing, and must not reach the job.
+    with contextlib.suppress(Exception):
+        store = spark.sparkContext._jsc.sc().statusStore()
+        while True:
+            progress = _progress_of(store.activeStages())
+            if progress != shown:
+                progress.write(folder)
+                shown = progress
+            time.sleep(LOOK_S)
+
+
+def _progress_of(stages: Any) -> JobProgress:
+    done = total = records = 0
+    iterator = stages.iterator()
+    while iterator.hasNext():
+        stage = iterator.next()
+        done += stage.numCompleteTasks()
+        total += stage.numTasks()
+        # A stage that reads what another one has dealt out counts it on the way in, the last one on the way out.
+        records += max(
+            stage.inputRecords(),
+            stage.shuffleReadRecords(),
+            stage.shuffleWriteRecords(),
+            stage.outputRecords(),
+        )
+    return JobProgress(done, total, records)

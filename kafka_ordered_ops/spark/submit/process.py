@@ -1,0 +1,190 @@
+"""spark-submit as seen from its submitter: a guard runs it, and answers when nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from kafka_ordered_ops.core.errors import JobFailedError, SinkError, invariant
+from kafka_ordered_ops.spark.submit import guard
+from kafka_ordered_ops.spark.submit.protocol import Place
+
+#: Beyond the grace: the guard's own wait after SIGKILL, and some for a loaded machine.
+_END_WAIT_S: Final = 40.0
+_LOOK_S: Final = 0.05
+
+#: Carries the run's token to every process of the run, so that they can be told from all others.
+RUN_VARIABLE: Final = "KAFKA_ORDERED_OPS_RUN"
+
+
+class Process:
+    """One run of spark-submit. A context manager: at its end no process of the run is left.
+
+    Args:
+        command: what to run.
+        place: where the run's files are.
+        environment: its environment.
+        grace_s: how long it may take to end by itself before it is killed.
+        what: what is run, for messages.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        place: Place,
+        environment: Mapping[str, str],
+        *,
+        grace_s: float,
+        what: str,
+    ) -> None:
+        self._grace_s, self._what, self._log = grace_s, what, place.log
+        self._token = place.token
+        self._answer = b""
+        self._has_ended = False
+        self._code = 0
+        runner = [sys.executable, "-I", guard.__file__]
+        with open(place.log, "ab") as log:
+            self._guard = subprocess.Popen(
+                [*runner, str(place.folder), str(place.log), str(grace_s), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**environment, RUN_VARIABLE: place.token},
+                # Not reached by the Ctrl-C of a terminal: it has to end the others first.
+                start_new_session=True,
+                # With its lock; the guard holds it as long as it lives.
+                pass_fds=[place.alive],
+            )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.end()
+        finally:
+            self._close()
+
+    @property
+    def code(self) -> int:
+        """spark-submit's exit code, once it has ended; negative: the signal that killed it."""
+        invariant(self._has_ended, "asked for an exit code before the end")
+        return self._code
+
+    def has_ended(self, wait_s: float) -> bool:
+        """Whether the run has ended and nothing is left of it; waits so long for that.
+
+        Raises:
+            SinkError: its guard was killed, or some process of the run cannot be ended.
+        """
+        if not self._has_ended and self._has_answered(wait_s):
+            # The guard answers once.
+            self._has_ended = True
+            self._code = self._judge()
+        return self._has_ended
+
+    def end(self) -> None:
+        """Ends the run, and waits until nothing is left of it. Again: a no-op.
+
+        Raises:
+            SinkError: some process of the run cannot be ended.
+        """
+        if self._has_ended or self._guard.stdin is None or self._guard.stdin.closed:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(b"end\n")
+            self._guard.stdin.flush()
+        if not self.has_ended(self._grace_s + _END_WAIT_S):
+            raise SinkError(
+                f"{self._what}: its processes did not end within {self._grace_s + _END_WAIT_S:g} s "
+                f"(process {self._guard.pid} is to end them). The log: {self._log}"
+            )
+
+    def _has_answered(self, wait_s: float) -> bool:
+        """Whether the guard has said its line, or is gone."""
+        stdout = self._guard.stdout
+        if stdout is None:
+            return True
+        deadline = time.monotonic() + wait_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, deadline - time.monotonic())):
+                content = os.read(stdout.fileno(), 65536)
+                self._answer += content
+                if not content or self._answer.endswith(b"\n"):
+                    return True
+        return False
+
+    def _judge(self) -> int:
+        try:
+            answer = json.loads(self._answer)
+            code: int | None = answer["code"]
+            left: list[int] = answer["left"]
+        except (ValueError, KeyError, TypeError):
+            left = _end_orphans(self._token)
+            self._close()
+            raise JobFailedError(
+                f"{self._what} was given up: the process {self._guard.pid} that guards it was killed"
+                f"{_left_text(left)}. Nothing was committed. The log: {self._log}"
+            ) from None
+        if left:
+            raise SinkError(
+                f"{self._what} has ended{_left_text(left)}. Nothing was committed. The log: {self._log}"
+            )
+        if code is None:
+            raise SinkError(f"{self._what} could not be started. The log: {self._log}")
+        return code
+
+    def _close(self) -> None:
+        """Lets the guard go; it deletes the folder."""
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._guard.wait(_END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            # It hangs in the kernel, on the folder perhaps. It holds nothing that could go on.
+            self._guard.kill()
+
+
+def processes_of(token: str) -> list[int]:
+    """Every process of a run that is there, wherever it hangs in the tree; Linux only, elsewhere none."""
+    wanted = f"{RUN_VARIABLE}={token}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # Others' environments cannot be read, nor that of a process that is gone.
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _end_orphans(token: str) -> list[int]:
+    """Kills what a killed guard has left; returns what stays all the same."""
+    deadline = time.monotonic() + _END_WAIT_S
+    while (left := processes_of(token)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_S)
+    return left
+
+
+def _left_text(left: Sequence[int]) -> str:
+    return f", and processes {', '.join(map(str, left))} of it cannot be ended" if left else ""

@@ -1,0 +1,240 @@
+"""What a submitter and its job tell each other: files in a folder that both see.
+
+::
+
+    <output>/.koo-submit/<safe id>/<claim>-<attempt>-<token>/   one run of spark-submit; gone with it
+        submission.json   what is asked for      (the submitter writes it)
+        plan-00000.json   the plans
+        settings          the client settings, secrets and all: mode 0600
+        spark.conf        Spark's settings: mode 0600, because people put secrets there
+        alive             touched and locked while the submitter is there
+        progress.json     how far the job is     (the job writes it)
+        result.json       what it has written
+        error.json        why it failed
+    <output>/.koo-submit/logs/                                  what failed runs have printed
+
+Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
+the same attempt too, lies in another folder and names another token.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import os
+import pickle
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
+from kafka_ordered_ops.spark.submit.guard import ALIVE_NAME
+
+#: Spark's setting that names the folder.
+FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
+
+#: Spark's setting that holds the client settings where no file can: it is masked wherever Spark shows
+#: settings, because ``spark.redaction.regex`` looks for the word "secret".
+SECRET_KEY: Final = "spark.kafkaOrderedOps.secret.settings"
+
+SUBMIT_FOLDER: Final = ".koo-submit"
+
+#: Readable by nobody else; the job deletes it once it has read it.
+SETTINGS_NAME: Final = "settings"
+
+_VERSION: Final = 1
+_LOGS: Final = "logs"
+
+#: Logs of failed runs; the oldest go first.
+LOGS_MAX: Final = 50
+
+#: Some hundred bytes; something larger is not ours.
+_SMALL_BYTES_MAX: Final = 64 * 1024
+
+_files: Final = LocalFiles()
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a job is to do."""
+
+    #: Of this run of spark-submit, and of no other.
+    token: str
+    plans: tuple[WindowPlan, ...]
+    #: The folder that gets the windows, if the job does not choose another one.
+    output: str
+    #: How the job reads, if it does not say itself.
+    engine: str
+    ordered: bool
+
+    def write(self, folder: Path) -> None:
+        """Puts it into a folder."""
+        for number, plan in enumerate(self.plans):
+            _files.write(str(_plan_path(folder, number)), plan.to_text().encode())
+        asked = {
+            "version": _VERSION,
+            "token": self.token,
+            "plans": len(self.plans),
+            "output": self.output,
+            "engine": self.engine,
+            "ordered": self.ordered,
+        }
+        write_json(folder / "submission.json", asked)
+
+    @classmethod
+    def read(cls, folder: Path) -> Submission:
+        """The inverse of `write`.
+
+        Raises:
+            ConfigError: there is none, or it is damaged, or of a newer version of this package.
+        """
+        try:
+            value = read_json(folder / "submission.json")
+            if value is None:
+                raise ConfigError(
+                    f"there is no submission in {folder}: the submitter has given this job up, or the folder "
+                    "is not seen from here. Driver and submitter must see the same output folder"
+                )
+            fields = Fields(value, "submission")
+            if (version := fields.integer("version")) != _VERSION:
+                raise JsonError(f"version {version}; this package reads version {_VERSION}")
+            count = fields.integer("plans", least=1)
+            texts = [_plan_path(folder, number).read_text("utf-8") for number in range(count)]
+            submission = cls(
+                token=fields.text("token"),
+                plans=tuple(map(WindowPlan.from_text, texts)),
+                output=fields.text("output"),
+                engine=fields.text("engine"),
+                ordered=fields.boolean("ordered"),
+            )
+            fields.done()
+        except (JsonError, OSError) as error:
+            raise ConfigError(f"the submission in {folder} cannot be read: {error}") from error
+        return submission
+
+
+def _plan_path(folder: Path, number: int) -> Path:
+    return folder / f"plan-{number:05d}.json"
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run's files are. `alive` is the open file whose lock says that the run goes on."""
+
+    folder: Path
+    log: Path
+    token: str
+    alive: int
+
+
+@contextmanager
+def new_place(output: str, plan: WindowPlan) -> Iterator[Place]:
+    """Makes the folder for one run, and removes what dead ones have left below the same output folder.
+
+    Raises:
+        SinkError: the output folder cannot be written to.
+    """
+    root, token = Path(output) / SUBMIT_FOLDER, uuid.uuid4().hex
+    run = f"{plan.claim_id}-{plan.attempt}-{token}"
+    name = safe_name(plan.window_id)
+    folder = root / name / run
+    with (
+        as_sink_error(f"the folder {folder} for a run cannot be made"),
+        _files.locked(str(root)),
+    ):
+        _remove_dead(root)
+        _files.make_folder(str(root / _LOGS))
+        _files.make_folder(str(folder.parent))
+        folder.mkdir(mode=0o700)
+        alive = os.open(folder / ALIVE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(alive, fcntl.LOCK_EX)
+    try:
+        yield Place(folder, root / _LOGS / f"{name}-{run}.log", token, alive)
+    finally:
+        os.close(alive)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _remove_dead(root: Path) -> None:
+    """Removes the folders of runs whose submitter is gone: there are secrets in them; and old logs."""
+    for folder in root.glob("*/*/"):
+        if folder.parent.name != _LOGS and _is_dead(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.parent.rmdir()
+    with suppress(OSError):
+        logs = sorted((root / _LOGS).iterdir(), key=lambda log: log.stat().st_mtime)
+        for log in logs[: -LOGS_MAX + 1]:
+            log.unlink(missing_ok=True)
+
+
+def _is_dead(folder: Path) -> bool:
+    # Made and locked in one step, as seen from here: both happen under the lock that is held now.
+    try:
+        descriptor = os.open(folder / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+# --- single files --------------------------------------------------------------------------------
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a small file by an atomic rename."""
+    _files.write(str(path), strict_json.dumps(value).encode())
+
+
+def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
+    """What such a file says; None where there is none. Raises `JsonError`."""
+    content = _files.read(str(path), limit_bytes=limit_bytes)
+    return None if content is None else strict_json.loads(content, limit_bytes=limit_bytes)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that nobody else may read, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def settings_to_text(settings: ClientSettings) -> str:
+    """Client settings with their secrets, as they travel to the job; not to be shown."""
+    # As they travel to executors: pickled. It comes from a file of our own, or from our own setting.
+    return base64.b64encode(pickle.dumps(settings)).decode()
+
+
+def settings_from_text(text: str) -> ClientSettings:
+    """The inverse of `settings_to_text`; raises `ConfigError`, which does not say what it was."""
+    try:
+        settings = pickle.loads(base64.b64decode(text))
+    except (ValueError, binascii.Error, pickle.UnpicklingError, EOFError, AttributeError) as error:
+        raise ConfigError(
+            f"the client settings of this submission cannot be read ({type(error).__name__}): submitter and "
+            "driver may have different versions of this package"
+        ) from None
+    if not isinstance(settings, ClientSettings):
+        raise ConfigError("the client settings of this submission are none")
+    return settings

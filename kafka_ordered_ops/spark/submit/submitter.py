@@ -1,0 +1,403 @@
+"""Runs a Spark application of the user's for planned windows, by spark-submit, and gives back what it wrote.
+
+::
+
+    windows.deliver(plan, lambda plan: submit(plan, "job.py", windows.settings, "out"), StagedOutput.found)
+
+The application calls `current_window`. It never commits: the caller does, after the application has ended well
+*and* has reported an output for this very run. Whatever else happens (an error, a time-out, Ctrl-C, a ``kill -9``
+of spark-submit or of the caller), every process of the run is ended, and nothing of it is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
+from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.output.stage import check_has_output
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.deploy_mode import DeployMode
+from kafka_ordered_ops.spark.job_checks import check_submission
+from kafka_ordered_ops.spark.job_outputs import check_each
+from kafka_ordered_ops.spark.read.read import Engine
+from kafka_ordered_ops.spark.submit.driver import MAIN, MAIN_NAME
+from kafka_ordered_ops.spark.submit.process import Process
+from kafka_ordered_ops.spark.submit.protocol import (
+    FOLDER_KEY,
+    SECRET_KEY,
+    SETTINGS_NAME,
+    Place,
+    Submission,
+    new_place,
+    settings_to_text,
+    write_private,
+)
+from kafka_ordered_ops.spark.submit.result import JobError, JobProgress, JobResult
+from kafka_ordered_ops.spark.submit.spark_submit import SparkSubmit
+
+#: Between two looks at the job.
+_LOOK_S: Final = 0.2
+
+#: Lines of the log in an error's message; the file has them all.
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 16 * 1024
+
+#: Lines are handed on in pieces of this size at most.
+_LOG_BYTES: Final = 1024 * 1024
+
+
+def submit(
+    plan: WindowPlan,
+    application: str | os.PathLike[str],
+    settings: ClientSettings,
+    output: str | os.PathLike[str],
+    *,
+    arguments: Sequence[str] = (),
+    ordered: bool = True,
+    engine: Engine | str = Engine.PYTHON,
+    how: SparkSubmit | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+    log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> StagedOutput:
+    """Runs an application for one window: `submit_windows` for one plan."""
+    (staged,) = submit_windows(
+        [plan],
+        application,
+        settings,
+        output,
+        arguments=arguments,
+        ordered=ordered,
+        engine=engine,
+        how=how,
+        progress=progress,
+        log_line=log_line,
+        cancelled=cancelled,
+    )
+    return staged
+
+
+def submit_windows(
+    plans: Sequence[WindowPlan],
+    application: str | os.PathLike[str],
+    settings: ClientSettings,
+    output: str | os.PathLike[str],
+    *,
+    arguments: Sequence[str] = (),
+    ordered: bool = True,
+    engine: Engine | str = Engine.PYTHON,
+    how: SparkSubmit | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+    log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[StagedOutput]:
+    """Runs an application for several windows in one pass; gives back the outputs that it wrote.
+
+    What `run_job` says holds. The application must write with `WindowContext.write`, below any folder that
+    is seen from here.
+
+    Returns:
+        The outputs in the order of `plans`, all of them complete and hidden.
+
+    Raises:
+        JobFailedError: the application failed. Its stages are removed.
+        SinkError: it has written nothing that is here.
+        ConfigError, KafkaOrderedOpsError: as `run_job` does.
+    """
+    try:
+        result = run_job(
+            plans,
+            application,
+            settings,
+            output,
+            arguments=arguments,
+            ordered=ordered,
+            engine=engine,
+            how=how,
+            progress=progress,
+            log_line=log_line,
+            cancelled=cancelled,
+        )
+        outputs = [_found(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        check_each(plans, outputs)
+        return outputs
+    except BaseException:
+        # Here no process of the run is left that could write into them.
+        for plan in plans:
+            with suppress(SinkError, ConfigError):
+                StagedOutput.of(plan, output).discard()
+        raise
+
+
+def run_job(
+    plans: Sequence[WindowPlan],
+    application: str | os.PathLike[str],
+    settings: ClientSettings,
+    output: str | os.PathLike[str],
+    *,
+    arguments: Sequence[str] = (),
+    ordered: bool = True,
+    engine: Engine | str = Engine.PYTHON,
+    how: SparkSubmit | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+    log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> JobResult:
+    """Runs an application for windows, and gives back what it reported: for sinks of your own.
+
+    Returns and raises only when no process of the run is left on this machine.
+
+    Args:
+        plans: windows of one group and isolation, each once.
+        application: the Python file; it calls `current_window`.
+        settings: how to reach the cluster; they travel in a file that nobody else can read, and that the
+            application deletes once it has read it.
+        output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
+            and all executors see. The files by which caller and driver talk lie in it, hidden.
+        arguments: the application's own, its ``sys.argv[1:]``.
+        ordered: how the application reads and writes, if it does not say itself.
+        engine: who reads Kafka, if the application does not say itself.
+        how: how spark-submit is run; client mode by Spark's own configuration when None.
+        progress: called when the job's progress has changed.
+        log_line: called with each line that spark-submit and the driver print.
+        cancelled: asked several times a second; the run is ended when it says yes.
+
+    Raises:
+        ConfigError: something that is wrong before anything is started.
+        JobFailedError: the application failed, took too long, or was killed or cancelled.
+        SinkError: it ended without a result for this run.
+            The message has the end of its log and names the file with all of it.
+        KafkaOrderedOpsError: where an error of this package ended the application, that error, by its kind.
+    """
+    how = how or SparkSubmit()
+    root = normal_root(output)
+    path = _checked(plans, application, settings, root, how)
+    engine = Engine.of(engine, settings)
+    with new_place(root, plans[0]) as place:
+        submission = Submission(
+            place.token, tuple(plans), root, engine=engine.value, ordered=ordered
+        )
+        with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
+            submission.write(place.folder)
+            command = _command(place, path, arguments, settings, plans, how)
+        what = _what(path, plans)
+        environment = how.variables()
+        with (
+            _LogLines(place.log, log_line) as lines,
+            Process(command, place, environment, grace_s=how.grace_s, what=what) as process,
+        ):
+            _wait(process, place, how, progress, lines, what, cancelled or _never)
+            # Before the guard is let go, which removes the folder.
+            result = _judged(process.code, place, plans, what)
+    place.log.unlink(missing_ok=True)
+    Path(f"{place.log}.1").unlink(missing_ok=True)
+    return result
+
+
+def _checked(
+    plans: Sequence[WindowPlan],
+    application: str | os.PathLike[str],
+    settings: ClientSettings,
+    root: str,
+    how: SparkSubmit,
+) -> str:
+    """The application's full path; raises `ConfigError` while nothing has been touched."""
+    check_together(plans)
+    for plan in plans:
+        check_has_output(plan)
+    files_for(root)
+    return check_submission(application, settings, how)
+
+
+def _command(
+    place: Place,
+    application: str,
+    arguments: Sequence[str],
+    settings: ClientSettings,
+    plans: Sequence[WindowPlan],
+    how: SparkSubmit,
+) -> list[str]:
+    """Writes the files that spark-submit needs, and says what to run."""
+    more = "" if len(plans) == 1 else f" and {len(plans) - 1} more"
+    conf = {
+        "spark.app.name": f"{Path(application).stem}: {plans[0].window_id}{more}",
+        **how.conf,
+        FOLDER_KEY: str(place.folder),
+    }
+    text = settings_to_text(settings)
+    if how.deploy_mode is DeployMode.CLUSTER:
+        # No file of this machine is seen there, and neither is the end of this process.
+        conf[SECRET_KEY] = text
+        program = [application]
+    else:
+        write_private(place.folder / SETTINGS_NAME, text.encode("ascii"))
+        (place.folder / MAIN_NAME).write_text(MAIN)
+        program = [str(place.folder / MAIN_NAME), application]
+    properties = place.folder / "spark.conf"
+    write_private(properties, _properties(conf).encode())
+    return [
+        how.command,
+        *how.options(),
+        # A file of settings takes the place of spark-defaults.conf, unless that is asked for as well.
+        "--properties-file",
+        str(properties),
+        "--load-spark-defaults",
+        *program,
+        *arguments,
+    ]
+
+
+def _properties(conf: Mapping[str, str]) -> str:
+    """Settings in Java's syntax."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def _escaped(text: str) -> str:
+    # Any character may be written by its number; letters and digits need not.
+    return "".join(
+        one if one.isascii() and (one.isalnum() or one in "._-/") else _by_number(one)
+        for one in text
+    )
+
+
+def _by_number(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[n]:02x}{units[n + 1]:02x}" for n in range(0, len(units), 2))
+
+
+def _wait(
+    process: Process,
+    place: Place,
+    how: SparkSubmit,
+    progress: Callable[[JobProgress], None] | None,
+    lines: _LogLines,
+    what: str,
+    cancelled: Callable[[], bool],
+) -> None:
+    """Waits for the end of spark-submit, and says meanwhile how far it is."""
+    deadline = time.monotonic() + how.timeout_s
+    shown = None
+    while not process.has_ended(_LOOK_S):
+        lines.hand_on()
+        if cancelled():
+            process.end()
+            raise JobFailedError(f"{what} was cancelled. Nothing was committed. {_log_text(place)}")
+        if progress is not None:
+            now = JobProgress.read(place.folder)
+            if now is not None and now != shown:
+                progress(now)
+                shown = now
+        if time.monotonic() > deadline:
+            process.end()
+            raise JobFailedError(
+                f"{what} was ended: it ran longer than {how.timeout_s:g} s. Nothing was committed. "
+                f"{_log_text(place)}"
+            )
+
+
+def _never() -> bool:
+    return False
+
+
+class _LogLines:
+    """Hands on what is added to a file, line by line."""
+
+    def __init__(self, path: Path, take: Callable[[str], None] | None) -> None:
+        self._path, self._take = path, take
+        #: Which file was read, and up to where: when it is full, another one gets its name.
+        self._inode, self._position = 0, 0
+        self._rest = b""
+
+    def __enter__(self) -> _LogLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hand_on()
+        if self._take is not None and self._rest:
+            self._take(self._rest.decode(errors="replace"))
+
+    def hand_on(self) -> None:
+        """Reads what is new. Of a job that fills a whole file in between, lines are left out."""
+        if self._take is None or not self._path.exists():
+            return
+        if self._inode not in (0, self._path.stat().st_ino):
+            older = Path(f"{self._path}.1")
+            if older.exists() and older.stat().st_ino == self._inode:
+                self._read(older, self._take)
+            self._position, self._rest = 0, b""
+        self._inode = self._path.stat().st_ino
+        self._read(self._path, self._take)
+
+    def _read(self, path: Path, take: Callable[[str], None]) -> None:
+        with open(path, "rb") as file:
+            file.seek(self._position)
+            while content := file.read(_LOG_BYTES):
+                self._position += len(content)
+                *lines, self._rest = (self._rest + content).split(b"\n")
+                self._rest = self._rest[-_LOG_BYTES:]
+                for line in lines:
+                    take(line.decode(errors="replace"))
+
+
+def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> JobResult:
+    """The job's result, if it ended well and has one for this run."""
+    if code != 0:
+        error = JobError.read(place.folder)
+        where = f"{what} was ended by it. Nothing was committed. The log: {place.log}"
+        if error is not None and (named := error.as_named(where)) is not None:
+            raise named
+        # What Spark prints behind an exception says less than the exception.
+        why = "" if error is None else f"{error.kind}: {error.message}. "
+        raise JobFailedError(
+            f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the same again. "
+            f"{_log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
+        )
+    result = JobResult.read(place.folder, place.token, plans)
+    if result is None:
+        raise SinkError(
+            f"{what} ended without a result: it must call current_window(spark) and write with its `write`, or "
+            f"tell its own sink's output by `report`. Nothing was committed. {_log_text(place)}"
+        )
+    return result
+
+
+def _found(plan: WindowPlan, result: Mapping[str, object]) -> StagedOutput:
+    staged = StagedOutput.found(result)
+    if staged is None:
+        raise SinkError(
+            f"the application reported an output of window {plan.window_id} that is not here: {dict(result)}. "
+            "It must write with `WindowContext.write`, to a folder that is seen from here. For a sink of your "
+            "own, use run_job",
+            window_id=plan.window_id,
+        )
+    return staged
+
+
+def _what(application: str, plans: Sequence[WindowPlan]) -> str:
+    more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
+    return f"the application {application} for window {plans[0].window_id}{more} of group {plans[0].group}"
+
+
+def _code_text(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _log_text(place: Place, lines: int = _TAIL_LINES) -> str:
+    """Where the log is, and how it ends."""
+    try:
+        with open(place.log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            tail = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        tail = []
+    shown = [line for line in tail if line.strip()][-lines:] if lines else []
+    return f"The log: {place.log}" + "".join(f"\n  {line}" for line in shown)

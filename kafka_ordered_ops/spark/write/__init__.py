@@ -1,0 +1,1 @@
+"""DataFrames as windows: files and tables."""

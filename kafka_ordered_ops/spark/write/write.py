@@ -1,0 +1,237 @@
+"""A DataFrame as the output of a window."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.core.errors import JobFailedError
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.draft import Draft, drafts_of
+from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, spark_path
+from kafka_ordered_ops.output.records.columns import ORDER
+from kafka_ordered_ops.output.stage import check_has_output
+from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.read.order import order_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Spark's own default is INT96, which other readers take for nanoseconds without a zone.
+_TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+#: Partitions whose stragglers are counted: the expression grows with them, and so does Spark's planning.
+_HEADS_MAX: Final = 2_000
+
+#: Comparing a record with so many partitions costs less than looking its own one up by name.
+_COMPARED_MAX: Final = 16
+
+
+def write_window(
+    df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
+) -> StagedOutput:
+    """Writes a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
+
+    Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
+    the same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
+    the folder's name carries: ``<path>/window_id=<safe id>/``. The plan may be a part of a split window: see
+    `StagedOutput.merged`.
+
+    Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers`` (null where the plan
+    does not know which records are stragglers). They are counted in the same job.
+
+    Args:
+        df: the result of the user's job: the window's records, or anything made from them.
+        path: the folder that holds the output of all windows: a local or mounted one that the driver and
+            all executors see.
+        plan: the window.
+        ordered: sort by (timestamp, topic, partition, offset), so that the files' rows, in the order of the
+            files' names, are in total order. `df` is computed once and kept by the executors meanwhile. A
+            result of ``read_window(ordered=True)`` handed over as it is is not sorted again, and a `df`
+            without these four columns is written as it comes. False writes any `df` as it comes: rows in
+            the order of its partitions, which keeps an order that it has.
+
+    Raises:
+        JobFailedError: the job failed. Nothing was committed, and the stage is removed; so with every error.
+        SinkError: its files, as this process sees them, do not hold all rows that the job has written: not all
+            executors write to the same folder. Or another group's window is in the place.
+        ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
+        WindowCoveredError: other windows deliver this one's records; an empty output would hide theirs.
+        ConfigError: the path is not local.
+    """
+    check_pyspark()
+    check_has_output(plan)
+    started = time.monotonic()
+    output = StagedOutput.of(plan, path)
+    with drafts_of([output]) as (draft,):
+        known = order_of(df)
+        in_order = known is not None and known.window_ids == (plan.window_id,)
+        facts = _run(df.drop("window_id"), draft, plan, sort=ordered and not in_order)
+        elapsed_ms = round((time.monotonic() - started) * 1000)
+        return draft.seal({**facts, **_files(draft), "elapsed_ms": elapsed_ms})
+
+
+def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
+    from pyspark.sql import Observation
+
+    observation = Observation()
+    with (
+        job_errors([plan], draft.path),
+        timestamp_type(df.sparkSession),
+        _sorted(df, sort=sort) as rows,
+    ):
+        # Observed last: what lies below a sort may run more than once.
+        observed = rows.observe(observation, *_counts(df, plan))
+        # The folder is there and empty. Overwriting would remove what says that it is still the same.
+        writer = observed.write.mode("append").option("compression", "zstd")
+        writer.parquet(spark_path(draft.path))
+    facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
+    if not _tells_places(df) or "stragglers" in facts:
+        return facts
+    if not plan.tells_stragglers:
+        return {**facts, "stragglers": None}
+    return facts if behind_cutoff(plan) else {**facts, "stragglers": 0}
+
+
+@contextmanager
+def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
+    """What a failed Spark job raises, as an error of this package: a task's own by its name, else `JobFailedError`."""
+    try:
+        yield
+    except Exception as error:
+        # Of Spark's own kinds or py4j's, which Connect does not have.
+        named = named_error(error)
+        if named is not None:
+            raise named from error
+        first = plans[0]
+        more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
+        raise JobFailedError(
+            f"the Spark job that writes window {first.window_id}{more} of group {first.group} to {path} failed: "
+            f"{_first_line(error)}. Nothing was committed: run the same again",
+            window_id=first.window_id,
+        ) from error
+
+
+@contextmanager
+def _sorted(df: DataFrame, *, sort: bool) -> Iterator[DataFrame]:
+    if not sort or not set(ORDER) <= set(df.columns):
+        yield df
+        return
+    with kept(df):
+        yield df.orderBy(*ORDER)
+
+
+@contextmanager
+def kept(df: DataFrame) -> Iterator[None]:
+    """Has `df` computed once only, and kept by the executors in the block; what the user keeps stays kept.
+
+    Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with it
+    whatever the user's job does.
+    """
+    if is_kept(df):
+        yield
+        return
+    df.persist()
+    try:
+        yield
+    finally:
+        df.unpersist()
+
+
+def is_kept(df: DataFrame) -> bool:
+    """Whether the user has told Spark to keep what `df` computes."""
+    return df.storageLevel.useMemory or df.storageLevel.useDisk
+
+
+@contextmanager
+def timestamp_type(spark: SparkSession) -> Iterator[None]:
+    """Has Spark write times as microseconds with a zone in the block."""
+    # A write takes this from the session only; there is no option for it.
+    key, value = _TIMESTAMP_TYPE
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
+
+
+def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    types = dict(df.dtypes)
+    counts = [f.count(f.lit(1)).alias("records")]
+    if types.get("timestamp") == "timestamp":
+        counts.append(f.unix_millis(f.min("timestamp")).alias("timestamp_ms_min"))
+        counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
+    if types.get("late") == "boolean":
+        counts.append(f.count_if(f.col("late")).alias("late"))
+    behind = behind_cutoff(plan) if plan.tells_stragglers else {}
+    if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
+        counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
+    return counts
+
+
+def _tells_places(df: DataFrame) -> bool:
+    """Whether each row says which record it is."""
+    return set(ORDER) <= set(df.columns)
+
+
+def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
+    """The partitions known to take anything behind a record stamped at or after the cutoff; its offset."""
+    return {
+        part.tp: part.head_end
+        for part in plan
+        if part.head_end is not None and part.may_have_stragglers
+    }
+
+
+def _is_straggler(behind: Mapping[TopicPartition, int]) -> Column:
+    """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
+
+    Args:
+        behind: the first such offset of each partition that takes anything from there on, at least one.
+    """
+    from pyspark.sql import functions as f
+
+    if len(behind) <= _COMPARED_MAX:
+        compared = (
+            (f.col("partition") == tp.partition)
+            & (f.col("offset") >= f.lit(head_end).cast("bigint"))
+            & (f.col("topic") == tp.topic)
+            for tp, head_end in behind.items()
+        )
+        return reduce(lambda any_, one: any_ | one, compared)
+    heads = [
+        column
+        for tp, head_end in behind.items()
+        for column in (f.lit(str(tp)), f.lit(head_end).cast("bigint"))
+    ]
+    where = f.concat("topic", f.lit("["), f.col("partition").cast("string"), f.lit("]"))
+    return f.col("offset") >= f.try_element_at(f.create_map(*heads), where)
+
+
+def _files(draft: Draft) -> Facts:
+    """How many files there are here; whether they hold everything is for `Draft.seal` to say."""
+    with as_sink_error(f"the stage {draft.path} cannot be looked at"):
+        sizes = files_for(draft.output.root).sizes(draft.path)
+    return {"files": len(sizes), "bytes": sum(sizes.values())}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of a Python traceback the last line says what happened; of a JVM one, the first.
+    if any(line.startswith("Traceback") for line in lines):
+        return lines[-1]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,325 @@
+"""A DataFrame as the outputs of several windows, written in one Spark job."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.draft import Draft, drafts_of
+from kafka_ordered_ops.output.filesystem import (
+    Files,
+    as_sink_error,
+    data_names,
+    files_for,
+    spark_path,
+)
+from kafka_ordered_ops.output.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
+from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.output.stage import check_has_output
+from kafka_ordered_ops.output.stage_files import FILES_MAX
+from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.read.order import order_of
+from kafka_ordered_ops.spark.write.write import (
+    behind_cutoff,
+    is_kept,
+    job_errors,
+    kept,
+    timestamp_type,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: Partitions of windows whose stragglers are counted: each is a row that every executor is sent.
+_HEADS_MAX: Final = 100_000
+
+_ROW: Final = "_koo_row"
+_HEAD_END: Final = "_koo_head_end"
+
+_HEADS_TYPES: Final[dict[str, pa.DataType]] = {
+    WINDOW_NUMBER: pa.int32(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    _HEAD_END: pa.int64(),
+}
+
+#: The columns that say where a record comes from, if the user's job has left them as they are.
+_POSITION: Final = {"topic": "string", "partition": "int", "offset": "bigint"}
+
+
+def write_windows(
+    df: DataFrame,
+    path: str | os.PathLike[str],
+    plans: Sequence[WindowPlan],
+    *,
+    ordered: bool = True,
+) -> list[StagedOutput]:
+    """Writes the results of several windows in one Spark job, each into its window's stage below `path`.
+
+    What `write_window` says holds for each of them. The column ``window_id`` tells a row's window, so a job on
+    the result of `read_windows` keeps it; a window without rows gets one file without rows. The facts of each
+    window are counted in the files that were written, ``elapsed_ms`` from the start to its completion.
+
+    Args:
+        df: the result of the user's job, with ``window_id``.
+        path: the folder that holds the output of all windows: a local or mounted one that the driver and
+            all executors see.
+        plans: windows of one group, each once: all that `df` has rows of.
+        ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` handed
+            over as it is is not sorted again.
+
+    Returns:
+        The outputs in the order of `plans`, all of them complete.
+
+    Raises:
+        JobFailedError: the job failed. Nothing was committed, and all stages are removed; so with every error.
+        SinkError: its files, as this process sees them, do not hold all rows that the job has written; or `df` has
+            rows of no window of `plans`; or another group's window is in the place of one.
+        ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
+        WindowCoveredError: other windows deliver one's records; an empty output would hide theirs.
+        ConfigError: the path is not local; `df` has no ``window_id``; no plan, or plans of several groups.
+    """
+    check_pyspark()
+    check_together(plans)
+    for plan in plans:
+        check_has_output(plan)
+    if dict(df.dtypes).get("window_id") != "string":
+        raise ConfigError(
+            "the column window_id tells which window a row belongs to, and this DataFrame has none of text: "
+            "keep it from the result of read_windows"
+        )
+    started = time.monotonic()
+    outputs = [StagedOutput.of(plan, path) for plan in plans]
+    files = files_for(outputs[0].root)
+    with drafts_of(outputs) as drafts:
+        folder = drafts[0].shared_path
+        written = _write(df, plans, folder, ordered=ordered)
+        facts = _facts(df, plans, written)
+        _check_rows(plans, written, facts)
+        if not all(facts[output.window_id]["records"] for output in outputs):
+            _write_empty(df, plans, written)
+        sealed = []
+        for draft in drafts:
+            counted = facts[draft.output.window_id]
+            move = _move if counted["records"] else _copy_empty
+            with as_sink_error(f"the stage {draft.path} cannot be filled from {folder}"):
+                moved = move(files, written, draft)
+            elapsed_ms = round((time.monotonic() - started) * 1000)
+            sealed.append(draft.seal({**counted, **moved, "elapsed_ms": elapsed_ms}))
+        with as_sink_error(f"{folder} cannot be removed"):
+            files.remove(folder)
+    return sealed
+
+
+@dataclass(frozen=True)
+class _Arranged:
+    """Rows with `WINDOW_NUMBER`, where they are to be written, and still to be sorted there."""
+
+    rows: DataFrame
+    order: tuple[str, ...]
+    #: The windows by their number.
+    window_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What the job has left: below `folder` one folder for each window that has rows."""
+
+    folder: str
+    window_ids: tuple[str, ...]
+    records: int
+    #: The id in some row whose window has no number, if any; such a row may also have none.
+    stranger: str | None
+
+    @property
+    def empty_folder(self) -> str:
+        """Where a file without rows is, once it is needed."""
+        return f"{self.folder}/_empty"
+
+    def folder_of(self, window_id: str) -> str:
+        """Where the files of a window with rows are."""
+        return f"{self.folder}/{WINDOW_NUMBER}={self.window_ids.index(window_id)}"
+
+
+def _write(df: DataFrame, plans: Sequence[WindowPlan], folder: str, *, ordered: bool) -> _Written:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observation = Observation()
+    stranger = f.when(f.col(WINDOW_NUMBER).isNull(), f.col("window_id"))
+    counts = [f.count(f.lit(1)).alias("records"), f.min(stranger).alias("stranger")]
+    with (
+        job_errors(plans, folder),
+        timestamp_type(df.sparkSession),
+        _arranged(df, plans, ordered=ordered) as arranged,
+    ):
+        # Observed where each row passes once: below the sort, and above what deals the rows out.
+        rows = arranged.rows.observe(observation, *counts)
+        # Sorted last, by the window first. Else Spark would sort by the window once more, and not in a
+        # way that leaves rows of one window as they are.
+        rows = rows.sortWithinPartitions(*arranged.order).drop("window_id", _ROW)
+        writer = rows.write.mode("overwrite").option("compression", "zstd")
+        writer.partitionBy(WINDOW_NUMBER).parquet(spark_path(folder))
+    found = observation.get
+    return _Written(folder, arranged.window_ids, int(found["records"]), found["stranger"])
+
+
+@contextmanager
+def _arranged(df: DataFrame, plans: Sequence[WindowPlan], *, ordered: bool) -> Iterator[_Arranged]:
+    from pyspark.sql import functions as f
+
+    known = order_of(df)
+    if known is not None and known.dealt is not None and not is_kept(df):
+        yield _Arranged(known.dealt, MANY_ORDER, known.window_ids)
+        return
+    window_ids = tuple(plan.window_id for plan in plans)
+    if known is None and ordered and set(ORDER) <= set(df.columns):
+        with kept(df):
+            rows = _numbered(df, window_ids).repartitionByRange(*MANY_ORDER)
+            yield _Arranged(rows, MANY_ORDER, window_ids)
+        return
+    rows = _numbered(df, window_ids).withColumn(_ROW, f.monotonically_increasing_id())
+    yield _Arranged(rows, (WINDOW_NUMBER, _ROW), window_ids)
+
+
+def _numbered(df: DataFrame, window_ids: Sequence[str]) -> DataFrame:
+    """With the number of each row's window, null for a window that is not among them; rows stay in order."""
+    from pyspark.sql import functions as f
+
+    numbers = pa.table(
+        {
+            "window_id": pa.array(window_ids, pa.string()),
+            WINDOW_NUMBER: pa.array(range(len(window_ids)), pa.int32()),
+        }
+    )
+    return df.join(f.broadcast(df.sparkSession.createDataFrame(numbers)), "window_id", "left")
+
+
+def _facts(
+    df: DataFrame, plans: Sequence[WindowPlan], written: _Written
+) -> dict[str | None, Facts]:
+    """What is in the files, for each of the plans' windows and any other; None: for rows without a number."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    fields = [field for field in df.schema.fields if field.name in (*ORDER, "late")]
+    schema = StructType([*fields, StructField(WINDOW_NUMBER, IntegerType())])
+    rows = df.sparkSession.read.schema(schema).parquet(spark_path(written.folder))
+    counts = _counts({field.name: field.dataType.simpleString() for field in fields})
+    heads = _heads(plans, written.window_ids)
+    if _POSITION.items() <= dict(rows.dtypes).items() and heads.num_rows <= _HEADS_MAX:
+        heads_frame = f.broadcast(df.sparkSession.createDataFrame(heads))
+        rows = rows.join(heads_frame, [WINDOW_NUMBER, "topic", "partition"], "left")
+        counts["stragglers"] = f.count_if(f.col("offset") >= f.col(_HEAD_END))
+    aggregates = [count.alias(name) for name, count in counts.items()]
+    with job_errors(plans, written.folder):
+        found = rows.groupBy(WINDOW_NUMBER).agg(*aggregates).collect()
+    nothing = {name: None if name.startswith("timestamp") else 0 for name in counts}
+    facts: dict[str | None, Facts] = {plan.window_id: nothing for plan in plans}
+    for row in found:
+        number = row[WINDOW_NUMBER]
+        window_id = None if number is None else written.window_ids[number]
+        facts[window_id] = {name: row[name] for name in counts}
+    for plan in plans:
+        if "stragglers" in counts and not plan.tells_stragglers:
+            facts[plan.window_id] = {**facts[plan.window_id], "stragglers": None}
+    return facts
+
+
+def _counts(types: dict[str, str]) -> dict[str, Column]:
+    from pyspark.sql import functions as f
+
+    counts = {"records": f.count(f.lit(1))}
+    if types.get("timestamp") == "timestamp":
+        counts["timestamp_ms_min"] = f.unix_millis(f.min("timestamp"))
+        counts["timestamp_ms_max"] = f.unix_millis(f.max("timestamp"))
+    if types.get("late") == "boolean":
+        counts["late"] = f.count_if(f.col("late"))
+    return counts
+
+
+def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
+    """Where the heads end of those partitions of which a window takes something behind."""
+    numbers = {window_id: number for number, window_id in enumerate(window_ids)}
+    rows = [
+        (numbers[plan.window_id], tp.topic, tp.partition, head_end)
+        for plan in plans
+        if plan.window_id in numbers
+        for tp, head_end in behind_cutoff(plan).items()
+    ]
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(_HEADS_TYPES)
+    schema = pa.schema(_HEADS_TYPES)
+    return pa.table(list(map(pa.array, columns, schema.types)), schema=schema)
+
+
+def _check_rows(
+    plans: Sequence[WindowPlan], written: _Written, facts: dict[str | None, Facts]
+) -> None:
+    """Raises `SinkError` when files are not here, or hold rows that are none of the plans'."""
+    records = {window_id: of_window["records"] or 0 for window_id, of_window in facts.items()}
+    if (here := sum(records.values())) != written.records:
+        raise SinkError(
+            f"Spark has written {written.records:,} records of {len(plans)} windows of group {plans[0].group}, "
+            f"and the files in {written.folder} on this machine hold {here:,}: not all executors write to the folder that "
+            "is seen here. Name one that the driver and all executors share, and see that it is mounted on each of "
+            "them. Nothing was committed"
+        )
+    strangers = records.keys() - {plan.window_id for plan in plans}
+    if strangers:
+        shown = min((one for one in strangers if one is not None), default=written.stranger)
+        raise SinkError(
+            f"{sum(records[one] for one in strangers):,} rows belong to none of the {len(plans)} windows "
+            f"that are written, but to {'no window at all' if shown is None else f'window {shown}, say'}: "
+            "their plans are not among those handed over, or the job changed window_id"
+        )
+
+
+def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) -> None:
+    """One file without rows, for all windows that have none."""
+    empty = df.sparkSession.createDataFrame([], df.drop("window_id").schema).coalesce(1)
+    with job_errors(plans, written.empty_folder), timestamp_type(df.sparkSession):
+        empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
+
+
+def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
+    names = data_names(files, written.empty_folder)
+    if not names:
+        raise SinkError(
+            f"Spark has written a file without rows to {written.empty_folder}, and it is not seen from this machine: "
+            "executors write elsewhere. Name a folder that the driver and all executors share"
+        )
+    name = names[0]
+    with files.open(f"{written.empty_folder}/{name}") as file:
+        content = file.read()
+    files.write(_file_path(draft, 0), content)
+    return {"files": 1, "bytes": len(content)}
+
+
+def _move(files: Files, written: _Written, draft: Draft) -> Facts:
+    """Makes a window's files its stage's, under names that keep their order."""
+    folder = written.folder_of(draft.output.window_id)
+    names = data_names(files, folder)
+    if len(names) > FILES_MAX:
+        raise ConfigError(
+            f"window {draft.output.window_id} has {len(names):,} files, and names keep the order of {FILES_MAX:,}: "
+            "write with fewer tasks, or larger files"
+        )
+    size = 0
+    for number, name in enumerate(names):
+        target = _file_path(draft, number)
+        files.move(f"{folder}/{name}", target)
+        size += os.path.getsize(target)
+    return {"files": len(names), "bytes": size}
+
+
+def _file_path(draft: Draft, number: int) -> str:
+    return f"{draft.path}/part-{number:05d}.parquet"

@@ -1,0 +1,1 @@
+"""Questions about a group and its topics; nothing is changed."""

@@ -1,0 +1,47 @@
+"""Has a group caught up with a cutoff? One look at the ledger and the broker's index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.liveness.caught_up import CatchUp
+from kafka_ordered_ops.core.liveness.caught_up import catch_up as judge
+from kafka_ordered_ops.core.liveness.live_search import LivenessRule
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.facts.liveness_facts import LivenessQuestion, log_facts
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
+from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+def catch_up(
+    settings: ClientSettings,
+    group: str,
+    window: Window,
+    *,
+    ledger_topic: str = LEDGER_TOPIC,
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.time,
+) -> CatchUp:
+    """Whether everything that a window asks for is committed, by whichever windows of the group.
+
+    Reads no record, joins nothing and changes nothing. `timeout_s` bounds all questions.
+
+    Raises:
+        UnknownTopicError, BrokerError, LedgerError
+    """
+    question = LivenessQuestion(
+        window.topics, window.exclude, window.isolation, LivenessRule(window.cutoff_ms)
+    )
+    with (
+        calls.call(f"group {group}: has it caught up", timeout_s),
+        open_lookup(settings, timeout_s=timeout_s) as lookup,
+        open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger,
+    ):
+        # The logs before the ledger: what is committed meanwhile counts, what is written meanwhile does not.
+        facts = log_facts(lookup, question)
+        view = ledger.read(group)
+    return judge(view, facts, window.times, now_ms=int(clock() * 1000))

@@ -1,0 +1,140 @@
+"""Looking at a group: its windows, its progress, its gaps, and whether a window is live."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from kafka_ordered_ops.core.arguments import check_count, check_span, shown
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.group.checks import known_window, unknown_window
+from kafka_ordered_ops.core.group.gaps import Gap, gaps_of
+from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
+from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.liveness.liveness import Liveness
+from kafka_ordered_ops.core.types import INT64_MAX
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.window import Window, check_window, check_window_id
+from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.checks import check_function, check_list, check_plan
+from kafka_ordered_ops.windows.gate import Gated
+from kafka_ordered_ops.windows.planner import Planner
+from kafka_ordered_ops.windows.queries.live import check_live
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+
+class Looks(Gated):
+    """The calls of `OrderedWindows` that change nothing."""
+
+    settings: ClientSettings
+    group: str
+    _lookup: LookupDoor
+    _ledger: LedgerDoor
+    _planner: Planner
+    _clock: Callable[[], float]
+
+    def show(self, window_id: str) -> WindowRecord:
+        """A window as the ledger has it; raises `UnknownWindowError`."""
+        return self.show_many([window_id])[0]
+
+    def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
+        """Windows as the ledger has them; raises `UnknownWindowError`."""
+        check_list(window_ids, what="window_ids")
+        for window_id in window_ids:
+            check_window_id(window_id)
+        view = self._ledger.read(self.group, window_ids)
+        return [known_window(view, name) for name in window_ids]
+
+    def check_readable(self, plan: WindowPlan) -> None:
+        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        check_plan(plan)
+        self._planner.check_still_there(plan)
+
+    def list(
+        self, keep: Callable[[WindowRecord], bool] = lambda _: True
+    ) -> builtins.list[WindowRecord]:
+        """Every window of the group that is to be kept, by cutoff, then by id; with its plan and its result.
+
+        Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
+        """
+        check_function(keep, what="keep")
+        view = self._ledger.read(self.group, keep=keep)
+        for error in view.unreadable.values():
+            _log.warning("a window is left out of the list: %s", error)
+        # Open ones are there in any case.
+        kept = [record for record in view.windows.values() if keep(record)]
+        return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
+
+    def summaries(self, *, limit: int | None = None, before: str | None = None) -> Summaries:
+        """The group's windows as a list shows them, by cutoff, then by id; without their plans, and so quickly.
+
+        Args:
+            limit: no more than the last so many; None: all of them.
+            before: the id of a window; only those that come before it: the page before the one that begins
+                with it.
+
+        Raises:
+            ConfigError: the limit is no count.
+            UnknownWindowError: there is no window `before`.
+        """
+        if limit is not None:
+            check_count(limit, what="limit", least=1, greatest=INT64_MAX)
+        found = self._ledger.summaries(self.group)
+        windows = found.windows
+        if before is not None:
+            names = [one.window_id for one in windows]
+            if before not in names:
+                raise unknown_window(self.group, before)
+            windows = windows[: names.index(before)]
+        return replace(found, windows=windows if limit is None else windows[-limit:])
+
+    def state(self) -> GroupState | None:
+        """The group's progress; None before its first plan."""
+        return self._ledger.read(self.group).state
+
+    def gaps(self) -> builtins.list[Gap]:
+        """The times that no interval of the group covers and in which records wait; a sweep takes them.
+
+        From the ledger alone: what was read to plan intervals says what was left.
+        """
+        return gaps_of(self._ledger.read(self.group))
+
+    def live(
+        self,
+        window: Window,
+        *,
+        grace: timedelta | None = None,
+        before: Liveness | None = None,
+    ) -> Liveness:
+        """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
+
+        Live: a record stamped at or after the cutoff (and the allowed lateness) is there. Idle: there is
+        none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
+        What was read for the answer `before` is not read again. Changes nothing.
+
+        Raises:
+            UnknownTopicError, BrokerError, ReadError, LedgerError
+        """
+        check_window(window)
+        if grace is not None:
+            check_span(grace, what="grace")
+        if not isinstance(before, Liveness | None):
+            raise ConfigError(f"before is {shown(before)}: give an earlier answer, or None")
+        return check_live(
+            self._lookup,
+            self.settings,
+            self.group,
+            window,
+            grace=grace,
+            now_ms=self._now_ms(),
+            view=self._ledger.read(self.group),
+            before=before,
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

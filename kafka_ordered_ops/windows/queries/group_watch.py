@@ -1,0 +1,130 @@
+"""Looking at a group and its logs, for a host that waits for windows: nothing is planned, and nothing is changed."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Final
+
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.liveness.liveness import Liveness
+from kafka_ordered_ops.core.time_ranges import TimeRange
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.windows.queries.live import check_live
+
+#: A host's sensor has a minute for all that it looks at: one question may take a part of it.
+LOOK_TIMEOUT_S: Final = 10.0
+
+
+class GroupWatch:
+    """Which windows a group has still to deliver, and whether their partitions are live.
+
+    Args:
+        settings: how to reach the cluster.
+        group: the consumer group; not joined.
+        ledger_topic: the topic that holds its plans and progress, None: the usual one; none is made.
+        timeout_s: bound for each call's questions, and for a read's position to stand still.
+        clock: the time in seconds since the epoch; for tests.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        *,
+        ledger_topic: str | None = None,
+        timeout_s: float = LOOK_TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._lookup = open_lookup(settings, timeout_s=timeout_s)
+        self._ledger = open_ledger(
+            settings, self._lookup, topic=ledger_topic or LEDGER_TOPIC, timeout_s=timeout_s
+        )
+
+    def __enter__(self) -> GroupWatch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._ledger.close()
+        self._lookup.close()
+
+    def undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
+        """Those windows, by id, that are not committed, with how often they were planned and then rewound.
+
+        The times of a window count as delivered too when other windows have committed them, or when the ledger
+        has forgotten it.
+
+        Raises:
+            BrokerError, LedgerError: the cluster, or the way to it.
+        """
+        with calls.call(f"group {self._group}: what is left to deliver", self._timeout_s):
+            return self._undelivered(windows)
+
+    def _undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
+        # The group's state alone tells of nearly all of them, and most partitions cover the same times. Of the
+        # others the plans are read: one of a topic that is no longer asked for covers nothing new.
+        state = self._ledger.read(self._group).state
+        covered = {partition.late.times for _, partition in state or ()}
+        left = [
+            name
+            for name, times in windows.items()
+            if not covered or not all(_holds(frozen, times) for frozen in covered)
+        ]
+        if not left:
+            return {}
+        records = self._ledger.read(self._group, left).windows
+        found = {}
+        for name in left:
+            if (record := records.get(name)) is None:
+                found[name] = 0
+            elif not record.status.is_done:
+                is_rewound = record.status is WindowStatus.REWOUND
+                found[name] = record.plan.attempt if is_rewound else 0
+        return found
+
+    def live(
+        self, window: Window, *, grace: timedelta | None = None, before: Liveness | None = None
+    ) -> Liveness:
+        """As `OrderedWindows.live`, without what only the ledger knows.
+
+        Raises:
+            ConfigError: a negative grace.
+            UnknownTopicError, BrokerError, ReadError: the cluster, or the way to it.
+        """
+        with calls.call(f"group {self._group}: looking at partitions", self._timeout_s):
+            return check_live(
+                self._lookup,
+                self._settings,
+                self._group,
+                window,
+                grace=grace,
+                now_ms=int(self._clock() * 1000),
+                before=before,
+                stall_timeout_s=self._timeout_s,
+            )
+
+
+def _holds(frozen: Sequence[TimeRange], times: TimeRange) -> bool:
+    """Whether one of some ranges, which are disjoint and rise, holds all of these times."""
+    at = bisect_right(frozen, times.since_ms, key=lambda one: one.since_ms)
+    return at > 0 and frozen[at - 1].holds(times)

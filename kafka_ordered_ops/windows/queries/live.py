@@ -1,0 +1,163 @@
+"""Is a window complete enough to plan? One look, or looks until it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.group.group_state import GroupView
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.liveness.live_search import LivenessRule
+from kafka_ordered_ops.core.liveness.liveness import Liveness, answer
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.facts.liveness_facts import LOOK_OFFSETS_MAX, LivenessQuestion, look
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
+from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: Between two looks, at first and after every change; twice as long after each look without one.
+PAUSE_S: Final = 2.0
+#: The longest pause: a partition that comes to life is noticed this late.
+PAUSE_MAX_S: Final = 15.0
+#: The group that reads are booked on where none is named. It is never joined, and nothing is committed.
+READS_AS: Final = "kafka-ordered-ops-live"
+
+
+def check_live(
+    lookup: LookupDoor,
+    settings: ClientSettings,
+    group: str | None,
+    window: Window,
+    *,
+    grace: timedelta | None = None,
+    now_ms: int,
+    view: GroupView | None = None,
+    before: Liveness | None = None,
+    offsets_max: int = LOOK_OFFSETS_MAX,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> Liveness:
+    """One look at the partitions of a window, which is neither planned nor changed by it.
+
+    Keeps nothing between calls and may run in any thread, with a `lookup` of its own.
+
+    Args:
+        lookup: asks the cluster.
+        settings: how to read from it.
+        group: on whose behalf timestamps are read; not joined.
+        window: topics, cutoff, allowed lateness and isolation are looked at.
+        grace: how long after the cutoff (and the allowed lateness) a silent partition counts as idle; None:
+            never.
+        now_ms: the time of day, ms since the epoch.
+        view: the group in the ledger, for its lag and its open windows.
+        before: an earlier answer to the same question: what was read for it is not read again.
+        offsets_max: offsets read of one partition at most.
+        stall_timeout_s: bound for a read's position to stand still.
+
+    Raises:
+        ConfigError: a negative grace.
+        UnknownTopicError: a topic does not exist, or no topic matches.
+        BrokerError, ReadError: the cluster refuses, or cannot be reached or read.
+    """
+    question = LivenessQuestion(
+        window.topics, window.exclude, window.isolation, liveness_rule(window, grace)
+    )
+    looked = look(
+        lookup,
+        settings,
+        group or READS_AS,
+        question,
+        now_ms=now_ms,
+        seen={} if before is None else before.seen_for(question.rule, window.isolation),
+        offsets_max=offsets_max,
+        stall_timeout_s=stall_timeout_s,
+    )
+    return answer(question.rule, window.isolation, looked, view, now_ms=now_ms)
+
+
+def live(
+    settings: ClientSettings,
+    window: Window,
+    group: str | None = None,
+    *,
+    grace: timedelta | None = None,
+    before: Liveness | None = None,
+    ledger_topic: str = LEDGER_TOPIC,
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.time,
+) -> Liveness:
+    """`check_live` on connections of its own, with the group's side as the ledger has it.
+
+    A group that the ledger does not know is fine; so is a cluster without a ledger, and none is made.
+    `timeout_s` bounds all that is waited for; reading timestamps has its own bound. Raises what `check_live` raises, and `LedgerError`.
+    """
+    with (
+        calls.call("looking at partitions", timeout_s),
+        open_lookup(settings, timeout_s=timeout_s) as lookup,
+    ):
+        view = None
+        if group is not None:
+            with open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger:
+                view = ledger.read(group)
+        return check_live(
+            lookup,
+            settings,
+            group,
+            window,
+            grace=grace,
+            now_ms=int(clock() * 1000),
+            view=view,
+            before=before,
+        )
+
+
+def wait_live(
+    look_again: Callable[[Liveness | None], Liveness],
+    *,
+    timeout_s: float,
+    told: Callable[[Liveness], None] = lambda _: None,
+    failed: Callable[[KafkaOrderedOpsError], None] = lambda _: None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Liveness:
+    """Looks until all partitions are live or idle, or the time is over; the last answer tells which.
+
+    `look_again` is given the answer before, or None at first. Once there was one, a look that fails with a
+    retriable error is told to `failed` and made again: a broker may restart meanwhile. The last look is
+    made at the deadline, and what fails then is raised. `pause` waits so many seconds, and may end early.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = look_again(None)
+    told(found)
+    pause_s = PAUSE_S
+    while not found.is_live and (left_s := deadline - time.monotonic()) > 0:
+        pause(min(pause_s, left_s))
+        newer: Liveness | None = None
+        try:
+            newer = look_again(found)
+        except KafkaOrderedOpsError as error:
+            if not error.retriable or time.monotonic() >= deadline:
+                raise
+            failed(error)
+        unchanged = newer is None or newer.same_as(found)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S) if unchanged else PAUSE_S
+        if newer is not None:
+            found = newer
+            told(found)
+    return found
+
+
+def liveness_rule(window: Window, grace: timedelta | None) -> LivenessRule:
+    """The rule that a window and a grace make; raises `ConfigError` for a negative grace."""
+    if grace is not None and grace < timedelta(0):
+        raise ConfigError(
+            f"grace {grace} is negative: a partition is idle at the cutoff at the earliest"
+        )
+    return LivenessRule(
+        cutoff_ms=window.cutoff_ms,
+        lateness_ms=window.lateness_ms or 0,
+        grace_ms=None if grace is None else grace // timedelta(milliseconds=1),
+    )

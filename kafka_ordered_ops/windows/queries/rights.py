@@ -1,0 +1,37 @@
+"""May this principal plan and commit windows of a group? Asked before the first one is."""
+
+from __future__ import annotations
+
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.rights import RightsCheck
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+def missing_rights(
+    settings: ClientSettings,
+    group: str | None,
+    *,
+    ledger_topic: str = LEDGER_TOPIC,
+    timeout_s: float,
+) -> list[str]:
+    """The rights that are missing to plan and commit windows of a group, each in words; none: all are there.
+
+    The right to read a topic shows when a window is planned. Nothing is changed, and the group's running
+    windows are not disturbed. Without a group only the cluster, the ledger and transactions are asked about.
+
+    Raises:
+        BrokerError: and its kinds; the cluster cannot be reached within `timeout_s`, or refuses the
+            credentials.
+        ConfigError: the client refuses the settings.
+    """
+    if settings.memory_name is not None:
+        return []
+    with calls.call("asking for rights", timeout_s):
+        check = RightsCheck(settings, timeout_s=timeout_s)
+        check.cluster_id()
+        return [
+            *([] if group is None else check.missing_on_group(group)),
+            *check.missing_on_ledger(ledger_topic),
+            *check.missing_on_transactions(),
+        ]

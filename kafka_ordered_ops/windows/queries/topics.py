@@ -1,0 +1,78 @@
+"""Where topics begin and end now, for hosts that show them: nothing is read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
+from kafka_ordered_ops.kafka.ports import open_lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """Where one partition's log begins and ends."""
+
+    partition: int
+    #: The first offset still in the log; for an empty one its end.
+    log_start: int
+    #: Where reading ends: exclusive.
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnds:
+    """A topic as of one moment."""
+
+    name: str
+    #: Tells a topic from one of the same name that was deleted before it.
+    topic_id: str
+    #: By number.
+    partitions: tuple[PartitionEnds, ...]
+
+
+def topic_ends(
+    settings: ClientSettings,
+    topics: Sequence[str],
+    *,
+    isolation: Isolation = Isolation.READ_COMMITTED,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, TopicEnds]:
+    """Where topics begin and end, by name; a few questions for all of them.
+
+    Args:
+        settings: how to reach the cluster.
+        topics: names, no patterns.
+        isolation: the last stable offsets under ``read_committed``, else the high watermarks.
+        timeout_s: bound for all questions.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+        BrokerError: the cluster refuses, or cannot be reached.
+    """
+    with (
+        calls.call("looking up where topics end", timeout_s),
+        open_lookup(settings, timeout_s=timeout_s) as lookup,
+    ):
+        facts = lookup.topics(topics)
+        every = [
+            TopicPartition(name, number)
+            for name, topic in facts.items()
+            for number in topic.partitions
+        ]
+        spans = log_spans(lookup, every, isolation)
+    return {
+        name: TopicEnds(
+            name,
+            topic.topic_id,
+            tuple(
+                PartitionEnds(tp.partition, spans[tp].start, spans[tp].end)
+                for tp in (TopicPartition(name, number) for number in topic.partitions)
+            ),
+        )
+        for name, topic in facts.items()
+    }

@@ -1,0 +1,236 @@
+"""Adopting, pruning, and what list and show say of such windows, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from confluent_kafka.admin import AdminClient
+
+from kafka_ordered_ops.cli import main
+from kafka_ordered_ops.cli.app import app
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic, Produce
+from tests.support.cli_support import (
+    FIRST_WINDOW,
+    NOWHERE,
+    SECOND_WINDOW,
+    Cluster,
+    at,
+    cli,
+    commit_elsewhere,
+    fill,
+    values,
+)
+from tests.support.windows_support import TIMEOUT_S, wait_until_gone
+
+
+@pytest.fixture
+def cluster(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> Cluster:
+    """The known records in a topic of two partitions."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    return Cluster(bootstrap, name, group, tmp_path / "out")
+
+
+def facts(cluster: Cluster, window_id: str) -> dict[str, Any]:
+    """A window as `windows list` tells it."""
+    [found] = [
+        one for one in cluster.windows("list").json["windows"] if one["window_id"] == window_id
+    ]
+    return dict(found)
+
+
+def test_progress_that_was_moved_back_is_adopted(cluster: Cluster) -> None:
+    """A dry run only tells; then the windows behind are rewound, and the same command delivers them again."""
+    cluster.run(60, "--window-id", "first")
+    cluster.run(90, "--window-id", "second")
+    assert cluster.windows("adopt").json == {
+        "group": cluster.group,
+        "dry_run": False,
+        "moved": [],
+        "rewound": [],
+        "abandoned": [],
+    }
+    assert "nothing to adopt" in cli("windows", "adopt", *cluster.where).stderr
+    commit_elsewhere(cluster.bootstrap, cluster.group, cluster.topic, {0: 0, 1: 0})
+
+    would = cluster.windows("adopt", "--dry-run").json
+    tp = {"topic": cluster.topic, "cause": "back", "base_after": 0}
+    assert would["moved"] == [
+        {**tp, "partition": 0, "base_before": 6},
+        {**tp, "partition": 1, "base_before": 3},
+    ]
+    assert sorted(would["rewound"]) == ["first", "second"]
+    people = cli("windows", "adopt", *cluster.where, "--dry-run")
+    [row] = [line.split() for line in people.stdout.splitlines() if f"{cluster.topic}[0]" in line]
+    assert row == [f"{cluster.topic}[0]", "back", "6", "0"]
+    assert "2 windows rewound" in people.stderr
+    assert "nothing was changed" in people.stderr
+    assert facts(cluster, "first")["status"] == "published"
+
+    assert cluster.windows("adopt").json == {**would, "dry_run": False}
+    assert {one["status"] for one in cluster.windows("list").json["windows"]} == {"rewound"}
+    assert cluster.committed == {0: 0, 1: 0}
+    again = cluster.run(60, "--window-id", "first")
+    assert (again.json["status"], again.json["ran"]) == ("published", True)
+    assert values(again.json["output"]) == FIRST_WINDOW
+    assert cluster.windows("adopt").json["moved"] == []
+
+
+def test_a_topic_that_was_made_anew_is_adopted(cluster: Cluster, topic: MakeTopic) -> None:
+    """The group begins with the new one; open windows of the old one are given up, by name."""
+    cluster.run(60)
+    cluster.windows("plan", *cluster.question(90), "--window-id", "open")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.delete_topics([cluster.topic])[cluster.topic].result(TIMEOUT_S)
+    wait_until_gone(cluster.bootstrap, cluster.topic)
+    topic(cluster.topic, partitions=2)
+    refused = cluster.run(90)
+    assert (refused.code, refused.error["type"]) == (4, "TopicRecreatedError")
+    told = cli("windows", "adopt", *cluster.where, "--dry-run").stderr
+    assert "1 window abandoned, of a topic that is gone: open" in told
+    adopted = cluster.windows("adopt").json
+    tp = {"topic": cluster.topic, "cause": "recreated", "base_after": 0}
+    assert adopted["moved"] == [
+        {**tp, "partition": 0, "base_before": 3},
+        {**tp, "partition": 1, "base_before": 2},
+    ]
+    assert adopted["abandoned"] == ["open"]
+    assert cluster.run(90).json["content"] == "empty"
+
+
+def test_a_group_without_windows_has_nothing_to_adopt_or_prune(cluster: Cluster) -> None:
+    """No state is a mistake of the group's name for adopt, and nothing to do for the others."""
+    unknown = cluster.windows("adopt")
+    assert (unknown.code, unknown.error["type"]) == (4, "UnknownWindowError")
+    nothing = {"group": cluster.group, "forgotten": False, "windows": []}
+    assert cluster.windows("prune", "--older-than", "PT0S").json == nothing
+    assert cluster.windows("gaps").json["gaps"] == []
+
+
+def test_old_windows_are_pruned_to_stubs(cluster: Cluster) -> None:
+    """A stub has the counts and no ranges, its id stays known as done, and progress does not move."""
+    cluster.run(60, "--window-id", "old")
+    cluster.windows("plan", *cluster.question(90), "--window-id", "open")
+    before = facts(cluster, "old")
+    assert cluster.windows("prune", "--older-than", "P1D").json["windows"] == []
+    pruned = cluster.windows("prune", "--older-than", "PT0S").json
+    assert pruned == {"group": cluster.group, "forgotten": False, "windows": ["old"]}
+    assert facts(cluster, "old") == {**before, "pruned": True, "records": None}
+    assert (before["pruned"], before["offsets"]) == (False, len(FIRST_WINDOW))
+    shown = cluster.windows("show", "old").json
+    assert (shown["offsets"], shown["partitions"], shown["result"]) == (6, [], None)
+    people = cli("windows", "show", *cluster.where, "old")
+    assert "6 offsets, 0 lost" in people.stdout
+    assert "published (pruned)" in cli("windows", "list", *cluster.where).stdout
+
+    refused = cluster.run(60, "--window-id", "old")
+    assert (refused.code, refused.error["type"]) == (4, "WindowPrunedError")
+    assert cluster.committed == {0: 3, 1: 2}
+    assert values(cluster.run(90, "--window-id", "open").json["output"]) == SECOND_WINDOW
+
+
+def test_forgotten_windows_leave_nothing(cluster: Cluster) -> None:
+    """--forget takes stubs as well; the group's progress still knows what was taken."""
+    cluster.run(60, "--window-id", "old")
+    cluster.windows("prune", "--older-than", "PT0S")
+    told = cli("windows", "prune", *cluster.where, "--older-than", "PT0S", "--forget")
+    assert f"1 window of group {cluster.group} forgotten" in told.stderr
+    assert cluster.windows("list").json["windows"] == []
+    assert cluster.run(60, "--window-id", "old").json["content"] == "covered"
+
+
+def test_a_split_window_tells_which_parts_have_reported(cluster: Cluster) -> None:
+    """List and show count them; a commit before the last one is an error worth a retry."""
+    cluster.windows("plan", *cluster.question(60), "--window-id", "split")
+    assert facts(cluster, "split")["parts"] is None
+    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group) as windows:
+        plan = windows.show("split").plan
+        parts = windows.split(plan, 3)
+        windows.report(parts[1], {"rows": 2})
+        expected = {"count": 3, "reported": 1, "missing": [0, 2]}
+        assert facts(cluster, "split")["parts"] == expected
+        assert cluster.windows("show", "split").json["parts"] == expected
+        listed, shown = (
+            cli("windows", "list", *cluster.where),
+            cli("windows", "show", *cluster.where, "split"),
+        )
+        assert "1/3" in listed.stdout
+        assert "1/3 reported" in shown.stdout
+        early = cluster.windows("commit", "split")
+        assert (early.code, early.error["type"]) == (1, "PartsMissingError")
+        assert early.error["facts"]["missing"] == [0, 2]
+        for part in (parts[0], parts[2]):
+            windows.report(part, {"rows": 2})
+    assert facts(cluster, "split")["status"] == "written"
+    assert cluster.windows("commit", "split").json["status"] == "committed"
+
+
+def test_the_age_of_a_claim_begins_anew_when_it_is_taken_up(cluster: Cluster) -> None:
+    """A window that a try has just touched is not stale, however long ago it was planned."""
+    cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
+    new = facts(cluster, "noon")
+    assert new["untouched_seconds"] == new["open_seconds"] > 0
+    cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
+    assert cluster.windows("list", "--open").json["windows"][0]["attempt"] == 2
+    again = facts(cluster, "noon")
+    assert 0 < again["untouched_seconds"] < again["open_seconds"]
+    shown = cli("windows", "show", *cluster.where, "noon").stdout
+    assert "untouched for" in shown
+    done = cluster.windows("commit", "noon").json
+    assert (done["untouched_seconds"], done["open_seconds"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("prune",), "--older-than", id="no-age"),
+        pytest.param(("prune", "--older-than", "90d"), "older than '90d'", id="age"),
+        pytest.param(("prune", "--older-than", "P1M"), "P1D", id="a-month"),
+        pytest.param(("gaps", "--cutoff", at(0)), "--cutoff", id="gaps"),
+        pytest.param(("adopt", "--forget"), "--forget", id="adopt"),
+    ],
+)
+def test_wrong_keeping_exits_2(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong is named before anything is touched: no broker answers at this address."""
+    assert main(["windows", *words, "-b", NOWHERE, "-g", "g", "--json"]) == 2
+    captured = capfd.readouterr()
+    assert said in json.loads(captured.out)["error"]["message"]
+    assert "Traceback" not in captured.err
+
+
+def test_every_command_about_a_group_has_an_example_that_works(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each example in a help text is understood: it gets as far as asking where the broker is."""
+    root: Any = typer.main.get_command(app)
+    commands = {**root.commands["windows"].commands, **root.commands}
+    examples = [
+        (name, line.split()[1:])
+        for name, command in commands.items()
+        for line in (command.epilog or "").splitlines()
+        if line.strip().startswith("kafka-ordered-ops ")
+    ]
+    missing = set(commands) - {name for name, _ in examples} - {"demo", "windows"}
+    assert missing == set()
+    (tmp_path / "job.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for _, words in examples:
+        if words[0] == "broker":
+            continue
+        # Without a broker's address nothing is asked of any cluster.
+        bare = [
+            word.strip("'")
+            for at_, word in enumerate(words)
+            if word not in ("-b", "--config") and words[at_ - 1] not in ("-b", "--config")
+        ]
+        assert main(bare) == 2
+        assert "no broker is named" in capfd.readouterr().err, bare

@@ -1,0 +1,186 @@
+"""kill -9 between any two steps, then the same command again: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from kafka_ordered_ops.cli.crash import CRASH_AT, CrashPoint
+from tests.conftest import MakeTopic, Produce
+from tests.support.cli_support import (
+    FIRST_WINDOW,
+    SECOND_WINDOW,
+    Outcome,
+    at,
+    cli,
+    committed,
+    fill,
+    values,
+    visible,
+)
+
+# The try after a crash may have to wait until the coordinator gives up the dead one's transaction.
+pytestmark = pytest.mark.timeout(300)
+
+
+class _Window:
+    """One command, run again and again."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, output: Path) -> None:
+        self._where = ("-b", bootstrap, "-g", group)
+        self._sink = ("-t", topic, "--output", output, "--json")
+
+    def run(
+        self, cutoff: str, *, engine: str = "stage", crash_at: CrashPoint | None = None
+    ) -> Outcome:
+        env = {} if crash_at is None else {CRASH_AT: crash_at.value}
+        question = ("--cutoff", cutoff, "--start", "earliest")
+        words = (*self._where, *self._sink, *question, "--engine", engine)
+        return cli("run", *words, env=env)
+
+    def windows(self) -> Outcome:
+        return cli("windows", "list", *self._where, "--json")
+
+
+def _check(
+    bootstrap: str, group: str, topic: str, output: Path, engine: str, point: CrashPoint
+) -> None:
+    window = _Window(bootstrap, group, topic, output)
+    crashed = window.run(at(60), engine=engine, crash_at=point)
+    assert (crashed.code, crashed.stdout) == (-signal.SIGKILL, "")
+    assert not output.exists() or visible(output) == []
+
+    again = window.run(at(60), engine=engine)
+    assert again.code == 0, again.stderr
+    assert again.json["status"] == "published"
+    assert values(again.json["output"]) == FIRST_WINDOW
+    assert committed(bootstrap, group, topic) == {0: 3, 1: 2}
+    # What the dead try had finished is not done again.
+    assert again.json["ran"] == (point not in (CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_PUBLISH))
+    assert len(visible(output)) == 1
+    assert list(output.glob(".koo-stage/*/*")) == []
+
+    third = window.run(at(60))
+    assert (third.code, third.json["ran"]) == (0, False)
+    assert third.json["records"] == len(FIRST_WINDOW)
+
+    following = window.run(at(90))
+    assert following.code == 0, following.stderr
+    assert values(following.json["output"]) == SECOND_WINDOW
+    assert committed(bootstrap, group, topic) == {0: 6, 1: 3}
+    known = window.windows().json["windows"]
+    assert [one["status"] for one in known] == ["published", "published"]
+
+
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_a_killed_run_ends_well_when_it_is_run_again(
+    bootstrap: str,
+    topic: MakeTopic,
+    produce: Produce,
+    group: str,
+    tmp_path: Path,
+    point: CrashPoint,
+) -> None:
+    """Wherever the process dies, the same command gives the same records, committed and published once."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    _check(bootstrap, group, name, tmp_path / "out", "stage", point)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("point", [CrashPoint.IN_READ, CrashPoint.AFTER_WRITE])
+def test_a_killed_spark_run_ends_well_when_it_is_run_again(
+    bootstrap: str,
+    topic: MakeTopic,
+    produce: Produce,
+    group: str,
+    tmp_path: Path,
+    point: CrashPoint,
+) -> None:
+    """The same with Spark, whose tasks die with the driver."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    _check(bootstrap, group, name, tmp_path / "out", "python", point)
+
+
+def test_abandoning_a_killed_window_deletes_its_stage(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> None:
+    """A written window that is given up leaves no files, and its records go to the next window."""
+    name, output = topic(partitions=2), tmp_path / "out"
+    fill(produce, name)
+    window = _Window(bootstrap, group, name, output)
+    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    [written] = window.windows().json["windows"]
+    assert written["status"] == "written"
+    assert list(output.glob(".koo-stage/*/*/*.parquet")) != []
+
+    where = ("-b", bootstrap, "-g", group, "--json")
+    assert cli("windows", "abandon", *where, written["window_id"]).json["status"] == "abandoned"
+    assert list(output.glob(".koo-stage/*/*")) == []
+    following = window.run(at(90))
+    assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
+
+
+def test_committing_a_killed_window_publishes_what_it_wrote(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> None:
+    """`windows commit` finishes a written window; where its files are gone it refuses."""
+    name, output = topic(partitions=2), tmp_path / "out"
+    fill(produce, name)
+    window = _Window(bootstrap, group, name, output)
+    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    [written] = window.windows().json["windows"]
+    words = ("windows", "commit", "-b", bootstrap, "-g", group, "--json", written["window_id"])
+
+    aside = output.rename(tmp_path / "aside")
+    refused = cli(*words)
+    assert (refused.code, refused.error["type"]) == (4, "SinkError")
+    aside.rename(output)
+    assert cli(*words).json["status"] == "published"
+    assert [values(output / folder) for folder in visible(output)] == [FIRST_WINDOW]
+
+
+def test_output_that_is_gone_is_written_again_once(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> None:
+    """Files that somebody deleted are made anew, hidden or published; after that nothing is to be done."""
+    name, output = topic(partitions=2), tmp_path / "out"
+    fill(produce, name)
+    window = _Window(bootstrap, group, name, output)
+    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    for _ in range(2):
+        shutil.rmtree(output)
+        again, third = window.run(at(60)), window.run(at(60))
+        assert (again.json["ran"], third.json["ran"]) == (True, False)
+        assert values(third.json["output"]) == FIRST_WINDOW
+        assert committed(bootstrap, group, name) == {0: 3, 1: 2}
+
+
+def test_a_window_committed_by_hand_is_delivered_once(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> None:
+    """`run` after `windows commit` reads the same records again, and tells the ledger where they are."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    window = _Window(bootstrap, group, name, tmp_path / "out")
+    window.run(at(60), crash_at=CrashPoint.AFTER_PLAN)
+    [planned] = window.windows().json["windows"]
+    cli("windows", "commit", "-b", bootstrap, "-g", group, planned["window_id"])
+    again, third = window.run(at(60)), window.run(at(60))
+    assert (again.json["ran"], third.json["ran"]) == (True, False)
+    assert values(third.json["output"]) == FIRST_WINDOW
+
+
+def test_an_unknown_crash_point_is_refused(tmp_path: Path) -> None:
+    """A misspelt point must not make a crash test pass."""
+    outcome = cli(
+        *("run", "-b", "127.0.0.1:1", "-g", "g", "-t", "t", "--cutoff", at(0)),
+        *("--output", tmp_path, "--engine", "stage", "--json"),
+        env={CRASH_AT: "somewhere"},
+    )
+    assert (outcome.code, outcome.error["type"]) == (2, "ConfigError")

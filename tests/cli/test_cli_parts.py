@@ -1,0 +1,71 @@
+"""A window that was shared among tasks, ended by hand: its parts are one output, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_ordered_ops.spark import stage_window
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic, Produce
+from tests.support.cli_support import Cluster, fill
+
+PARTS = 3
+
+
+@pytest.fixture
+def cluster(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> Cluster:
+    """The known records, and a window over all of them that is split."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    made = Cluster(bootstrap, name, group, tmp_path / "out")
+    made.windows("plan", *made.question(60), "--window-id", "split")
+    return made
+
+
+def report(cluster: Cluster, count: int) -> int:
+    """Writes the first parts and reports them; how many offsets the whole window has."""
+    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group) as windows:
+        plan = windows.show("split").plan
+        for part in windows.split(plan, PARTS)[:count]:
+            windows.report(part, stage_window(part, windows.settings, cluster.output))
+        return plan.offsets
+
+
+def files(cluster: Cluster) -> list[Path]:
+    """Every data file below the output folder, hidden ones too."""
+    return sorted(cluster.output.rglob("*.parquet"))
+
+
+def test_a_commit_by_hand_publishes_all_parts_as_one(cluster: Cluster) -> None:
+    """Not one by one, and nothing stays hidden."""
+    offsets = report(cluster, PARTS)
+    done = cluster.windows("commit", "split")
+    assert (done.code, done.json["status"]) == (0, "published")
+    found = files(cluster)
+    assert {file.parent.name.partition("=")[0] for file in found} == {"window_id"}
+    assert sum(pq.read_metadata(file).num_rows for file in found) == offsets
+
+
+def test_a_commit_by_hand_without_a_part_s_files_is_refused(cluster: Cluster) -> None:
+    """They would be lost: the window stays written."""
+    report(cluster, PARTS)
+    lost = files(cluster)[0].parent
+    for file in lost.iterdir():
+        file.unlink()
+    refused = cluster.windows("commit", "split")
+    assert (refused.code, refused.error["type"]) == (4, "SinkError")
+    assert cluster.windows("show", "split").json["status"] == "written"
+
+
+@pytest.mark.parametrize("reported", [1, PARTS])
+def test_abandoning_by_hand_removes_the_parts(cluster: Cluster, reported: int) -> None:
+    """Those that have reported, whether or not all have."""
+    report(cluster, reported)
+    assert files(cluster)
+    assert cluster.windows("abandon", "split").json["status"] == "abandoned"
+    assert files(cluster) == []

@@ -1,0 +1,167 @@
+"""What a list shows of each window: the same from the header beside the record as from the record itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_ordered_ops.cli.show.facts import record_facts, summary_facts
+from kafka_ordered_ops.cli.show.tables import windows_table
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError, LedgerCorruptError, UnknownWindowError
+from kafka_ordered_ops.core.group.group_state import PartReports, Pruned, WindowRecord
+from kafka_ordered_ops.core.group.ledger_messages import SUMMARY
+from kafka_ordered_ops.core.group.ledger_records import LedgerFold
+from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
+from kafka_ordered_ops.core.types import INT64_MAX
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.strategies import window_plans
+
+counts = st.integers(0, 2**62)
+results: st.SearchStrategy[Any] = st.sampled_from(
+    [None, {}, [], "text", {"facts": {}}, {"facts": {"records": 5}}, {"facts": {"records": True}}]
+)
+records = st.builds(
+    WindowRecord,
+    plan=window_plans,
+    result=results,
+    run_id=st.none() | st.text(max_size=20),
+    touched_at_ms=counts,
+    committed_at_ms=st.none() | counts,
+    parts=st.none()
+    | st.builds(PartReports, st.integers(1, 5), st.dictionaries(st.integers(0, 4), results)),
+    pruned=st.none() | st.builds(Pruned, counts, counts),
+)
+
+
+@given(records)
+def test_a_summary_survives_its_text(record: WindowRecord) -> None:
+    """To the header and back: the same line of a list."""
+    summary = WindowSummary.of(record)
+    text = summary.to_text()
+    assert text is not None
+    found = WindowSummary.from_text(record.plan.window_id, text.encode())
+    # Counts beyond 64 bits, which no log has, are left to the record.
+    assert found == (summary if summary.offsets <= INT64_MAX else None)
+
+
+@given(records, st.data())
+def test_a_header_that_is_none_is_told(record: WindowRecord, data: Any) -> None:
+    """Then the record is read: whatever stands there, a list is not made from it."""
+    text = WindowSummary.of(record).to_text()
+    assert text is not None
+    values = json.loads(text)
+    at = data.draw(st.integers(0, len(values) - 1))
+    wrongs: list[Any] = [
+        values[:-1],
+        [*values, 1],
+        [*values[:at], {}, *values[at + 1 :]],
+        [2, *values[1:]],
+        {},
+    ]
+    for wrong in wrongs:
+        assert WindowSummary.from_text("w", strict_json.dumps(wrong).encode()) is None
+    for data_ in (b"", b"\xff", b"[" * 1_000, b"null"):
+        assert WindowSummary.from_text("w", data_) is None
+
+
+@pytest.fixture
+def windows() -> Iterator[OrderedWindows]:
+    """A group with windows of every kind."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders", 1)
+        for number in range(40):
+            kafka.produce("orders", value=b"x", timestamp_ms=1_000 * number)
+        with OrderedWindows(kafka.settings, "g", run_id="run") as opened:
+            plans = {
+                name: opened.plan(before(cutoff), name)
+                for name, cutoff in (("a", 5), ("b", 10), ("c", 15), ("d", 20), ("e", 25))
+            }
+            opened.commit(plans["a"])
+            opened.prune(timedelta(0))
+            opened.write_down(plans["b"], {"facts": {"records": 3}})
+            opened.commit(plans["b"])
+            opened.abandon("c")
+            for share in opened.split(plans["d"], 3)[1:]:
+                opened.report(share, {})
+            yield opened
+
+
+def before(number: int) -> Window:
+    """Everything before a second."""
+    return Window(["orders"], datetime.fromtimestamp(number, UTC), Earliest())
+
+
+def without_headers(
+    take: Callable[..., None],
+) -> Callable[..., None]:
+    """What an earlier version wrote."""
+
+    def taking(self: LedgerFold, offset: int, key: Any, value: Any, headers: Any) -> None:
+        take(
+            self,
+            offset,
+            key,
+            value,
+            lambda: {name: one for name, one in dict(headers()).items() if name != SUMMARY},
+        )
+
+    return taking
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_list_is_that_of_the_records(
+    windows: OrderedWindows, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """Planned, written, split, committed, pruned and abandoned ones; of an old ledger the records are read."""
+    if old:
+        monkeypatch.setattr(LedgerFold, "take", without_headers(LedgerFold.take))
+    with OrderedWindows(windows.settings, "g") as cold:
+        found = cold.summaries()
+        assert list(found.windows) == [WindowSummary.of(one) for one in windows.list()]
+        assert [one.window_id for one in found.windows] == ["a", "b", "c", "d", "e"]
+        assert [one.records for one in found.windows] == [None, 3, None, None, None]
+        assert found.windows[3].parts is not None
+        assert found.windows[3].parts.missing == (0,)
+        assert {one.run_id for one in found.windows} == {"run"}
+
+
+def test_pages_are_parts_of_the_list(windows: OrderedWindows) -> None:
+    """The last so many, and those before a window."""
+    whole = windows.summaries().windows
+    assert windows.summaries(limit=2).windows == whole[-2:]
+    assert windows.summaries(limit=100).windows == whole
+    assert windows.summaries(before="d").windows == whole[:3]
+    assert windows.summaries(limit=2, before="d").windows == whole[1:3]
+    assert windows.summaries(before="a").windows == ()
+    with pytest.raises(UnknownWindowError, match="unheard"):
+        windows.summaries(before="unheard")
+    for limit in (0, -1, True, 2.5, "2"):
+        with pytest.raises(ConfigError, match="limit"):
+            windows.summaries(limit=limit)  # type: ignore[arg-type]
+
+
+def test_the_command_lines_list_names_what_cannot_be_read(windows: OrderedWindows) -> None:
+    """A row for each window that can be read, with its line as JSON has it, and one for each that cannot."""
+    found = Summaries.made(
+        windows.summaries().windows, {"a": LedgerCorruptError("?"), "z": LedgerCorruptError("?")}
+    )
+    assert [one.window_id for one in found.windows] == ["b", "c", "d", "e"]
+    table = windows_table("g", found, now_ms=0)
+    assert [list(column.cells) for column in table.columns][:2] == [
+        ["b", "c", "d", "e", "a", "z"],
+        ["committed", "abandoned", "planned", "planned", "unreadable", "unreadable"],
+    ]
+    for one in windows.list():
+        line = summary_facts("g", WindowSummary.of(one), now_ms=5)
+        assert line == record_facts(one, now_ms=5)
+        assert line["window_id"] == one.plan.window_id

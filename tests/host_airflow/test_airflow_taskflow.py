@@ -1,0 +1,361 @@
+"""Decorated functions on a real broker: what they are given, what the call adds, and what Airflow makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, XComArg, task
+
+from kafka_ordered_ops.airflow import OrderedWindowOperator, SparkWindow, kafka_window_task
+from kafka_ordered_ops.airflow.decorators.taskflow import WindowDecoratedOperator
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.host_airflow.test_airflow_package import run_python
+from tests.support.airflow_context import (
+    committed,
+    context_of,
+    kafka_connection,
+    offsets_in,
+    outputs_of,
+)
+
+__all__ = ["kafka_connection"]
+
+SMALL = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
+
+Batches = Iterator[pa.RecordBatch]
+Decorate = Callable[..., Callable[[Callable[..., Any]], Any]]
+
+
+def offsets_of(batches: Batches) -> list[Any]:
+    """Where the records were."""
+    return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+
+@pytest.fixture
+def on(orders: str, group: str) -> Decorate:
+    """The decorator, for `orders`: on batches, in catch-up, from the earliest record."""
+
+    def decorate(**more: Any) -> Callable[[Callable[..., Any]], Any]:
+        given: dict[str, Any] = {
+            "topics": orders,
+            "group_id": group,
+            "mode": "catch_up",
+            "start": "earliest",
+            "job": "batches",
+        }
+        decorator: Callable[[Callable[..., Any]], Any] = kafka_window_task(**{**given, **more})
+        return decorator
+
+    return decorate
+
+
+def operator_of(called: XComArg) -> WindowDecoratedOperator:
+    """The task that a call has made."""
+    operator: Any = cast_operator(called)
+    assert isinstance(operator, WindowDecoratedOperator)
+    return operator
+
+
+def cast_operator(called: XComArg) -> Any:
+    """The same, mapped or not."""
+    return next(iter(called.iter_references()))[0]
+
+
+def run(operator: Any, until: float = 25, **more: Any) -> dict[str, Any]:
+    """Renders and executes a task, as Airflow does; what goes into its XCom, as JSON."""
+    context: Any = context_of(until, **more)
+    context |= {"task": operator, "dag": operator.get_dag()}
+    operator.render_template_fields(context)
+    facts: dict[str, Any] = json.loads(json.dumps(context["task"].execute(context)))
+    return facts
+
+
+# --- what a function is given ----------------------------------------------------------------------
+
+
+def test_a_function_on_batches_gets_the_window_and_the_calls_arguments(
+    on: Decorate, windows: OrderedWindows, orders: str
+) -> None:
+    """After the two that the task gives, by place and by name; what it returns is kept with the window."""
+
+    @on()
+    def load(
+        batches: Batches, plan: WindowPlan, table: str, *, limit: int, extra: str = "none"
+    ) -> dict[str, Any]:
+        """Loads."""
+        told = [plan.window_id, table, limit, extra]
+        return {"offsets": offsets_of(batches), "told": told}
+
+    operator = operator_of(load("orders", limit=3))
+    facts = run(operator)
+    assert operator.task_id == "load"
+    assert operator.doc_md == "Loads."
+    assert facts["result"] == {
+        "offsets": [0, 3, 1, 5, 2],
+        "told": [facts["window_id"], "orders", 3, "none"],
+    }
+    assert facts["records"] == 5
+    assert committed(windows, orders) == [4]
+    assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED
+
+
+@pytest.mark.spark
+def test_a_function_with_spark_gets_a_session_and_the_window(
+    on: Decorate, windows: OrderedWindows, orders: str, tmp_path: Path
+) -> None:
+    """The default; its output is published with the commit."""
+
+    @on(job="spark", output=str(tmp_path / "out"), spark_conf=SMALL)
+    def copy(spark: Any, window: SparkWindow, least: int) -> None:
+        window.write(window.read().where(f"offset >= {least}"))
+
+    facts = run(operator_of(copy(1)))
+    assert offsets_in(facts["output"]) == [3, 1, 5, 2]
+    assert outputs_of(tmp_path / "out") == [Path(facts["output"]).name]
+    assert committed(windows, orders) == [4]
+
+
+def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, group: str) -> None:
+    """Of a call as of the decorator; as every decorated task has it."""
+
+    @on(window_id="{{ run_id }}-of-{{ ti.task_id }}")
+    def load(
+        batches: Batches,
+        plan: WindowPlan,
+        one: str,
+        two: dict[str, Any],
+        ti: Any = None,
+        run_id: str | None = None,
+    ) -> list[Any]:
+        return [one, two, ti.task_id, run_id]
+
+    facts = run(operator_of(load("{{ run_id }}", two={"x": ["{{ ti.task_id }}"]})), run_id="r")
+    assert facts["window_id"] == "r-of-task"
+    assert facts["result"] == ["r", {"x": ["task"]}, "task", "r"]
+
+
+def test_a_function_may_take_the_whole_context(on: Decorate) -> None:
+    """By two stars, beside arguments of its own; a call's own word goes first."""
+
+    @on()
+    def load(batches: Batches, plan: WindowPlan, one: int, **context: Any) -> list[Any]:
+        return [one, context["two"], context["run_id"], context["ti"].task_id]
+
+    assert run(operator_of(load(1, two=2)), run_id="r")["result"] == [1, 2, "r", "task"]
+
+
+# --- the call --------------------------------------------------------------------------------------
+
+
+def test_what_another_task_returns_is_waited_for(on: Decorate) -> None:
+    """Its place in the DAG follows from the call; so does that of whoever takes the window's facts."""
+    with DAG("d"):
+
+        @task
+        def table() -> str:
+            return "orders"
+
+        @on()
+        def load(batches: Batches, plan: WindowPlan, name: str, other: str) -> None: ...
+
+        @task
+        def tell(facts: dict[str, Any]) -> None: ...
+
+        by_place, by_name = table(), table()
+        loaded = load(by_place, other=by_name)
+        tell(loaded)
+    assert operator_of(loaded).upstream_task_ids == {"table", "table__1"}
+    assert operator_of(loaded).downstream_task_ids == {"tell"}
+
+
+def test_expand_and_partial_make_a_window_for_each(
+    on: Decorate, windows: OrderedWindows, group: str
+) -> None:
+    """Each for its own group, by its index; else they would share the records between them."""
+    with DAG("d"):
+
+        @on(group_id=group + "-{{ ti.map_index }}")
+        def load(batches: Batches, plan: WindowPlan, table: str, prefix: str) -> list[Any]:
+            return [prefix + table, offsets_of(batches)]
+
+        mapped = cast_operator(load.partial(prefix="t_").expand(table=["a", "b"]))
+    told = [run(mapped, map_index=index) for index in (0, 1)]
+    assert [one["result"] for one in told] == [
+        ["t_a", [0, 3, 1, 5, 2]],
+        ["t_b", [0, 3, 1, 5, 2]],
+    ]
+    assert [one["group"] for one in told] == [f"{group}-0", f"{group}-1"]
+    assert len({one["window_id"] for one in told}) == 2
+
+
+def test_override_changes_the_task_and_not_the_function(on: Decorate, group: str) -> None:
+    """The same function for another window; each call is a task of its own."""
+    with DAG("d"):
+
+        @on()
+        def load(batches: Batches, plan: WindowPlan) -> list[int]:
+            return offsets_of(batches)
+
+        other = load.override(task_id="other", group_id=f"{group}-other", retries=3)
+        mine = load.override(group_id=f"{group}-again")
+        first, again, another = (operator_of(call()) for call in (load, mine, other))
+    assert [one.task_id for one in (first, again, another)] == ["load", "load__1", "other"]
+    assert (another.retries, another.group_id) == (3, f"{group}-other")
+    assert run(first)["result"] == run(another)["result"] == [0, 3, 1, 5, 2]
+
+
+def test_defaults_of_the_dag_are_the_decorators_too(on: Decorate, orders: str, group: str) -> None:
+    """Also those of this package's own parameters."""
+    with DAG("d", default_args={"on_covered": "skip", "topics": orders, "group_id": group}):
+
+        @kafka_window_task(job="batches")
+        def load(batches: Batches, plan: WindowPlan) -> None: ...
+
+        operator = operator_of(load())
+    assert (operator.on_covered.value, operator.topics, operator.group_id) == (
+        "skip",
+        orders,
+        group,
+    )
+
+
+def test_facts_are_pushed_one_by_one_where_that_is_asked_for(on: Decorate) -> None:
+    """Never because of what the function's annotation says: the XCom is the operator's."""
+
+    def load(batches: Batches, plan: WindowPlan) -> dict[str, int]:
+        return {}
+
+    assert not operator_of(on()(load)()).multiple_outputs
+    assert operator_of(on(multiple_outputs=True)(load)()).multiple_outputs
+
+
+# --- what cannot be --------------------------------------------------------------------------------
+
+
+async def waits(batches: Batches, plan: WindowPlan) -> None:
+    """An async function."""
+
+
+def gives(batches: Batches, plan: WindowPlan) -> Iterator[int]:
+    """A generator."""
+    yield 1
+
+
+async def both(batches: Batches, plan: WindowPlan) -> Any:
+    """An async generator."""
+    yield 1
+
+
+@pytest.mark.parametrize("function", [waits, gives, both], ids=lambda one: str(one.__name__))
+def test_a_function_that_does_nothing_when_called_is_refused(
+    on: Decorate, function: Callable[..., Any]
+) -> None:
+    """Its window would be committed, and its records be gone."""
+    with pytest.raises(ConfigError, match=f"{function.__name__} is .*plain function"):
+        on()(function)()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords"),
+    [((), {}), ((1, 2), {}), ((1,), {"x": 1}), ((1,), {"plan": 2}), ((1,), {"y": 2})],
+)
+def test_arguments_that_do_not_fit_are_an_error_of_the_dag(
+    on: Decorate, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """Too few, too many, twice, or for what the task gives."""
+
+    @on()
+    def load(batches: Batches, plan: WindowPlan, x: int) -> None: ...
+
+    with pytest.raises(TypeError):
+        load(*arguments, **keywords)
+
+
+def test_a_decorated_task_has_one_job(on: Decorate) -> None:
+    """The function; and of the two kinds there is no third."""
+
+    def load(batches: Batches, plan: WindowPlan) -> None: ...
+
+    with pytest.raises(ConfigError, match="application and python_callable"):
+        on(job="spark", application="job.py")(load)()
+    with pytest.raises(ConfigError, match="job is 'rows'"):
+        on(job="rows")(load)()
+
+
+# --- what Airflow makes of it ----------------------------------------------------------------------
+
+DAG_FILE = """
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from kafka_ordered_ops.airflow import CutoffReachedTrigger
+
+window = dict(topics="orders", group_id="g", kafka_conn_id="away", start="earliest")
+reached = CutoffReachedTrigger(topics="orders", group_id="g", every=timedelta(hours=1))
+hour = Asset("hour", watchers=[AssetWatcher("hour", trigger=reached)])
+
+with DAG("taskflow", schedule=[hour], start_date=datetime(2026, 11, 1, tzinfo=UTC)):
+
+    @task
+    def tables():
+        return ["a", "b"]
+
+    @task.kafka_window(output="/o", **window)
+    def spark(spark, window, table):
+        window.write(window.read())
+
+    @task.kafka_window(job="batches", **window)
+    def batches(batches, plan, table):
+        return {"rows": sum(batch.num_rows for batch in batches)}
+
+    spark(tables())
+    batches.expand(table=tables())
+"""
+
+
+def test_airflow_finds_the_decorator_and_stores_its_tasks(tmp_path: Path) -> None:
+    """By the provider's name for it, mapped or not, beside a watcher; nothing is loaded that could ask anybody."""
+    (tmp_path / "taskflow.py").write_text(DAG_FILE)
+    code = (
+        "import json, sys\n"
+        "try:\n"
+        "    from airflow.dag_processing.dagbag import DagBag\n"
+        "    from airflow.serialization.serialized_objects import DagSerialization\n"
+        "except ImportError:  # before Airflow 3.2\n"
+        "    from airflow.models.dagbag import DagBag\n"
+        "    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization\n"
+        f"bag = DagBag({str(tmp_path)!r})\n"
+        "assert not bag.import_errors, bag.import_errors\n"
+        "[dag] = bag.dags.values()\n"
+        "text = json.dumps(DagSerialization.to_dict(dag))\n"
+        "back = DagSerialization.from_dict(json.loads(text))\n"
+        "print(json.dumps({\n"
+        "    'tasks': {task.task_id: task.operator_name for task in back.tasks},\n"
+        "    'link': back.get_task('spark').extra_links,\n"
+        "    'watched': 'CutoffReachedTrigger' in text,\n"
+        "    'loaded': sorted({'pyspark', 'confluent_kafka'} & set(sys.modules)),\n"
+        "}))"
+    )
+    told = json.loads(run_python(code, AIRFLOW_HOME=str(tmp_path / "home")).splitlines()[-1])
+    ours = "@task.kafka_window"
+    assert told == {
+        "tasks": {"tables": "@task", "tables__1": "@task", "spark": ours, "batches": ours},
+        "link": ["Window"],
+        "watched": True,
+        "loaded": [],
+    }
+
+
+def test_the_decorator_has_one_name_with_and_without_the_provider() -> None:
+    """What a DAG imports is what Airflow finds; and what it makes is an operator like the others."""
+    assert task.kafka_window is kafka_window_task
+    assert issubclass(WindowDecoratedOperator, OrderedWindowOperator)

@@ -1,0 +1,393 @@
+"""Assets of windows from YAML: a file is enough, and what it says wrong is named when it is loaded."""
+
+# Annotations are values here: Dagster reads them of a component.
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+from dagster.components.testing.utils import DefsFolderSandbox
+from dagster_shared.libraries import DagsterLibraryRegistry
+
+from kafka_ordered_ops import __version__
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import Isolation, OnCovered, OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.dagster import (
+    AssetWindows,
+    KafkaResource,
+    OnNotLive,
+    OrderedWindowComponent,
+    WindowSettings,
+)
+from kafka_ordered_ops.dagster.registry import window_asset
+from tests.support.dagster_support import KEYS, House, expected
+from tests.support.dagster_support import hours as hours
+from tests.support.dagster_support import house as house
+from tests.support.dagster_yaml import READS_YAML, run_dg
+from tests.support.dagster_yaml import sandbox as sandbox
+from tests.support.submit_support import application, small
+
+pytestmark = [pytest.mark.timeout(300), *READS_YAML]
+
+PROJECT: Final = Path(__file__).parents[2] / "example_dags" / "dagster_project"
+TYPE: Final = "kafka_ordered_ops.dagster.OrderedWindowComponent"
+#: An application that writes what it was called with into every row.
+TAGGED: Final = """
+    import sys
+    from pyspark.sql import SparkSession, functions
+    from kafka_ordered_ops.spark import current_window
+
+    spark = SparkSession.builder.getOrCreate()
+    window = current_window(spark)
+    told = functions.lit(" ".join(sys.argv[1:]))
+    window.write(window.read().withColumn("arguments", told))
+"""
+HOURLY: Final = {"type": "hourly", "start_date": "2026-01-05-00:00"}
+
+
+@contextmanager
+def loaded(
+    sandbox: DefsFolderSandbox, attributes: dict[str, Any], **more: Any
+) -> Iterator[dg.Definitions]:
+    """A project's definitions, made of one YAML file."""
+    folder = sandbox.defs_folder_path / "orders"
+    folder.mkdir(exist_ok=True)
+    (folder / "defs.yaml").write_text(json.dumps({"type": TYPE, "attributes": attributes, **more}))
+    with sandbox.build_all_defs() as defs:
+        yield defs
+
+
+def asset_in(defs: dg.Definitions, key: str) -> dg.AssetsDefinition:
+    """One of the assets, also where a resource is still missing."""
+    [found] = [
+        one
+        for one in defs.assets or []
+        if isinstance(one, dg.AssetsDefinition) and one.key.to_user_string() == key
+    ]
+    return found
+
+
+def attributes(house: House, topic: str, group: str, **more: Any) -> dict[str, Any]:
+    """A component's fields, as few as there may be, and more."""
+    needed = {"key": "orders", "topics": [topic], "group_id": group, "start": "earliest"}
+    return {**needed, "partitions": HOURLY, "output": str(house.output), **more}
+
+
+def check_hour(house: House, hour: int) -> None:
+    """One partition holds its hour, as it was told."""
+    told = house.told("orders")[KEYS[hour]]
+    assert told["dagster/partition_row_count"] == 4
+    assert house.offsets(told["dagster/uri"]) == expected(hour)
+
+
+# --- what delivers ---------------------------------------------------------------------------------
+
+
+def test_a_yaml_file_is_enough(
+    house: House,
+    hours: str,
+    group: str,
+    sandbox: DefsFolderSandbox,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two partitions in one pass; the address is in the environment of the run, not of the definitions."""
+    monkeypatch.delenv("ORDERS_BROKER", raising=False)
+    kafka = {"config": {"bootstrap.servers": "{{ env.ORDERS_BROKER }}", "socket.timeout.ms": 9000}}
+    with loaded(sandbox, attributes(house, hours, group, kafka=kafka)) as defs:
+        monkeypatch.setenv("ORDERS_BROKER", house.bootstrap)
+        asset = asset_in(defs, "orders")
+        assert "Copies" in (asset.get_asset_spec().description or "")
+        house.materialize(asset, (KEYS[1], KEYS[2]), **(defs.resources or {}))
+    for hour in (1, 2):
+        check_hour(house, hour)
+        assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/windows"] == 2
+
+
+def test_a_function_beside_the_file(
+    house: House, hours: str, group: str, sandbox: DefsFolderSandbox
+) -> None:
+    """By its module's name after a dot, or by its whole name; it takes resources, and no output is needed."""
+    folder = sandbox.defs_folder_path / "orders"
+    folder.mkdir()
+    (folder / "jobs.py").write_text(
+        "from dagster import ResourceParam\n"
+        "def rows(context, windows, suffix: ResourceParam[str]):\n"
+        "    return {'rows' + suffix: sum(plan.offsets for plan in windows.plans)}\n"
+    )
+    for hour, name in enumerate([".jobs.rows", f"{sandbox.project_name}.defs.orders.jobs.rows"]):
+        given = attributes(house, hours, group, output=None, function=name)
+        with loaded(sandbox, given) as defs:
+            house.materialize(asset_in(defs, "orders"), KEYS[hour], suffix="-here")
+        assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/returned"] == {"rows-here": 4}
+
+
+@pytest.mark.spark
+def test_an_application_beside_the_file(
+    house: House, hours: str, group: str, sandbox: DefsFolderSandbox
+) -> None:
+    """Really submitted, with its arguments, for two partitions at once; its path is seen from the file."""
+    folder = sandbox.defs_folder_path / "orders"
+    folder.mkdir()
+    application(folder, TAGGED)
+    how = small()
+    submit = {"master": how.master, "conf": dict(how.conf), "timeout_s": how.timeout_s}
+    given = {"application": "job.py", "application_args": ["--country", "DE"], "submit": submit}
+    with loaded(sandbox, attributes(house, hours, group, **given)) as defs:
+        house.materialize(asset_in(defs, "orders"), (KEYS[1], KEYS[2]))
+    for hour in (1, 2):
+        check_hour(house, hour)
+        [file] = Path(house.told("orders")[KEYS[hour]]["dagster/uri"]).glob("part-*")
+        assert pq.read_table(file)["arguments"].to_pylist() == ["--country DE"] * 4
+
+
+@dataclass(kw_only=True)
+class Greeting(OrderedWindowComponent):
+    """A component of somebody's own, with a field of its own."""
+
+    owner: str
+
+    def execute(
+        self,
+        context: dg.AssetExecutionContext,
+        windows: AssetWindows,
+        greeting: dg.ResourceParam[str],
+    ) -> None:
+        """Greets, and does what is usual."""
+        super().execute(context, windows)
+        windows.tell({"greeting": f"{greeting} {self.owner}"})
+
+    def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        """With an owner."""
+        return spec.replace_attributes(owners=[self.owner])
+
+
+def test_a_component_of_ones_own(house: House, hours: str, group: str) -> None:
+    """It says what a step does, with resources, and what the asset looks like."""
+    text = json.dumps(attributes(house, hours, group, owner="someone@example.com"))
+    component = Greeting.resolve_from_yaml(text)
+    asset = asset_in(dg.component_defs(component=component), "orders")
+    assert asset.get_asset_spec().owners == ["someone@example.com"]
+    house.materialize(asset, KEYS[0], greeting="hello")
+    check_hour(house, 0)
+    assert house.told("orders")[KEYS[0]]["greeting"] == "hello someone@example.com"
+
+
+# --- what a file says ------------------------------------------------------------------------------
+
+
+def resolved(**more: Any) -> OrderedWindowComponent:
+    """A component from YAML."""
+    given = {"key": "lake/orders", "topics": ["orders"], "group_id": "lake", "output": "/lake"}
+    found = OrderedWindowComponent.resolve_from_yaml(json.dumps({**given, **more}))
+    assert isinstance(found, OrderedWindowComponent)
+    return found
+
+
+def asset_of(component: OrderedWindowComponent) -> dg.AssetsDefinition:
+    """Its asset."""
+    return asset_in(dg.component_defs(component=component), component.key.to_user_string())
+
+
+def test_every_setting_of_an_asset_can_be_given() -> None:
+    """And comes to be what it says; the fewest fields are the defaults of an asset in Python."""
+    given = {
+        "start": "-PT1H",
+        "allowed_lateness": "PT5M",
+        "redefine": True,
+        "grace": "P1D",
+        "open_lag": "PT10M",
+        "isolation": "read_uncommitted",
+        "exclude": ["orders-old"],
+        "on_covered": "skip",
+        "on_open_claim": "fail",
+        "on_data_loss": "warn",
+        "on_foreign_commit": "adopt",
+        "on_not_live": "fail",
+        "output": "/elsewhere",
+        "ordered": False,
+        "engine": "jvm",
+    }
+    settings = window_asset(asset_of(resolved(partitions=HOURLY, **given))).settings
+    assert {one.name for one in fields(WindowSettings)} == {*given, "topics", "group_id"}
+    assert (settings.allowed_lateness, settings.grace) == (timedelta(minutes=5), timedelta(days=1))
+    assert settings.open_lag == timedelta(minutes=10)
+    assert (settings.on_covered, settings.on_not_live) == (OnCovered.SKIP, OnNotLive.FAIL)
+    assert (settings.isolation, settings.on_data_loss) == (
+        Isolation.READ_UNCOMMITTED,
+        OnDataLoss.WARN,
+    )
+    assert (settings.exclude, settings.output) == (("orders-old",), "/elsewhere")
+    assert (settings.ordered, settings.engine) == (False, "jvm")
+    plain = window_asset(asset_of(resolved(start="earliest"))).settings
+    assert plain.start == Earliest()
+    assert plain == WindowSettings(
+        topics=["orders"], group_id="lake", output="/lake", start="earliest"
+    )
+
+
+@pytest.mark.parametrize(
+    ("partitions", "wanted"),
+    [
+        (None, None),
+        (HOURLY, dg.HourlyPartitionsDefinition("2026-01-05-00:00")),
+        (
+            {"type": "daily", "start_date": "2026-01-05", "timezone": "Europe/Berlin"},
+            dg.DailyPartitionsDefinition("2026-01-05", timezone="Europe/Berlin"),
+        ),
+    ],
+)
+def test_partitions_are_dagsters_own(partitions: Any, wanted: Any) -> None:
+    """Hours, days, or none."""
+    asset = asset_of(resolved(partitions=partitions))
+    assert asset.partitions_def == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        (None, dg.BackfillPolicy.single_run()),
+        ({"type": "single_run"}, dg.BackfillPolicy.single_run()),
+        (
+            {"type": "multi_run", "max_partitions_per_run": 24},
+            dg.BackfillPolicy.multi_run(24),
+        ),
+    ],
+)
+def test_a_backfill_policy(given: Any, policy: dg.BackfillPolicy) -> None:
+    """Dagster's own; one run for all by default."""
+    assert asset_of(resolved(partitions=HOURLY, backfill_policy=given)).backfill_policy == policy
+
+
+def test_a_sensor_from_the_same_file() -> None:
+    """It looks at the asset, by the file's cluster."""
+    kafka = {"config": {"bootstrap.servers": "localhost:9092"}}
+    sensor = {"lookback": "P7D", "minimum_interval_seconds": 30, "running": True}
+    component = resolved(partitions=HOURLY, kafka=kafka, sensor=sensor)
+    defs = dg.component_defs(component=component)
+    [made] = defs.sensors or []
+    assert isinstance(made, dg.SensorDefinition)
+    assert made.name == "lake__orders_partitions_live"
+    assert made.minimum_interval_seconds == 30
+    assert made.default_status is dg.DefaultSensorStatus.RUNNING
+    assert made.required_resource_keys == set(defs.resources or {}) == {"kafka__lake__orders"}
+
+
+def test_each_file_has_a_cluster_of_its_own(sandbox: DefsFolderSandbox) -> None:
+    """Two files may name two, and a third the resource that is there already."""
+    given: dict[str, Any] = {"topics": ["t"], "output": "/lake"}
+    for name in ("here", "there", "shared"):
+        folder = sandbox.defs_folder_path / name
+        folder.mkdir()
+        own = {"kafka": {"config": {"bootstrap.servers": f"{name}:9092"}}}
+        body = {**given, "key": name, "group_id": name, **({} if name == "shared" else own)}
+        (folder / "defs.yaml").write_text(json.dumps({"type": TYPE, "attributes": body}))
+    with sandbox.build_all_defs() as defs:
+        assert set(defs.resources or {}) == {"kafka__here", "kafka__there"}
+        used = {
+            name: window_asset(asset_in(defs, name)).kafka_resource
+            for name in ("here", "there", "shared")
+        }
+    assert used == {"here": "kafka__here", "there": "kafka__there", "shared": "kafka"}
+
+
+def test_secrets_stay_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Definitions hold the variable's name; what is text is text, and booleans are librdkafka's."""
+    monkeypatch.setenv("ORDERS_PASSWORD", "hunter2")
+    monkeypatch.setenv("ORDERS_HOST", "broker-1")
+    kafka = {
+        "config": {
+            "bootstrap.servers": "{{ env.ORDERS_HOST }}:9092",
+            "sasl.password": "{{ env.ORDERS_PASSWORD }}",
+            "socket.keepalive.enable": True,
+        },
+        "ledger_topic": "plans",
+    }
+    component = resolved(kafka=kafka)
+    assert "hunter2" not in repr(component)
+    resource = component.kafka
+    assert resource is not None
+    assert resource.config["sasl.password"] == dg.EnvVar("ORDERS_PASSWORD")
+    ready = resource.process_config_and_initialize()
+    assert ready.config == {
+        "bootstrap.servers": "broker-1:9092",
+        "sasl.password": "hunter2",
+        "socket.keepalive.enable": "true",
+    }
+    assert (ready.ledger_topic, type(ready)) == ("plans", KafkaResource)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"topics": "orders"}, "topics"),
+        ({"group": "lake"}, "group"),
+        ({"on_covered": "again"}, "skip.*replay.*fail"),
+        ({"partitions": {"type": "static", "partition_keys": ["a"]}}, "partitions"),
+        ({"grace": "soon"}, "soon"),
+        ({"function": "no_such_module.f"}, "no_such_module"),
+        ({"function": "os.path.no_such_name"}, "no_such_name"),
+        ({"kafka": {"bootstrap.servers": "localhost:9092"}}, "config"),
+    ],
+)
+def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
+    """Is named with its field, when the file is loaded."""
+    with pytest.raises(Exception, match=rf"(?s){told}"):
+        asset_of(resolved(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"output": None}, "nowhere to write"),
+        ({"group_id": ""}, "group_id"),
+        ({"start": "yesterday"}, "start"),
+        ({"engine": "flink"}, "python, jvm, stage"),
+        ({"function": "os.path.join", "application": "job.py"}, "which one"),
+        ({"application_args": ["x"]}, "an application's"),
+        ({"application": "job.py", "submit": {"masters": "local"}}, "spark-submit.*masters"),
+        ({"sensor": {}}, "every"),
+    ],
+)
+def test_what_cannot_be(wrong: dict[str, Any], told: str) -> None:
+    """Is this package's own error, before anything runs."""
+    with pytest.raises(ConfigError, match=told):
+        asset_of(resolved(**wrong))
+
+
+def test_dagster_is_told_the_version() -> None:
+    """Of this package, which is none of Dagster's own."""
+    assert DagsterLibraryRegistry.get()["kafka-ordered-ops"] == __version__
+
+
+# --- Dagster's command line ------------------------------------------------------------------------
+
+
+def test_a_scaffolded_file_loads(sandbox: DefsFolderSandbox) -> None:
+    """It is an hourly asset of its folder's name, that waits for the partitions to be live."""
+    path = sandbox.scaffold_component(component_cls=OrderedWindowComponent, defs_path="payments")
+    with sandbox.load_component_and_build_defs(path) as (component, defs):
+        assert isinstance(component, OrderedWindowComponent)
+        asset = asset_in(defs, "payments")
+    assert isinstance(asset.partitions_def, dg.HourlyPartitionsDefinition)
+    settings = window_asset(asset).settings
+    assert (settings.topics, settings.group_id) == (("payments",), "dagster-payments")
+    assert (settings.on_not_live, settings.grace) == (OnNotLive.FAIL, timedelta(minutes=15))
+
+
+def test_the_command_line_knows_it(tmp_path: Path) -> None:
+    """One more component is scaffolded into the example project, and all of that is checked; no broker is there."""
+    project = tmp_path / "project"
+    shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("__pycache__"))
+    run_dg(project, project.parent, "scaffold", "defs", TYPE, "payments")
+    told = run_dg(project, project.parent, "check", "defs")
+    assert "All component YAML validated successfully" in told
+    assert "All definitions loaded successfully" in told

@@ -1,0 +1,34 @@
+"""The Dagster room from outside: its names, and what importing it costs."""
+
+from __future__ import annotations
+
+import pkgutil
+
+import pytest
+
+import kafka_ordered_ops.dagster as room
+from tests.support.lazy_names import loaded_by, seen_by_type_checkers
+
+
+def test_importing_the_package_loads_no_dagster() -> None:
+    """Its names are loaded when they are first used."""
+    assert loaded_by("import kafka_ordered_ops.dagster", "dagster", "pyspark") == set()
+
+
+def test_importing_every_module_loads_nothing_heavy() -> None:
+    """Nor PyArrow: every `dg` command loads every code location, and every registered package."""
+    modules = [one.name for one in pkgutil.iter_modules(room.__path__, f"{room.__name__}.")]
+    code = "\n".join(f"import {name}" for name in modules)
+    heavy = ("confluent_kafka", "pyspark", "pyarrow")
+    assert loaded_by(code, "dagster", *heavy) == {"dagster"}
+
+
+def test_the_lazy_names_are_exact() -> None:
+    """The table, what is imported for type checkers alone, and what `dir` gives."""
+    homes = {(name, f"{room.__name__}.{home}") for name, home in room._HOMES.items()}
+    assert seen_by_type_checkers(room) == homes
+    for name in room.__all__:
+        assert getattr(room, name) is not None
+    assert dir(room) == room.__all__
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = room.NoSuchName

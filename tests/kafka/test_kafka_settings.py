@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerError,
+    BrokerUnreachableError,
+    ConfigError,
+    CorruptRecordError,
+    KafkaOrderedOpsError,
+    OffsetMapTooLargeError,
+    RecordsLostError,
+    SettingNotAllowedError,
+    TlsError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.settings import (
+    ALLOWED_KEYS,
+    ClientSettings,
+    SettingValue,
+    parse_properties,
+)
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+SASL: dict[str, SettingValue] = {
+    **SERVERS,
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "reader",
+    "sasl.password": "hunter2-canary",
+}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "plugin.library.paths",
+        "ssl.engine.location",
+        "ssl.providers",
+        "sasl.kerberos.kinit.cmd",
+        "debug",
+        "interceptors",
+    ],
+)
+def test_keys_that_run_code_are_refused_by_name(key: str) -> None:
+    """A key outside the allow-list is named in the error, with the way to allow it."""
+    with pytest.raises(SettingNotAllowedError, match="extra_allowed") as caught:
+        ClientSettings.from_mapping({**SERVERS, key: "x"})
+    assert caught.value.key == key
+    assert (
+        ClientSettings.from_mapping({**SERVERS, key: "x"}, extra_allowed=[key]).admin()[key] == "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("sasl.pasword", "did you mean sasl.password"),
+        ("bootstrap.server", "did you mean bootstrap.servers"),
+        ("sasl.jaas.config", "sasl.username"),
+        ("ssl.truststore.location", "ssl.ca.location"),
+    ],
+)
+def test_a_typo_or_a_java_key_gets_a_hint(key: str, hint: str) -> None:
+    """The nearest allowed key is offered, and for Java's keys the client's own."""
+    with pytest.raises(SettingNotAllowedError, match=hint):
+        ClientSettings.from_mapping({**SERVERS, key: "x"})
+
+
+def test_keys_that_carry_a_guarantee_are_overridden() -> None:
+    """What a shared connection sets against a guarantee is listed, and has our value."""
+    settings = ClientSettings.from_mapping(
+        {
+            **SERVERS,
+            "group.id": "other",
+            "enable.auto.commit": True,
+            "auto.offset.reset": "latest",
+            "isolation.level": "read_uncommitted",
+            "check.crcs": False,
+            "enable.ssl.certificate.verification": False,
+        }
+    )
+    assert settings.overridden == (
+        "auto.offset.reset",
+        "check.crcs",
+        "enable.auto.commit",
+        "enable.ssl.certificate.verification",
+        "group.id",
+        "isolation.level",
+    )
+    consumer = settings.consumer(group="ours", isolation=Isolation.READ_COMMITTED)
+    assert consumer["group.id"] == "ours"
+    assert consumer["enable.auto.commit"] == "false"
+    assert consumer["auto.offset.reset"] == "error"
+    assert consumer["isolation.level"] == "read_committed"
+    assert consumer["check.crcs"] == "true"
+    assert consumer["enable.ssl.certificate.verification"] == "true"
+    assert consumer["allow.auto.create.topics"] == "false"
+    assert consumer["socket.timeout.ms"] == "10000"
+    assert consumer["fetch.queue.backoff.ms"] == "5"
+    assert consumer["queued.min.messages"] == "20000"
+
+
+def test_certificate_checks_can_be_given_up_by_name() -> None:
+    """A test cluster may switch them off, but only by saying so twice."""
+    key = "enable.ssl.certificate.verification"
+    settings = ClientSettings.from_mapping({**SERVERS, key: False}, extra_allowed=[key])
+    assert settings.overridden == ()
+    assert settings.admin()[key] == "false"
+
+
+def test_each_kind_of_client_gets_its_own_keys() -> None:
+    """Keys of another kind of client are left out: the client would log a warning for each."""
+    settings = ClientSettings.from_mapping(
+        {**SERVERS, "fetch.min.bytes": 7, "linger.ms": 9.0, "delivery.timeout.ms": 90_000}
+    )
+    consumer = settings.consumer(group="g", isolation=Isolation.READ_UNCOMMITTED)
+    producer = settings.producer(transactional_id="koo.x")
+    assert consumer["fetch.min.bytes"] == "7"
+    assert "linger.ms" not in consumer
+    assert producer["linger.ms"] == "9"
+    assert "fetch.min.bytes" not in producer
+    assert producer["transaction.timeout.ms"] == "10000"
+    assert producer["delivery.timeout.ms"] == "10000"
+    assert "transactional.id" not in settings.producer()
+    assert {"linger.ms", "fetch.min.bytes"}.isdisjoint(settings.admin())
+
+
+def test_the_client_knows_every_configuration_made_here() -> None:
+    """Consumer, producer and admin client accept what their method returns."""
+    settings = ClientSettings.from_mapping(SERVERS)
+    reasons = FaultReasons()
+    config = settings.consumer(group="g", isolation=Isolation.READ_COMMITTED)
+    open_client(Consumer, config, reasons).close()
+    open_client(Producer, settings.producer(transactional_id="koo.x"), reasons)
+    open_client(AdminClient, settings.admin(), reasons)
+
+
+def complaint(key: str) -> str:
+    """What the client says about a value that no key takes."""
+    try:
+        Producer({key: "\x01"})
+    except KafkaException as error:
+        return str(error.args[0].str())
+    return ""
+
+
+def test_every_allowed_key_exists() -> None:
+    """The allow-list holds no key that the client does not have."""
+    assert "No such configuration property" in complaint("no.such.key")
+    unknown = [key for key in ALLOWED_KEYS if "No such configuration" in complaint(key)]
+    assert unknown == []
+
+
+def test_settings_need_a_broker_and_plain_values() -> None:
+    """Without bootstrap.servers, or with a callable as a value, nothing is made."""
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        ClientSettings.from_mapping({"client.id": "x"})
+    with pytest.raises(ConfigError, match="list"):
+        ClientSettings.from_mapping({"bootstrap.servers": ["localhost:9092"]})  # type: ignore[dict-item]
+
+
+def test_secrets_are_never_shown() -> None:
+    """No text form holds a secret; the user name stays, and pickling keeps everything."""
+    settings = ClientSettings.from_mapping(SASL).merged({"ssl.key.pem": "pem-canary"})
+    text = f"{settings} {settings!r}"
+    assert "canary" not in text
+    assert "reader" in text
+    assert sorted(settings.secret_values()) == ["hunter2-canary", "pem-canary"]
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_merged_settings_are_checked_and_remember_what_was_overridden() -> None:
+    """The later value wins, the allow-list holds, overridden keys of both are listed."""
+    first = ClientSettings.from_mapping({**SERVERS, "group.id": "x"})
+    merged = first.merged({"client.id": "b", "check.crcs": "false"})
+    assert merged.admin()["client.id"] == "b"
+    assert merged.overridden == ("check.crcs", "group.id")
+    with pytest.raises(SettingNotAllowedError):
+        first.merged({"plugin.library.paths": "x"})
+
+
+def test_a_properties_file_is_read_as_java_does(tmp_path: Path) -> None:
+    """Comments, separators, continued lines and escapes; a password keeps its odd characters."""
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# a comment\n! another\n\nbootstrap.servers = a:1,\\\n    b:2\nclient.id: me\r\n"
+        "sasl.password=p\\=a\\\\ss#\\u00e9\\ud83d\\ude00 !\nsasl.username bob\n",
+        encoding="utf-8",
+    )
+    config = ClientSettings.from_file(file).admin()
+    assert config["bootstrap.servers"] == "a:1,b:2"
+    assert config["client.id"] == "me"
+    assert config["sasl.password"] == "p=a\\ss#é\U0001f600 !"
+    assert config["sasl.username"] == "bob"
+
+
+def test_a_broken_properties_file_shows_nothing_of_itself(tmp_path: Path) -> None:
+    """The errors name file or line, never the text: it may be a secret."""
+    with pytest.raises(ConfigError, match="line 2") as caught:
+        parse_properties("a=b\n=canary")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"line 1 .* half of a character") as caught:
+        parse_properties("sasl.password=canary\\ud83d")
+    assert "canary" not in str(caught.value)
+    file = tmp_path / "binary"
+    file.write_bytes(b"canary\xff")
+    with pytest.raises(ConfigError, match="not UTF-8") as caught:
+        ClientSettings.from_file(file)
+    assert "canary" not in str(caught.value)
+    with pytest.raises(ConfigError, match="No such file"):
+        ClientSettings.from_file(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._TIMED_OUT, BrokerUnreachableError),
+        (KafkaError._ALL_BROKERS_DOWN, BrokerUnreachableError),
+        (KafkaError.NOT_COORDINATOR, BrokerUnreachableError),
+        (KafkaError._AUTHENTICATION, AuthenticationError),
+        (KafkaError._SSL, TlsError),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, AuthorizationError),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopicError),
+        (KafkaError._BAD_MSG, CorruptRecordError),
+        (KafkaError._BAD_COMPRESSION, CorruptRecordError),
+        (KafkaError._AUTO_OFFSET_RESET, RecordsLostError),
+        (KafkaError.OFFSET_METADATA_TOO_LARGE, OffsetMapTooLargeError),
+        (KafkaError._INVALID_ARG, ConfigError),
+        (KafkaError.UNKNOWN, BrokerError),
+    ],
+)
+def test_client_errors_become_ours(code: int, expected: type[KafkaOrderedOpsError]) -> None:
+    """Each code has its class; the message says what was done, where, and the client's name for it."""
+    error = KafkaException(KafkaError(code))
+    ours = translate(error, doing="testing", where="orders[3]", reasons=FaultReasons())
+    assert type(ours) is expected
+    assert "while testing (orders[3])" in str(ours)
+    assert KafkaError(code).name() in str(ours)
+
+
+def test_a_time_out_gets_the_reason_that_only_the_callback_knew() -> None:
+    """Refused credentials and failed handshakes explain a time-out; their secrets are blotted out."""
+    reasons = FaultReasons(["hunter2"])
+    timed_out = KafkaError(KafkaError._TIMED_OUT)
+    reasons.add(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    error = translate(timed_out, doing="x", where="y", reasons=reasons)
+    assert isinstance(error, BrokerUnreachableError)
+    assert "connection refused" in str(error)
+    reasons.add(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    assert isinstance(translate(timed_out, doing="x", where="y", reasons=reasons), TlsError)
+    reasons.add(KafkaError(KafkaError._AUTHENTICATION, "bad password hunter2"))
+    error = translate(timed_out, doing="x", where="y", reasons=reasons)
+    assert isinstance(error, AuthenticationError)
+    assert "hunter2" not in str(error)
+    reasons.clear()
+    error = translate(timed_out, doing="x", where="y", reasons=reasons)
+    assert isinstance(error, BrokerUnreachableError)

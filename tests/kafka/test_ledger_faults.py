@@ -1,0 +1,428 @@
+"""What happens to the ledger topic: grown, deleted, made anew, compacted, misconfigured, out of reach."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kafka_ordered_ops.core.errors import (
+    AuthorizationError,
+    ConfigError,
+    LedgerError,
+    LedgerLostError,
+    RecordTooLargeError,
+)
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
+from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.read.reader import RangeReader, read_ranges
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic
+from tests.support.logs import read_plan
+from tests.support.windows_support import BASE_MS, TIMEOUT_S, before, offsets_of, wait_until_gone
+from tests.support.wire import commit_offsets, write_batch
+
+_PARTITIONS = 16
+_COMPACTED = {"cleanup.policy": "compact"}
+_CLEANER_TIMEOUT_S = 90.0
+
+MakeService = Callable[[str], OrderedWindows]
+
+
+@pytest.fixture
+def ledger() -> str:
+    """The name of a ledger that does not exist yet."""
+    return f"ledger-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def open_service(bootstrap: str, group: str) -> Iterator[MakeService]:
+    """Opens the group's service on a ledger, each time as another process would."""
+    opened: list[OrderedWindows] = []
+
+    def open_one(ledger: str) -> OrderedWindows:
+        opened.append(
+            OrderedWindows(
+                {"bootstrap.servers": bootstrap}, group, ledger_topic=ledger, timeout_s=60
+            )
+        )
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def set_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
+    """Changes one setting of a topic, and waits until the broker says that it has it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    while admin.describe_configs([asked])[asked].result(TIMEOUT_S)[name].value != value:
+        assert time.monotonic() < deadline, f"{topic} does not take {name}={value}"
+        time.sleep(0.05)
+
+
+def committed_offset(windows: OrderedWindows, topic: str) -> int | None:
+    """The group's committed offset on partition 0."""
+    tp = TopicPartition(topic, 0)
+    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=TIMEOUT_S)[tp]
+    return None if found is None else found.offset
+
+
+# --- its shape --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 15])
+def test_a_ledger_with_too_few_partitions_is_refused(
+    topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, partitions: int
+) -> None:
+    """A group's partition is counted over sixteen: the error says how many there are, and how many it takes."""
+    topic(ledger, partitions=partitions, config=_COMPACTED)
+    windows = open_service(ledger)
+    calls: list[Callable[[], object]] = [
+        lambda: windows.plan(before(orders, 12, Earliest())),
+        lambda: windows.preview(before(orders, 12, Earliest())),
+        windows.list,
+    ]
+    for call in calls:
+        with pytest.raises(LedgerError, match=rf"{ledger} has {partitions} partitions.*16"):
+            call()
+
+
+def test_growing_the_ledger_changes_nothing(
+    bootstrap: str,
+    topic: MakeTopic,
+    open_service: MakeService,
+    group: str,
+    orders: str,
+    ledger: str,
+) -> None:
+    """Partitions added between plan and commit: running and new processes find the group where it was."""
+    # With a count that would move the group to another partition.
+    grown = next(n for n in range(17, 99) if zlib.crc32(group.encode()) % n >= _PARTITIONS)
+    topic(ledger, partitions=_PARTITIONS, config=_COMPACTED)
+    running = open_service(ledger)
+    running.commit(running.plan(before(orders, 1, Earliest()), "first"))
+    plan = running.plan(before(orders, 12), "w")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [done] = admin.create_partitions([NewPartitions(ledger, grown)]).values()
+    done.result(TIMEOUT_S)
+    newcomer = open_service(ledger)
+    assert newcomer.show("w").plan == plan
+    running.commit(plan)
+    assert newcomer.show("w").status is WindowStatus.COMMITTED
+    rest = newcomer.plan(before(orders, 100), "rest")
+    assert offsets_of(read_plan(newcomer.settings, rest)) == {2, 4, 5}
+    running.commit(rest)
+    everything = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    with Lookup(running.settings) as lookup:
+        every = [TopicPartition(ledger, number) for number in range(grown)]
+        ends = lookup.end_offsets(every, Isolation.READ_UNCOMMITTED)
+    assert [tp for tp, end in ends.items() if end] == [everything]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_ledger_that_forgets_is_refused(
+    bootstrap: str,
+    topic: MakeTopic,
+    open_service: MakeService,
+    orders: str,
+    ledger: str,
+    policy: str,
+) -> None:
+    """Retention by time would delete progress; once it is compacted, the same call goes on."""
+    topic(ledger, partitions=_PARTITIONS, config={"cleanup.policy": policy})
+    windows = open_service(ledger)
+    with pytest.raises(LedgerError, match=f"cleanup.policy={policy}") as caught:
+        windows.plan(before(orders, 12, Earliest()), "w")
+    assert not caught.value.retriable
+    set_topic(bootstrap, ledger, "cleanup.policy", "compact")
+    windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
+
+
+def test_a_ledger_that_takes_only_small_records_stores_all_or_nothing(
+    bootstrap: str, topic: MakeTopic, open_service: MakeService, orders: str, ledger: str
+) -> None:
+    """The broker refuses the state: a named error, no half of a plan, and no waiting for the deadline."""
+    topic(ledger, partitions=_PARTITIONS, config={**_COMPACTED, "max.message.bytes": "600"})
+    windows = open_service(ledger)
+    with pytest.raises(RecordTooLargeError, match=ledger):
+        windows.plan(before(orders, 12, Earliest()), "w")
+    assert (windows.list(), windows.state()) == ([], None)
+    set_topic(bootstrap, ledger, "max.message.bytes", "1000000")
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    set_topic(bootstrap, ledger, "max.message.bytes", "600")
+    with pytest.raises(RecordTooLargeError, match=ledger):
+        windows.commit(plan)
+    assert committed_offset(windows, orders) is None
+    assert windows.show("w").status is WindowStatus.PLANNED
+
+
+# --- its end ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made_anew", [False, True], ids=["deleted", "made-anew"])
+@pytest.mark.parametrize("process", ["running", "new"])
+def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
+    bootstrap: str,
+    topic: MakeTopic,
+    open_service: MakeService,
+    orders: str,
+    ledger: str,
+    process: str,
+    made_anew: bool,
+) -> None:
+    """No plan from the start bound, no commit: it is told as lost, and progress stays where it was."""
+    windows = open_service(ledger)
+    windows.commit(windows.plan(before(orders, 1, Earliest()), "done"))
+    plan = windows.plan(before(orders, 12), "open")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([ledger])[ledger].result(TIMEOUT_S)
+    wait_until_gone(bootstrap, ledger)
+    if made_anew:
+        topic(ledger, partitions=_PARTITIONS, config=_COMPACTED)
+    if process == "new":
+        windows = open_service(ledger)
+    calls: list[Callable[[], object]] = [
+        lambda: windows.plan(before(orders, 25, Earliest()), "next"),
+        lambda: windows.plan(before(orders, 12, Earliest()), "open"),
+        lambda: windows.commit(plan),
+    ]
+    for call in calls:
+        with pytest.raises(LedgerLostError, match=ledger):
+            call()
+    assert committed_offset(windows, orders) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["bad name", "x" * 250, "..", ""], ids=["space", "long", "dots", "empty"]
+)
+def test_a_name_that_no_topic_can_have_is_refused_at_once(
+    bootstrap: str, group: str, name: str
+) -> None:
+    """Before anything is asked of the cluster, and not as something that a retry could cure."""
+    with pytest.raises(ConfigError, match="topic name"):
+        OrderedWindows({"bootstrap.servers": bootstrap}, group, ledger_topic=name)
+
+
+def test_compaction_of_the_ledger_changes_nothing(
+    topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, group: str
+) -> None:
+    """A process from before it reads on, a new one reads what is left: both see every window."""
+    config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
+    topic(ledger, partitions=_PARTITIONS, config=config)
+    writer, sleeper = open_service(ledger), open_service(ledger)
+    writer.commit(writer.plan(before(orders, 1, Earliest()), "w0"))
+    assert len(sleeper.list()) == 1
+    place = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    deadline = time.monotonic() + _CLEANER_TIMEOUT_S
+    number = 0
+    while first_offset(writer, place) == 0:
+        assert time.monotonic() < deadline, "the cleaner has not touched the ledger"
+        number += 1
+        writer.commit(writer.plan(before(orders, 1 + number / 100), f"w{number}"))
+        time.sleep(0.5)
+    plan = writer.plan(before(orders, 12), "open")
+    for one in (sleeper, open_service(ledger)):
+        assert one.list() == writer.list()
+        assert one.state() == writer.state()
+        assert len(one.list()) == number + 2
+        assert one.show("open").plan == plan
+    sleeper.commit(plan)
+    rest = writer.plan(before(orders, 100), "rest")
+    assert offsets_of(read_plan(writer.settings, rest)) == {2, 4, 5}
+
+
+def test_what_was_compacted_away_unseen_is_not_believed_any_more(
+    bootstrap: str,
+    topic: MakeTopic,
+    open_service: MakeService,
+    orders: str,
+    ledger: str,
+    group: str,
+) -> None:
+    """A process that slept longer than tombstones live plans like a new one after progress was moved back."""
+    config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
+    topic(ledger, partitions=_PARTITIONS, config={**config, "delete.retention.ms": "0"})
+    mover, sleeper = open_service(ledger), open_service(ledger)
+    mover.commit(mover.plan(before(orders, 12, Earliest()), "w"))
+    sleeper.list()  # Learns what was read of the log's times.
+    commit_offsets(bootstrap, group, orders, {0: (0, b"")})
+    assert mover.adopt().rewound == ("w",)
+    place = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + _CLEANER_TIMEOUT_S
+    while not is_settled(mover, place):
+        assert time.monotonic() < deadline, "the cleaner has not removed what is superseded"
+        # The newest segment is never cleaned.
+        producer.produce(ledger, key=b"filler", value=b"x", partition=place.partition)
+        assert producer.flush(TIMEOUT_S) == 0
+        time.sleep(0.5)
+    for one in (mover, sleeper, open_service(ledger)):
+        preview = one.preview(before(orders, 12), "next")
+        assert offsets_of(read_plan(one.settings, preview)) == {0, 1, 3}
+
+
+def is_settled(windows: OrderedWindows, place: TopicPartition) -> bool:
+    """Whether compaction has left one record a key and no tombstone, but for the filler's."""
+    with Lookup(windows.settings) as lookup:
+        [end] = lookup.end_offsets([place], Isolation.READ_COMMITTED).values()
+    wanted = {place: OffsetSet.of((0, end))}
+    columns = ["key", "value"]
+    batches = read_ranges(
+        windows.settings, "look", Isolation.READ_COMMITTED, wanted, columns=columns
+    )
+    rows = [row for batch in batches for row in batch.to_pylist() if row["key"] != b"filler"]
+    keys = [row["key"] for row in rows]
+    return len(set(keys)) == len(keys) and all(row["value"] is not None for row in rows)
+
+
+def first_offset(windows: OrderedWindows, place: TopicPartition) -> int:
+    """Where the first record that a consumer is given lies; the log start does not show compaction."""
+    with Lookup(windows.settings) as lookup:
+        [end] = lookup.end_offsets([place], Isolation.READ_COMMITTED).values()
+    wanted = {place: OffsetSet.of((0, end))}
+    with RangeReader(windows.settings, "look", Isolation.READ_COMMITTED, wanted) as reader:
+        return min(int(batch.offsets[0]) for batch in reader.timestamps() if batch.offsets.size)
+
+
+# --- missing rights ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A broker on which ``job`` may do only what it was granted; its own name may do everything."""
+
+    bootstrap: str
+    job: Mapping[str, str]
+
+    def grant(self, *rights: AclBinding) -> None:
+        """Grants exactly these rights to the job."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        anything: Any = None
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            anything,
+            ResourcePatternType.ANY,
+            "User:job",
+            anything,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for future in admin.delete_acls([every]).values():
+            future.result(TIMEOUT_S)
+        for future in admin.create_acls(list(rights)).values():
+            future.result(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while set(admin.describe_acls(every).result(TIMEOUT_S)) != set(rights):
+            assert time.monotonic() < deadline, "the broker has not taken note of the rights"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    """A broker with access rules."""
+    port = free_port()
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.guarded.plain.sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_job="secret";'
+        ),
+    }
+    way_in = Listener("GUARDED", port, "SASL_PLAINTEXT")
+    with EmbeddedKafka(properties, listeners=[way_in]) as kafka:
+        job = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "job",
+            "sasl.password": "secret",
+        }
+        yield Guarded(kafka.bootstrap, job)
+
+
+def right(
+    kind: ResourceType,
+    name: str,
+    operation: AclOperation,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+) -> AclBinding:
+    """One right of the job."""
+    return AclBinding(kind, name, pattern, "User:job", "*", operation, AclPermissionType.ALLOW)
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ("create the ledger", "may not create it"),
+        ("write the ledger", "WRITE"),
+        ("write the transaction", "transactional id"),
+        ("read the group", "READ on the group"),
+    ],
+)
+def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
+    guarded: Guarded, ledger: str, group: str, missing: str, named: str
+) -> None:
+    """The error says which right on what; once it is granted, the next run plans the window as its first."""
+    admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    topics = [NewTopic(name, 1, 1, config={"retention.ms": "-1"})]
+    if missing != "create the ledger":
+        topics.append(NewTopic(ledger, _PARTITIONS, 1, config=_COMPACTED))
+    for future in admin.create_topics(topics).values():
+        future.result(TIMEOUT_S)
+    write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
+    rights = {
+        "read the topic": right(ResourceType.TOPIC, name, AclOperation.READ),
+        "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
+        "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
+        "create the ledger": right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
+        "read the group": right(ResourceType.GROUP, group, AclOperation.READ),
+        "write the transaction": right(
+            ResourceType.TRANSACTIONAL_ID,
+            "koo.",
+            AclOperation.WRITE,
+            ResourcePatternType.PREFIXED,
+        ),
+    }
+    window = before(name, 12, Earliest())
+    guarded.grant(*(one for what, one in rights.items() if what != missing))
+    with OrderedWindows(guarded.job, group, ledger_topic=ledger, timeout_s=60) as windows:
+        with pytest.raises(AuthorizationError, match=named) as caught:
+            windows.plan(window, "w")
+        assert not caught.value.retriable
+    guarded.grant(*rights.values())
+    with OrderedWindows(guarded.job, group, ledger_topic=ledger, timeout_s=60) as windows:
+        plan = windows.plan(window, "w")
+        assert plan.attempt == 1
+        windows.commit(plan)

@@ -1,0 +1,148 @@
+"""An Airflow for tests that runs their scenarios and the example DAGs beside a broker, and what they have in common."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.conftest import MakeTopic, Produce
+from tests.support.airflow_support import Airflow, free_ports, standalone
+from tests.support.delivered import Records, committed, ms_of
+from tests.support.spark_support import _java_home as java_home
+
+ROOT: Final = Path(__file__).parents[2]
+T0: Final = datetime(2025, 3, 1, tzinfo=UTC)
+HOUR: Final = timedelta(hours=1)
+PARTITIONS: Final = 3
+
+#: In the folder of outputs: what OpenLineage was told, one event a line.
+LINEAGE: Final = "openlineage.json"
+
+
+@dataclass(frozen=True)
+class House:
+    """An Airflow with the DAGs of the tests and the examples, beside a broker."""
+
+    airflow: Airflow
+    bootstrap: str
+    run: str
+    output: Path
+    dags: Path
+
+    def name(self, dag_id: str) -> str:
+        """A scenario's topic and group."""
+        return f"{dag_id}-{self.run}"
+
+    def windows(self, group: str) -> OrderedWindows:
+        """The service for a group."""
+        return OrderedWindows({"bootstrap.servers": self.bootstrap}, group, timeout_s=60)
+
+    def statuses(self, dag_id: str) -> list[WindowStatus]:
+        """What has become of a scenario's windows, by cutoff."""
+        with self.windows(self.name(dag_id)) as windows:
+            return [record.status for record in windows.list()]
+
+    def committed(self, dag_id: str) -> dict[int, tuple[int, str] | None]:
+        """A scenario's committed offsets, with their offset maps, by partition."""
+        with self.windows(self.name(dag_id)) as windows:
+            return committed(windows, self.name(dag_id), PARTITIONS)
+
+    def signal(self, dag_id: str, name: str) -> Path:
+        """A file by which a held task and its test talk."""
+        return self.output / f"{dag_id}.signals" / name
+
+    def told(self, dag_id: str, name: str) -> str:
+        """Waits for what a held task says."""
+        path = self.signal(dag_id, name)
+        self.airflow.until(path.exists, lambda: f"{name}:\n{self.airflow.stories(dag_id)}")
+        return path.read_text()
+
+    def let_go(self, dag_id: str, attempt: int) -> None:
+        """Has a held task go on."""
+        self.signal(dag_id, f"{attempt}.go").touch()
+
+
+@pytest.fixture(scope="module")
+def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """One Airflow for all tests here; its start takes longer than most of them."""
+    root, run = tmp_path_factory.mktemp("airflow"), uuid.uuid4().hex[:8]
+    home, dags, output = root / "home", root / "dags", root / "output"
+    home.mkdir()
+    output.mkdir()
+    shutil.copytree(ROOT / "tests" / "host_airflow" / "scenarios", dags / "scenarios")
+    shutil.copytree(ROOT / "example_dags", dags / "examples")
+    for file in (dags / "examples").glob("*.py"):
+        # By the clock there would be one more run for tests that begin just after the hour.
+        file.write_text(re.sub(r'schedule="@\w+"', "schedule=None", file.read_text()))
+    java = java_home()
+    environment = {
+        "SCENARIO_RUN": run,
+        "SCENARIO_OUTPUT": str(output),
+        "ORDERS_TOPIC": f"orders-{run}",
+        "ORDERS_OUTPUT": str(output),
+        "ORDERS_POKE_S": "2",
+        "KAFKA_BOOTSTRAP": bootstrap,
+        "SPARK_MASTER": "local[1]",
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # How long a worker listens to what a dead task has started, before it tells of the death.
+        "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+        # Of one DAG alone: each event costs the task a moment.
+        "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(
+            [
+                {"scope": {}, "controls": {"emit": False}},
+                {"scope": {"dag_id": "lineage"}, "controls": {"emit": True}},
+            ]
+        ),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+            {"type": "file", "log_file_path": str(output / LINEAGE), "append": True}
+        ),
+        **({} if java is None else {"JAVA_HOME": str(java)}),
+    }
+    [nobody] = free_ports(1)
+    with standalone(home, dags, environment) as airflow:
+        airflow.connect("kafka_default", _extra(bootstrap))
+        airflow.connect("kafka_away", _extra(f"127.0.0.1:{nobody}"))
+        yield House(airflow, bootstrap, run, output, dags)
+
+
+def _extra(bootstrap: str) -> dict[str, Any]:
+    """As people have it for the Kafka provider: with a group and automatic commits, too."""
+    return {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": True}
+
+
+@pytest.fixture
+def fill(house: House, topic: MakeTopic, produce: Produce) -> Callable[..., Records]:
+    """Makes a scenario's topic, with records of these times in no order."""
+
+    def write(dag_id: str, times: Iterable[datetime]) -> Records:
+        name = topic(house.name(dag_id), partitions=PARTITIONS)
+        return scatter(produce, name, times)
+
+    return write
+
+
+def scatter(produce: Produce, topic: str, times: Iterable[datetime]) -> Records:
+    """Writes records of these times to a topic, in no order, each to a partition by chance."""
+    rng = random.Random(topic)
+    placed = [(rng.randrange(PARTITIONS), time) for time in times]
+    rng.shuffle(placed)
+    offsets = produce((topic, n, None, b"x", ms_of(time), ()) for n, time in placed)
+    return {(n, offset): time for (n, time), offset in zip(placed, offsets, strict=True)}
+
+
+def up_to(cutoff: datetime) -> dict[str, Any]:
+    """What a run is told of its time, beside its schedule."""
+    return {"conf": {"cutoff": cutoff.isoformat()}}

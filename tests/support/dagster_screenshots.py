@@ -1,0 +1,229 @@
+"""Takes the documentation's pictures of Dagster: ``python -m tests.support.dagster_screenshots``.
+
+A whole Dagster runs the assets below on a real broker, and a real browser looks at them. It needs ``chromium`` on
+the path, that there is no folder ``/tmp/lake``, and a few minutes. Look at the pictures before they are kept.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import dagster as dg
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
+from kafka_ordered_ops.embedded import EmbeddedKafka
+from tests.support.chromium import Page, chromium, keep_picture
+from tests.support.dagster_real import Dagster, dagster_dev
+
+ROOT: Final = Path(__file__).parents[2]
+#: It is seen in a picture.
+LAKE: Final = Path("/tmp/lake")
+LOCATION: Final = "lake"
+TOPIC: Final = "orders"
+#: The assets, by how a backfill of them is cut into runs.
+ONE_RUN: Final = "orders"
+RUN_BY_RUN: Final = "orders_multi"
+PARTITIONS: Final = 3
+T0: Final = datetime(2026, 3, 1, 6, tzinfo=UTC)
+HOUR: Final = timedelta(hours=1)
+MINUTE: Final = timedelta(minutes=1)
+#: Of a backfill; the hour after them is the one that is looked at.
+HOURS: Final = 6
+#: So many records come up to half an hour after what is stamped later.
+STRAGGLERS: Final = 0.02
+
+_WORKSPACE: Final = f"""load_from:
+  - python_module: {{module_name: tests.support.dagster_screenshots, location_name: {LOCATION}}}
+"""
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What Dagster loads from this file."""
+    policies = {ONE_RUN: None, RUN_BY_RUN: dg.BackfillPolicy.multi_run(1)}
+    assets = [
+        build_ordered_window_asset(
+            key=key,
+            topics=[TOPIC],
+            group_id=f"lake-{key}",
+            start="earliest",
+            output=str(LAKE / key),
+            partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
+            backfill_policy=policy,
+        )
+        for key, policy in policies.items()
+    ]
+    kafka = KafkaResource(config={"bootstrap.servers": dg.EnvVar("KAFKA_BOOTSTRAP")})
+    return dg.Definitions(assets=assets, resources={"kafka": kafka})
+
+
+def main(folder: Path) -> None:
+    """Takes all pictures, into a folder."""
+    with _house() as (dagster, bootstrap), chromium() as page:
+        page.go(dagster.url)
+        page.await_text("Catalog")
+        # Or it asks for an e-mail address first.
+        page.run("localStorage.setItem('communityNux', 1)")
+        _run_backfills(dagster, bootstrap)
+        _take_runs(dagster, page, folder)
+        _run_an_hour_more(dagster, bootstrap)
+        _take_metadata(dagster, page, folder)
+        _take_check(dagster, page, folder)
+
+
+@contextmanager
+def _house() -> Iterator[tuple[Dagster, str]]:
+    """A whole Dagster with the assets, and the address of the broker beside it."""
+    LAKE.mkdir()
+    try:
+        with tempfile.TemporaryDirectory() as home, EmbeddedKafka() as broker:
+            environment = {"PYTHONPATH": str(ROOT), "KAFKA_BOOTSTRAP": broker.bootstrap}
+            with dagster_dev(Path(home), _WORKSPACE, environment) as dagster:
+                yield dagster, broker.bootstrap
+    finally:
+        shutil.rmtree(LAKE)
+
+
+# --- what there is to see --------------------------------------------------------------------------
+
+
+def _run_backfills(dagster: Dagster, bootstrap: str) -> None:
+    """The same hours twice: as one run, and as a run for each."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    # Nothing expires in it: records with old timestamps would, within seconds.
+    new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[TOPIC].result(30)
+    rng = random.Random(TOPIC)
+    for partition in range(PARTITIONS):
+        last = T0 + HOURS * HOUR + 10 * MINUTE
+        _write(bootstrap, partition, T0, last, timedelta(seconds=2), rng)
+    keys = [_key(hour) for hour in range(HOURS)]
+    for asset in (ONE_RUN, RUN_BY_RUN):
+        dagster.await_backfill(dagster.backfill(asset, keys))
+
+
+def _run_an_hour_more(dagster: Dagster, bootstrap: str) -> None:
+    """The next hour; some records of the one before it are late, and one partition has not come to its end."""
+    rng, first = random.Random(HOURS), T0 + HOURS * HOUR
+    for partition in range(PARTITIONS):
+        late = first - 40 * MINUTE
+        _write(bootstrap, partition, late, late + 30 * MINUTE, timedelta(seconds=60), rng)
+        last = first + (50 if partition == PARTITIONS - 1 else 75) * MINUTE
+        _write(bootstrap, partition, first + 10 * MINUTE, last, timedelta(seconds=2), rng)
+    dagster.await_run(dagster.launch(LOCATION, ONE_RUN, _key(HOURS)))
+
+
+def _write(
+    bootstrap: str,
+    partition: int,
+    first: datetime,
+    last: datetime,
+    step: timedelta,
+    rng: random.Random,
+) -> None:
+    """Writes records over a time, some of them behind what is stamped later."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    time = first
+    while time < last:
+        is_straggler = rng.random() < STRAGGLERS
+        stamp = max(first, time - rng.random() * 30 * MINUTE) if is_straggler else time
+        producer.produce(
+            TOPIC,
+            f'{{"amount": {rng.randrange(1, 500)}}}'.encode(),
+            partition=partition,
+            timestamp=round(stamp.timestamp() * 1000),
+        )
+        time += rng.uniform(0.5, 1.5) * step
+    assert producer.flush(30) == 0
+
+
+def _key(hour: int) -> str:
+    return f"{T0 + hour * HOUR:%Y-%m-%d-%H:%M}"
+
+
+# --- the pictures ----------------------------------------------------------------------------------
+
+
+def _take_runs(dagster: Dagster, page: Page, folder: Path) -> None:
+    """All runs, of both backfills, the newest first."""
+    page.size(1600, 1000)
+    page.go(f"{dagster.url}/runs?view=runs")
+    page.until(f"document.body?.innerText.split('Backfill:').length == {HOURS + 2}")
+    _await_still(page)
+    picture = page.picture(
+        left=_edge(page, "ID", "left"),
+        top=_edge(page, "ID", "top"),
+        right=_edge(page, "View", "left") - 24,
+        bottom=_edge(page, "View", "bottom") + 43,
+    )
+    keep_picture(picture, folder / "dagster-backfill.png")
+
+
+def _take_metadata(dagster: Dagster, page: Page, folder: Path) -> None:
+    """What is told of the hour that was run last, and the picture of its window."""
+    page.size(1300, 2000)
+    page.go(f"{dagster.url}/assets/{ONE_RUN}?view=partitions&partition={quote(_key(HOURS))}")
+    page.await_text("[Show Markdown]")
+    _await_still(page)
+    left, top = _edge(page, "Latest materialization", "left"), _edge(page, "Materialized", "top")
+    picture = page.picture(left - 14, top - 16, bottom=_edge(page, "Tags", "top"))
+    keep_picture(picture, folder / "dagster-metadata.png")
+    _click(page, "[Show Markdown]")
+    # The small one in the table is there as well.
+    image = "[...document.querySelectorAll('img[src^=\"data:image\"]')].pop()"
+    page.await_text("Close")
+    page.until(f"{image}?.complete")
+    _await_still(page)
+    sides = [
+        f"{image}.getBoundingClientRect().{side}" for side in ("left", "top", "right", "bottom")
+    ]
+    keep_picture(
+        page.picture(*(round(page.run(side)) for side in sides)), folder / "dagster-picture.png"
+    )
+
+
+def _take_check(dagster: Dagster, page: Page, folder: Path) -> None:
+    """Why the check has warned."""
+    page.size(1420, 1000)
+    page.go(f"{dagster.url}/assets/{ONE_RUN}?view=checks")
+    page.await_text("waiting")
+    _await_still(page)
+    left, top = _edge(page, "Latest execution", "left"), _edge(page, "About", "top")
+    picture = page.picture(left - 14, top - 8, bottom=_edge(page, "Plots", "top") - 16)
+    keep_picture(picture, folder / "dagster-check.png")
+
+
+def _await_still(page: Page) -> None:
+    """Waits until nothing on the page moves any more, so that places can be measured."""
+    tops = "[...document.querySelectorAll('*')].map(e => e.getBoundingClientRect().top).join()"
+    page.until(f"(before => (window.before = {tops}) == before)(window.before)")
+
+
+def _last(text: str) -> str:
+    """Script for the last and innermost thing on the page that says just this."""
+    return f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == '{text}').pop()"
+
+
+def _click(page: Page, text: str) -> None:
+    page.until(f"!!{_last(text)}")
+    page.run(f"{_last(text)}.click()")
+
+
+def _edge(page: Page, text: str, side: str) -> int:
+    """Where what says just this begins or ends, in pixels."""
+    return round(float(page.until(f"{_last(text)}?.getBoundingClientRect().{side}")))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "images")

@@ -1,0 +1,49 @@
+"""A process that delivers a window to a table, and is killed in the table's commit: ``python -m tests.support.table_worker``.
+
+Arguments: bootstrap, group, topic, format, table, staging table, Iceberg's warehouse.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.spark.read.read import read_window
+from kafka_ordered_ops.spark.session import local_session
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.spark_support import _java_home as java_home
+from tests.support.spark_support import spark41_conf
+from tests.support.tables_support import COLUMNS, SINKS, tables_conf
+from tests.support.windows_support import before
+
+#: Into the commit, and, on most machines, not past it; the test holds wherever it comes.
+_KILL_AFTER_S = 0.5
+
+
+def main() -> None:
+    """Dies by SIGKILL; what the JVM still does then is its own affair."""
+    bootstrap, group, topic, format_, table, staging, warehouse = sys.argv[1:]
+    conf = {**spark41_conf(), **tables_conf(Path(warehouse))}
+    spark = local_session("worker", cores=2, memory="1g", java_home=java_home(), conf=conf)
+    sink = SINKS[format_](spark, table, staging)
+    replace = sink.format.replace
+
+    def dying(*arguments: Any) -> None:
+        threading.Timer(_KILL_AFTER_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        replace(*arguments)
+
+    sink.format.replace = dying  # type: ignore[method-assign, assignment]
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+        plan = windows.plan(before(topic, 12, Earliest()), "w")
+        rows = read_window(spark, plan, windows.settings).select(*COLUMNS)
+        windows.deliver(plan, lambda plan: sink.write(rows, plan), sink.found)
+        threading.Event().wait(10)
+
+
+if __name__ == "__main__":
+    main()

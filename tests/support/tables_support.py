@@ -1,0 +1,103 @@
+"""Delta and Iceberg tables on Spark 4.1, fresh for each test, and what is seen in them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kafka_ordered_ops.spark.write.table_formats import DeltaSink, IcebergSink
+from kafka_ordered_ops.spark.write.tables import TableSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG = "koo_lake"
+WAREHOUSE = f"spark.sql.catalog.{CATALOG}.warehouse"
+
+#: Of `read_window`'s columns, those that the tests' tables keep.
+COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
+_DDL = "topic string, partition int, offset bigint, timestamp timestamp, value binary, window_id string"
+
+SINKS: dict[str, Callable[[SparkSession, str, str], TableSink]] = {
+    "delta": DeltaSink,
+    "iceberg": IcebergSink,
+}
+
+
+def tables_conf(warehouse: Path) -> dict[str, str]:
+    """Settings that may be made on a session that runs: Iceberg's catalog, and small jobs for small tables."""
+    return {
+        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{CATALOG}.type": "hadoop",
+        WAREHOUSE: str(warehouse),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+@dataclass(frozen=True)
+class Lake:
+    """One fresh table and its staging table."""
+
+    spark: SparkSession
+    format: str
+    table: str
+    staging: str
+
+    @classmethod
+    def make(cls, spark: SparkSession, format_: str, folder: Path) -> Lake:
+        """Makes the table; the staging table is the sink's business."""
+        if format_ == "delta":
+            names = (f"delta.`{folder}/orders`", f"delta.`{folder}/orders_staging`")
+        else:
+            name = f"{CATALOG}.db.orders_{uuid.uuid4().hex[:8]}"
+            names = (name, f"{name}_staging")
+        spark.sql(f"CREATE TABLE {names[0]} ({_DDL}) USING {format_} PARTITIONED BY (window_id)")
+        return cls(spark, format_, *names)
+
+    @property
+    def sink(self) -> TableSink:
+        """A sink as a new process has it."""
+        return SINKS[self.format](self.spark, self.table, self.staging)
+
+    def rows(self) -> dict[str, list[tuple[str, int, int]]]:
+        """What the table shows: (topic, partition, offset) by window, sorted, doubles kept."""
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for row in self.spark.table(self.table).collect():
+            found.setdefault(row.window_id, []).append((row.topic, row.partition, row.offset))
+        return {window_id: sorted(rows) for window_id, rows in found.items()}
+
+    def staged_count(self) -> int:
+        """How many rows wait in the staging table."""
+        return self.spark.table(self.staging).count()
+
+    def frame(self, *offsets: int) -> DataFrame:
+        """A job's result: rows with these offsets of partition 0."""
+        rows: list[tuple[Any, ...]] = [
+            ("orders", 0, offset, None, b"%d" % offset) for offset in offsets
+        ]
+        return self.spark.createDataFrame(rows, _DDL.removesuffix(", window_id string"))
+
+
+def offsets(*values: int) -> list[tuple[str, int, int]]:
+    """What `Lake.rows` says of rows that `Lake.frame` has made."""
+    return [("orders", 0, value) for value in values]
+
+
+@pytest.fixture(scope="session")
+def lake_spark(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """The session of the other tests, with a catalog for Iceberg."""
+    for key, value in tables_conf(tmp_path_factory.mktemp("warehouse")).items():
+        spark.conf.set(key, value)
+    return spark
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, lake_spark: SparkSession, tmp_path: Path) -> Lake:
+    """A fresh table of each format."""
+    return Lake.make(lake_spark, request.param, tmp_path)

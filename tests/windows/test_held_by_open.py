@@ -1,0 +1,92 @@
+"""What a plan says of the open windows that keep it short."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.core.window.plan import HeldElsewhere, WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.windows_support import BASE_MS, at
+
+
+@pytest.fixture
+def windows() -> Iterator[OrderedWindows]:
+    """A group on the topic ``orders``: seconds 0, 10, 20, 5, 30, 15 at offsets 0 to 5."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        for second in (0, 10, 20, 5, 30, 15):
+            kafka.produce("orders", timestamp_ms=BASE_MS + second * 1000)
+        with OrderedWindows(kafka.settings, "g", clock=lambda: BASE_MS / 1000 + 10_000) as service:
+            yield service
+
+
+def asked(before: float, since: float | None = None) -> Window:
+    """Records up to a second, from another one on where it is given."""
+    return Window(
+        ["orders"], at(before), since=None if since is None else at(since), start=Earliest()
+    )
+
+
+def held(plan: WindowPlan) -> dict[str, int]:
+    """The offsets that each open window holds."""
+    return {one.window_id: one.offsets for one in plan.held_by_open}
+
+
+def test_the_run_after_a_failed_one_says_what_it_leaves_to_it(
+    windows: OrderedWindows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which window, how many offsets, its status and age; in the result, the ledger and the log."""
+    windows.plan(asked(12), "failed")
+    plan = windows.plan(asked(22), "next")
+    touched_ms = windows.show("failed").touched_at_ms
+    expected = HeldElsewhere("failed", 3, WindowStatus.PLANNED, touched_ms)
+    assert plan.held_by_open == (expected,)
+    assert windows.show("next").plan.held_by_open == (expected,)
+    [told] = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert "window next leaves up to 3 offsets" in told
+    assert "failed (3 offsets, planned" in told
+    windows.abandon("failed")
+    assert held(windows.plan(asked(23), "third")) == {"next": 2}
+
+
+def test_an_interval_is_told_of_those_that_hold_its_times(windows: OrderedWindows) -> None:
+    """The same interval under another id, and none of the others; so in a preview."""
+    windows.plan(asked(20, since=10), "mine")
+    windows.plan(asked(10, since=0), "before")
+    assert held(windows.plan(asked(20, since=10), "again")) == {"mine": 2}
+    assert held(windows.preview(asked(31, since=20), "after")) == {}
+    assert held(windows.preview(asked(15, since=5), "across")) == {"mine": 2, "before": 2}
+
+
+def test_a_sweep_is_told_of_all(windows: OrderedWindows) -> None:
+    """It asks for all times."""
+    windows.plan(asked(20, since=10), "mine")
+    sweep = Window(["orders"], at(40), sweep=True)
+    assert held(windows.plan(sweep, "sweep")) == {"mine": 2}
+
+
+def test_of_windows_planned_together_those_that_ask_are_told(windows: OrderedWindows) -> None:
+    """A backfill over an interval that somebody else holds."""
+    windows.plan(asked(20, since=10), "mine")
+    plans = windows.plan_many([asked(one + 10, since=one) for one in (0, 10, 20)], ["a", "b", "c"])
+    assert [held(plan) for plan in plans] == [{}, {"mine": 2}, {}]
+
+
+def test_plans_written_before_say_nothing(windows: OrderedWindows) -> None:
+    """A plan's JSON without the field is read as one that names nobody."""
+    windows.plan(asked(12), "first")
+    plan = windows.plan(asked(22), "second")
+    assert WindowPlan.from_text(plan.to_text()) == plan
+    assert plan.held_by_open
+    older = plan.to_json()
+    del older["held_by_open"]
+    assert WindowPlan.from_text(strict_json.dumps(older)) == replace(plan, held_by_open=())

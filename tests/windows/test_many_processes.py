@@ -1,0 +1,136 @@
+"""Many processes on one group, under kill -9: nothing twice, nothing lost, and everybody gets through."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.conftest import MakeTopic
+from tests.support.logs import LogWriter
+from tests.support.windows_support import BASE_MS
+from tests.windows.test_contention import PARTITIONS, SPAN_MS, check_group
+
+#: No change of the group may take a living process longer than this, however many others there are: it
+#: is the `timeout_s` of every worker, and passing it would end that worker with an error.
+STARVATION_BOUND_S = 90
+
+
+class Crowd:
+    """Workers that are killed at random and replaced at once."""
+
+    def __init__(self, arguments: list[str], size: int, folder: Path, seconds: float) -> None:
+        self._arguments = arguments
+        self._folder = folder
+        self._over = time.monotonic() + seconds
+        self._started = 0
+        self.running = [self._start() for _ in range(size)]
+        self.kills = 0
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._started += 1
+        left_s = max(self._over - time.monotonic(), 0)
+        with (self._folder / f"{self._started}.log").open("wb") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.support.crowd_worker",
+                    *self._arguments,
+                    f"{left_s:.1f}",
+                    str(STARVATION_BOUND_S),
+                    f"worker{self._started}",
+                ],
+                stdout=log,
+            )
+
+    def run(self, random: Random, *, pause_s: tuple[float, float]) -> None:
+        """Kills until the time is over, then waits until everybody has finished what they were at."""
+        try:
+            while time.monotonic() < self._over:
+                time.sleep(random.uniform(*pause_s))
+                at = random.randrange(len(self.running))
+                if self.running[at].poll() is None:
+                    self.running[at].kill()
+                    self.kills += 1
+                    self.running[at].wait()
+                    self.running[at] = self._start()
+            codes = [worker.wait(3 * STARVATION_BOUND_S) for worker in self.running]
+            assert codes == [0] * len(codes), "a worker starved, or failed otherwise"
+        finally:
+            for worker in self.running:
+                worker.kill()
+                worker.wait()
+
+    def told(self) -> list[dict[str, float | str]]:
+        """What the workers were told, killed ones included."""
+        lines = [
+            line
+            for log in self._folder.glob("*.log")
+            for line in log.read_text().splitlines(keepends=True)
+        ]
+        # A killed worker may leave half a line.
+        return [json.loads(line) for line in lines if line.endswith("}\n")]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "pause_s"),
+    [
+        pytest.param(6, 12.0, (0.8, 2.0), id="six"),
+        pytest.param(
+            32,
+            120.0,
+            (0.3, 1.5),
+            id="thirty-two",
+            marks=[pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
+    ],
+)
+def test_a_crowd_on_one_group(
+    bootstrap: str,
+    topic: MakeTopic,
+    group: str,
+    tmp_path: Path,
+    size: int,
+    seconds: float,
+    pause_s: tuple[float, float],
+) -> None:
+    """Planning and committing at once, killed with -9: no overlap, no gap, no lost commit, nobody starves."""
+    name = topic(partitions=PARTITIONS)
+    random = Random(size)
+    arguments = [bootstrap, group, name, str(BASE_MS), str(BASE_MS + SPAN_MS)]
+    crowd = Crowd(arguments, size, tmp_path, seconds)
+    over = threading.Event()
+    writer = threading.Thread(target=_write, args=(bootstrap, name, over))
+    writer.start()
+    try:
+        crowd.run(random, pause_s=pause_s)
+    finally:
+        over.set()
+        writer.join()
+    told = crowd.told()
+    assert crowd.kills > 0, "a kill storm without kills proves nothing"
+    assert sum(int(one["offsets"]) for one in told), "windows without records prove nothing"
+    check_group(bootstrap, group, name, {str(one["window_id"]) for one in told})
+    # For whoever measures: run with -s.
+    for step in ("plan_s", "commit_s"):
+        seconds_taken = sorted(float(one[step]) for one in told)
+        print(
+            f"{step}: {len(told)} windows, {crowd.kills} kills, median "
+            f"{seconds_taken[len(told) // 2]:.2f}, greatest {seconds_taken[-1]:.2f}"
+        )
+
+
+def _write(bootstrap: str, topic: str, over: threading.Event) -> None:
+    """Goes on writing records of all times, in transactions and without."""
+    writer = LogWriter(bootstrap, Random(topic))
+    partitions = [(topic, partition) for partition in range(PARTITIONS)]
+    while not over.is_set():
+        writer.write(partitions, count=60, low_ms=BASE_MS, high_ms=BASE_MS + SPAN_MS)
+        over.wait(0.3)

@@ -1,0 +1,175 @@
+"""Whatever a public method of the service is given, it raises an error of this package, or does what it says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.windows_support import BASE_MS, at
+
+#: What somebody may pass by mistake. Classes and generators among them, and texts that are no name.
+ODD: Final[list[Any]] = [
+    None,
+    True,
+    0,
+    -1,
+    5,
+    2.5,
+    float("nan"),
+    "",
+    "w",
+    "a\nb",
+    "\ud800",
+    "x" * 10_000,
+    b"x",
+    [],
+    ["w"],
+    [None],
+    [[]],
+    (5,),
+    {},
+    {"window_id": 5},
+    {1, 2},
+    object(),
+    Window,
+    WindowPlan,
+    timedelta(days=-1),
+    timedelta.max,
+    len,
+    iter([1]),
+    Reported.of(1),
+    [Reported.of(1)],
+    Policy(),
+]
+
+#: What a function of the caller's own raises when it is called is the caller's.
+_FUNCTIONS = {"write", "reopen", "keep", "clock", "progress"}
+
+#: They change what every other call finds.
+_LAST = {"close"}
+
+
+@pytest.fixture
+def windows() -> Iterator[OrderedWindows]:
+    """A group with a window that is open, one that is published, and one that is split."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("t", 2)
+        for number in range(20):
+            kafka.produce(
+                "t", value=b"x", partition=number % 2, timestamp_ms=BASE_MS + 1_000 * number
+            )
+        with OrderedWindows(kafka.settings, "g") as service:
+            for name, until in (("done", 4), ("open", 8), ("split", 12)):
+                service.plan(Window(["t"], at(until), start=Earliest()), name)
+            service.commit(service.show("done").plan, Reported.of(None))
+            service.split(service.show("split").plan, 2)
+            yield service
+
+
+def odd_for(argument: str) -> list[Any]:
+    """What may be passed by mistake for an argument."""
+    return [odd for odd in ODD if argument not in _FUNCTIONS or not callable(odd)]
+
+
+def good(service: OrderedWindows, name: str) -> Any:
+    """An argument that is what it should be."""
+    plan = service.show("open").plan
+    given: dict[str, Any] = {
+        "before": None,
+        "count": 2,
+        "dry_run": True,
+        "forget": False,
+        "grace": None,
+        "keep": lambda _: True,
+        "older_than": timedelta(days=1),
+        "part": service.split(service.show("split").plan, 2)[0],
+        "plan": plan,
+        "plans": [plan],
+        "policy": Policy(),
+        "reopen": lambda _: None,
+        "result": {},
+        "results": [{}],
+        "staged": Reported.of(1),
+        "window": Window(["t"], at(16)),
+        "window_id": "open",
+        "window_ids": ["open"],
+        "windows": [Window(["t"], at(16))],
+        "write": lambda plans: [Reported.of(1)] * len(plans),
+    }
+    return given.get(name)
+
+
+def public_methods() -> dict[str, list[str]]:
+    """Every public method with the names of its arguments."""
+    methods = {}
+    for name, function in inspect.getmembers(OrderedWindows, callable):
+        if not name.startswith("_") and name not in _LAST:
+            parameters = inspect.signature(function).parameters
+            methods[name] = [one for one in parameters if one != "self"]
+    return methods
+
+
+CASES: Final = [
+    (method, argument) for method, arguments in public_methods().items() for argument in arguments
+]
+
+
+def test_all_methods_are_tried() -> None:
+    """One that is added is tried by itself."""
+    assert {
+        "plan_many",
+        "commit_many",
+        "deliver",
+        "split",
+        "report",
+        "abandon",
+        "prune",
+        "live",
+    } <= {method for method, _ in CASES}
+
+
+@pytest.mark.parametrize(("method", "argument"), CASES)
+def test_an_odd_argument_is_an_error_of_the_package(
+    windows: OrderedWindows, method: str, argument: str
+) -> None:
+    """Never an AssertionError, TypeError or AttributeError; and the group can be read afterwards."""
+    names = public_methods()[method]
+    for odd in odd_for(argument):
+        given = {name: good(windows, name) for name in names}
+        given[argument] = odd
+        try:
+            found = getattr(windows, method)(**given)
+            if hasattr(found, "__enter__"):
+                with found:
+                    pass
+        except KafkaOrderedOpsError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{method}({argument}={odd!r:.80}) raises {error!r}") from error
+    assert {record.plan.window_id for record in windows.list()} >= {"done", "open", "split"}
+
+
+@pytest.mark.parametrize("argument", list(inspect.signature(OrderedWindows).parameters))
+def test_an_odd_argument_of_the_service_itself_is_an_error_of_the_package(argument: str) -> None:
+    """Also where it only shows when a window is planned."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("t", 2)
+        for odd in odd_for(argument):
+            given: dict[str, Any] = {"settings": kafka.settings, "group": "g", argument: odd}
+            try:
+                with OrderedWindows(**given) as service:
+                    service.plan(Window(["t"], at(5), start=Earliest()), "w")
+            except KafkaOrderedOpsError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{argument}={odd!r:.80} raises {error!r}") from error
