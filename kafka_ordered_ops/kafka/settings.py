@@ -389,7 +389,7 @@ class ClientSettings:
             # Else the client would look for a host of that name until its time-out.
             raise ConfigError(
                 f"no Kafka client can be made for {self.bootstrap_servers}: the InMemoryKafka {name!r} is reached by "
-                "the functions of kafka.doors, in its own process only"
+                "the functions of kafka.ports, in its own process only"
             )
         kept = _FORCED_UNLESS_ALLOWED & self._values.keys()
         return {key: value for key, value in FORCED_COMMON.items() if key not in kept}
