@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.own_network import OwnNetwork, own_network
+from tests.support.spark_classes import use_archive
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 from tests.support.windows_support import BASE_MS
 
@@ -39,6 +40,8 @@ _AIRFLOW_HOME = tempfile.mkdtemp(prefix="kafka-ordered-ops-airflow-")
 atexit.register(shutil.rmtree, _AIRFLOW_HOME, ignore_errors=True)
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+use_archive(os.environ)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with Ctrl-C ignored, and every child of the tests would inherit that.
