@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.decorators.taskflow import kafka_window_task as kafka_window_task
     from kafka_ordered_ops.airflow.hooks.hook import KafkaWindowsHook as KafkaWindowsHook
+    from kafka_ordered_ops.airflow.operators.abandon import (
+        AbandonWindowOperator as AbandonWindowOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.commit import (
+        CommitWindowOperator as CommitWindowOperator,
+    )
     from kafka_ordered_ops.airflow.operators.ordered import (
         OrderedWindowOperator as OrderedWindowOperator,
     )
-    from kafka_ordered_ops.airflow.operators.plan_commit import (
-        AbandonWindowOperator as AbandonWindowOperator,
-    )
-    from kafka_ordered_ops.airflow.operators.plan_commit import (
-        CommitWindowOperator as CommitWindowOperator,
-    )
-    from kafka_ordered_ops.airflow.operators.plan_commit import (
-        PlanWindowOperator as PlanWindowOperator,
-    )
-    from kafka_ordered_ops.airflow.operators.plan_commit import (
+    from kafka_ordered_ops.airflow.operators.part import (
         WindowPartOperator as WindowPartOperator,
+    )
+    from kafka_ordered_ops.airflow.operators.plan import (
+        PlanWindowOperator as PlanWindowOperator,
     )
     from kafka_ordered_ops.airflow.sensors.sensor import (
         PartitionsLiveSensor as PartitionsLiveSensor,
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
 
 #: Where each public name lives.
 _HOMES = {
-    "AbandonWindowOperator": "operators.plan_commit",
-    "CommitWindowOperator": "operators.plan_commit",
+    "AbandonWindowOperator": "operators.abandon",
+    "CommitWindowOperator": "operators.commit",
     "CutoffReachedTrigger": "triggers.cutoff_reached",
     "KafkaWindowsHook": "hooks.hook",
     "OrderedWindowOperator": "operators.ordered",
     "PartitionsLiveSensor": "sensors.sensor",
     "PartitionsLiveTrigger": "triggers.live",
-    "PlanWindowOperator": "operators.plan_commit",
+    "PlanWindowOperator": "operators.plan",
     "SparkWindow": "support.jobs",
-    "WindowPartOperator": "operators.plan_commit",
+    "WindowPartOperator": "operators.part",
     "kafka_window_task": "decorators.taskflow",
     "window_retry_policy": "support.retry",
 }

@@ -59,8 +59,8 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Kafka ordered windows",
                 "python-modules": [
-                    "kafka_ordered_ops.airflow.operators.ordered",
-                    "kafka_ordered_ops.airflow.operators.plan_commit",
+                    f"kafka_ordered_ops.airflow.operators.{verb}"
+                    for verb in ("ordered", "plan", "part", "commit", "abandon")
                 ],
             }
         ],

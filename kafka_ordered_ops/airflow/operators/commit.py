@@ -1,0 +1,150 @@
+"""Commit as a task of its own, behind those that have delivered a planned window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
+from kafka_ordered_ops.airflow.operators.follower import (
+    WindowFollower,
+    as_told,
+    check_literal_output,
+)
+from kafka_ordered_ops.airflow.support.facts import delivery_facts
+from kafka_ordered_ops.airflow.support.outlets import tell_outlets
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.group.checks import check_owned
+from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.spark.job_checks import check_output
+from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.spark import StagedOutput
+    from kafka_ordered_ops.windows import Staged
+
+
+class CommitWindowOperator(WindowFollower):
+    """Commits a planned window, once the tasks before this one have delivered it; again, a no-op.
+
+    Takes the arguments of `WindowFollower`, and:
+
+    Args:
+        output: the folder that the job, or each part's, gave to `kafka_ordered_ops.spark.write_window`: what
+            it has staged there is published after the commit. None: the job has a sink of its own. (templated)
+        result: what the job says of its sink, as a little JSON, kept with the window. (templated)
+
+    Returns:
+        What became of the window, as `facts.delivery_facts` has it.
+    """
+
+    template_fields: Sequence[str] = (
+        *WindowFollower.template_fields,
+        "output_root",
+        "result",
+    )
+    ui_color = "#e4f0e8"
+
+    def __init__(self, *, output: str | None = None, result: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Not `output`: that is what Airflow calls the XCom of a task.
+        self.output_root = output
+        self.result = result
+        check_literal_output(output)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Commits and publishes."""
+        with errors_for_airflow(), self.open_windows(context) as windows:
+            if self.output_root is not None:
+                check_output(self.output_root)
+            told = self.told()
+            record = windows.show(str(told["window_id"]))
+            plan = as_told(record.plan, told)
+            # First: of another try's window nothing is staged here, and that is not what is wrong.
+            check_owned(record, plan)
+            done = windows.commit(plan, self._staged(plan, record, told.get("parts")))
+            self.log.info("Window %s is %s.", done.window_id, done.status.value)
+            # The job is another task's, which has run when this one does.
+            facts = delivery_facts(windows.show(plan.window_id), ran=True)
+        tell_outlets(context, self.outlets, facts)
+        return facts
+
+    def _staged(self, plan: WindowPlan, record: WindowRecord, parts: int | None) -> Staged | None:
+        """What there is to publish, or to be kept with the window."""
+        if plan.content is PlanContent.COVERED:
+            return None
+        if parts is not None:
+            return self._joined(plan, record, int(parts))
+        if self.output_root is None:
+            return Reported.of(self.result)
+        return self._whole(plan, record, self.output_root)
+
+    def _whole(self, plan: WindowPlan, record: WindowRecord, root: str) -> Staged | None:
+        from kafka_ordered_ops.spark import StagedOutput
+
+        output = StagedOutput.of(plan, root)
+        if output.exists():
+            return output.as_found()
+        if output.is_published():
+            # Its facts are in the ledger.
+            return _found(record) or output
+        if not plan.offsets:
+            # There was nothing to write.
+            return None
+        raise SinkError(
+            f"window {plan.window_id}: attempt {plan.attempt} has staged nothing complete below "
+            f"{output.root}. The job must write with write_window(df, output, plan), to the same folder",
+            window_id=plan.window_id,
+        )
+
+    def _joined(self, plan: WindowPlan, record: WindowRecord, count: int) -> Staged | None:
+        """What the parts have written, as one output; None where they have sinks of their own."""
+        from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+
+        if record.parts is not None and record.parts.missing:
+            return None  # The commit says which.
+        check_parts_alike(plan, record.result)
+        if not plan.status.is_open and self.output_root is not None:
+            # Of a replay the ledger is told nothing: its parts are found by their place.
+            again = [StagedOutput.of(part, self.output_root) for part in shares(plan, count)]
+            if all(part.exists() for part in again):
+                return StagedOutput.merged(again)
+        found = _found(record)
+        if found is not None:
+            return found
+        if output_of(record.result) is not None:
+            raise SinkError(
+                f"window {plan.window_id}: what its parts have written is not there any more, or cannot be "
+                "seen from here. Abandon the window and plan it again to run them again",
+                window_id=plan.window_id,
+            )
+        return _own_sinks(record.result)
+
+
+def _found(record: WindowRecord) -> StagedOutput | None:
+    """The output that the ledger names, if it is there."""
+    from kafka_ordered_ops.spark import StagedOutput
+
+    return StagedOutput.found(record.result) if isinstance(record.result, Mapping) else None
+
+
+def _own_sinks(result: Any) -> Reported | None:
+    """What parts with sinks of their own have reported, as one; None where nothing is known."""
+    from kafka_ordered_ops.output.parts import sum_of_facts
+
+    if not isinstance(result, Mapping):
+        return None
+    if not isinstance(result.get("parts"), list):
+        return Reported.found(result)
+    parts = [Reported.found(one) for one in result["parts"]]
+    known = [part.result for part in parts if part is not None]
+    if len(known) != len(parts):
+        return None
+    facts = [dict(one.get("facts", {})) for one in known]
+    return Reported(
+        {"facts": sum_of_facts(facts), "returned": [one.get("returned") for one in known]}
+    )

@@ -1,0 +1,58 @@
+"""A job on one part of a window that was split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
+from kafka_ordered_ops.airflow.operators.follower import WindowFollower
+from kafka_ordered_ops.airflow.operators.job_task import JobTask
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.group.splitting import shares
+
+
+class WindowPartOperator(JobTask, WindowFollower):
+    """Runs a job on one part of a window that was split, and reports it; `CommitWindowOperator` commits them all.
+
+    ::
+
+        plan = PlanWindowOperator(task_id="plan", parts=4, ...)
+        part = WindowPartOperator.partial(task_id="part", output="/data/orders").expand(
+            window=plan.output
+        )
+        part >> CommitWindowOperator(task_id="commit", window=plan.output, output="/data/orders")
+
+    A part is a contiguous run of the window's offsets, of about the weight of the others. Its records are
+    in order in itself. Takes the arguments of `WindowFollower` and `JobTask`.
+
+    Returns:
+        ``window_id``, ``part``, ``parts`` and the job's ``result``.
+    """
+
+    template_fields: Sequence[str] = (
+        *WindowFollower.template_fields,
+        *JobTask.template_fields,
+    )
+    ui_color = "#e8f0e4"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Reads, runs the job, reports."""
+        with errors_for_airflow(), self.open_windows(context) as windows:
+            told = self.told()
+            if not isinstance(self.window, Mapping) or "part" not in told:
+                raise ConfigError(
+                    "window= is a whole window, not a part of one: give PlanWindowOperator parts=, and expand this "
+                    "task over its output"
+                )
+            index, count = int(told["part"]), int(told["parts"])
+            self.check_job(windows.settings, windows.group)
+            part = shares(self.planned(windows), count)[index]
+            staged = self.run_job(part, windows.settings)
+            windows.report(part, staged)
+            return {
+                "window_id": part.window_id,
+                "part": index,
+                "parts": count,
+                "result": dict(staged.to_json()),
+            }

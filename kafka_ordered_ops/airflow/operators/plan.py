@@ -1,0 +1,91 @@
+"""Plan as a task of its own, before any task that runs the job: Spark operators of your choice, say.
+
+::
+
+    plan = PlanWindowOperator(task_id="plan", topics="orders", group_id="hourly", start="earliest")
+    job = SparkSubmitOperator(
+        task_id="job",
+        application="job.py",
+        application_args=["--window", "{{ ti.xcom_pull('plan')['window_id'] }}", "--attempt", ...],
+    )
+    commit = CommitWindowOperator(task_id="commit", window=plan.output, output="/data/orders")
+    plan >> job >> commit
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
+from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
+from kafka_ordered_ops.airflow.support.facts import part_facts, plan_facts
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.group.splitting import PARTS_MAX, shares
+from kafka_ordered_ops.core.types import PlanContent
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.airflow.support.times import WindowTimes
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.windows import OrderedWindows
+
+
+class PlanWindowOperator(PlanTask):
+    """Plans a window, and hands it on: its id, the try that may commit it, and its ranges where they are few.
+
+    A job reads the plan from the ledger by the window's id (`kafka_ordered_ops.spark.planned_window`), and
+    `CommitWindowOperator` commits it. Until then the window stays open: the next try of this task, or a
+    clear, takes the same plan up again, and only the newest may be committed.
+
+    A window whose records other windows deliver is skipped, and with it the tasks that wait for it: an output
+    without records in its place would hide theirs.
+
+    Takes the arguments of `WindowTask` and `PlanTask`, and:
+
+    Args:
+        parts: split the window into so many parts, for tasks that run side by side: see
+            `WindowPartOperator`. None: it is not split.
+
+    Raises:
+        ConfigError: a number of parts that cannot be.
+
+    Returns:
+        The window as `facts.plan_facts` has it, with ``conn_id`` and ``ledger_topic``. Of a window that is
+        split, a list of its parts, as `facts.part_facts` has them, to expand a task over.
+    """
+
+    ui_color = "#e4eef0"
+
+    def __init__(
+        self,
+        *,
+        parts: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.parts = parts
+        if parts is not None and (type(parts) is not int or not 1 <= parts <= PARTS_MAX):
+            raise ConfigError(f"parts={parts!r}: a window is split into 1 to {PARTS_MAX:,} parts")
+
+    def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
+        """Plans."""
+        with errors_for_airflow():
+            times = self.times_of(context)
+            with self.open_windows(context) as windows:
+                plan = self.plan(windows, context, times)
+                if plan.status.is_done:
+                    windows.check_readable(plan)
+                is_empty = not plan.offsets and self.on_empty is OnEmpty.SKIP
+                if is_empty or plan.content is PlanContent.COVERED:
+                    self.skip_empty(windows, plan)
+                return self._handed_on(windows, plan, times)
+
+    def _handed_on(
+        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        where = {"conn_id": self.kafka_conn_id, "ledger_topic": self.ledger_topic}
+        if self.parts is None:
+            return {**plan_facts(plan, times), **where}
+        parts = shares(plan, self.parts)
+        if plan.status.is_open:
+            windows.split(plan, self.parts)
+        return [{**part_facts(part), **where} for part in parts]
