@@ -17,6 +17,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core import errors as errors
+    from kafka_ordered_ops.core.errors import *  # noqa: F403 - each is a public name
     from kafka_ordered_ops.core.group.adoption import Adoption as Adoption
     from kafka_ordered_ops.core.group.gaps import Gap as Gap
     from kafka_ordered_ops.core.liveness.liveness import Liveness as Liveness
@@ -43,6 +45,19 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window as Window
     from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
     from kafka_ordered_ops.windows import OrderedWindows as OrderedWindows
+else:  # A type checker that saw this would let any name pass.
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return importlib.import_module("kafka_ordered_ops.core.errors")
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
+        if name.endswith("Error"):
+            errors = importlib.import_module("kafka_ordered_ops.core.errors")
+            if hasattr(errors, name):
+                return getattr(errors, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 
@@ -77,18 +92,6 @@ _HOMES = {
 }
 
 __all__ = sorted([*_HOMES, "errors"])
-
-
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("kafka_ordered_ops.core.errors")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
-    if name.endswith("Error"):
-        errors = importlib.import_module("kafka_ordered_ops.core.errors")
-        if hasattr(errors, name):
-            return getattr(errors, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

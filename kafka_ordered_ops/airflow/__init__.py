@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.triggers.live import (
         PartitionsLiveTrigger as PartitionsLiveTrigger,
     )
+else:  # A type checker that saw this would let any name pass.
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: Where each public name lives.
 _HOMES = {
@@ -67,12 +74,6 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator as BaseOperator
 from airflow.sdk import BaseOperatorLink as BaseOperatorLink
 from airflow.sdk import BaseSensorOperator as BaseSensorOperator
 from airflow.sdk import PokeReturnValue as PokeReturnValue
+from airflow.sdk import XComArg as XComArg
 
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 

@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.translator import (
         KafkaWindowTranslator as KafkaWindowTranslator,
     )
+else:  # A type checker that saw this would let any name pass.
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: Where each public name lives.
 _HOMES = {
@@ -81,12 +88,6 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -20,10 +21,18 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+)
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.dagster.names import alone_name, op_safe, planned_alone
 from kafka_ordered_ops.dagster.registry import WindowAsset, remember
 from kafka_ordered_ops.dagster.resource import KafkaResource
-from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.completeness import complete_result, complete_spec
 from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.step.liveness import live_result, live_specs
@@ -35,6 +44,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.hosting.arguments import arguments
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
@@ -45,6 +55,21 @@ def ordered_window_asset(
     key: AssetKey | str | Sequence[str],
     topics: Sequence[str],
     group_id: str,
+    start: Bound | str | None = None,
+    allowed_lateness: timedelta | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    exclude: Sequence[str] = (),
+    on_covered: OnCovered | str = OnCovered.REPLAY,
+    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+    on_not_live: OnNotLive | str = OnNotLive.WARN,
+    grace: timedelta | None = None,
+    open_lag: timedelta | None = None,
+    output: str | None = None,
+    ordered: bool = True,
+    engine: str = "python",
+    redefine: bool = False,
     partitions_def: PartitionsDefinition[str] | None = None,
     backfill_policy: BackfillPolicy | None = None,
     automation_condition: AutomationCondition[Any] | None = None,
@@ -54,7 +79,6 @@ def ordered_window_asset(
     pool: str | None = None,
     options: dict[str, Any] | None = None,
     cluster: str | None = None,
-    **settings: Any,
 ) -> Callable[[Function], AssetsDefinition]:
     """Makes an asset of a function that delivers windows: ``f(context, windows, ...)``, and resources after them.
 
@@ -68,7 +92,7 @@ def ordered_window_asset(
 
     Args:
         key: the asset's.
-        topics: see `WindowSettings`, also for more arguments.
+        topics: see `WindowSettings`, also for the arguments that are not named here.
         group_id: the consumer group whose progress the windows are: no other asset's. Two assets of one group in one
             code location do not load; elsewhere the second one's first plan is refused.
         partitions_def: intervals of time, or None.
@@ -83,12 +107,11 @@ def ordered_window_asset(
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
         options: more arguments of `dagster.multi_asset`.
         cluster: what tells the cluster from others, where one cluster has several resources; None: the resource's name.
-        settings: more arguments of `WindowSettings`.
 
     Raises:
         ConfigError: partitions that are no intervals of time, or settings that cannot be.
     """
-    made = WindowSettings(topics=topics, group_id=group_id, **settings)
+    made = WindowSettings.among(locals())
     asset_key = AssetKey.from_coercible(key)
     alone = alone_name(made.group_id, cluster or kafka_resource)
     check_partitions(partitions_def, made)
@@ -129,11 +152,35 @@ def ordered_window_asset(
 def build_ordered_window_asset(
     *,
     key: AssetKey | str | Sequence[str],
+    topics: Sequence[str],
+    group_id: str,
     output: str,
     application: str | os.PathLike[str] | None = None,
     application_args: Sequence[str] = (),
     submit: SparkSubmit | None = None,
-    **arguments: Any,
+    start: Bound | str | None = None,
+    allowed_lateness: timedelta | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    exclude: Sequence[str] = (),
+    on_covered: OnCovered | str = OnCovered.REPLAY,
+    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+    on_not_live: OnNotLive | str = OnNotLive.WARN,
+    grace: timedelta | None = None,
+    open_lag: timedelta | None = None,
+    ordered: bool = True,
+    engine: str = "python",
+    redefine: bool = False,
+    partitions_def: PartitionsDefinition[str] | None = None,
+    backfill_policy: BackfillPolicy | None = None,
+    automation_condition: AutomationCondition[Any] | None = None,
+    translator: KafkaWindowTranslator | None = None,
+    kafka_resource: str = KAFKA,
+    serial: bool = False,
+    pool: str | None = None,
+    options: dict[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> AssetsDefinition:
     """An asset without a function: a Spark application writes its windows, or they are copied without Spark.
 
@@ -150,8 +197,10 @@ def build_ordered_window_asset(
     Raises:
         ConfigError: arguments for an application that there is not.
     """
-    job = job_without_function(application, application_args, submit)
-    return ordered_window_asset(key=key, output=output, **arguments)(job)
+    asset = ordered_window_asset(
+        **arguments(locals(), own=["application", "application_args", "submit"])
+    )
+    return asset(job_without_function(application, application_args, submit))
 
 
 def _result_of(

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey, OpDefinition, OpExecutionContext, Output, PartitionsDefinition, op
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+)
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.resource import KafkaResource
-from kafka_ordered_ops.dagster.settings import WindowSettings
+from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
@@ -21,6 +30,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
     step_function,
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
+from kafka_ordered_ops.hosting.arguments import arguments
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
 
@@ -34,11 +44,25 @@ def ordered_window_op(
     name: str,
     topics: Sequence[str],
     group_id: str,
+    start: Bound | str | None = None,
+    allowed_lateness: timedelta | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    exclude: Sequence[str] = (),
+    on_covered: OnCovered | str = OnCovered.REPLAY,
+    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+    on_not_live: OnNotLive | str = OnNotLive.WARN,
+    grace: timedelta | None = None,
+    open_lag: timedelta | None = None,
+    output: str | None = None,
+    ordered: bool = True,
+    engine: str = "python",
+    redefine: bool = False,
     partitions_def: PartitionsDefinition[str] | None = None,
     kafka_resource: str = KAFKA,
     pool: str | None = None,
     options: dict[str, Any] | None = None,
-    **settings: Any,
 ) -> Callable[[Function], OpDefinition]:
     """Makes an op of a function that delivers windows, as `ordered_window_asset` makes an asset of one.
 
@@ -50,19 +74,18 @@ def ordered_window_op(
 
     Args:
         name: the op's; the windows' ids begin with it.
-        topics: see `WindowSettings`, also for more arguments.
+        topics: see `WindowSettings`, also for the arguments that are not named here.
         group_id: the consumer group whose progress the windows are: no other op's or asset's.
         partitions_def: that of the job, intervals of time; None: the job has none, and each run takes everything
             before it began that the group has not been given.
         kafka_resource: the name of the `KafkaResource`.
         pool: limits steps that run at once.
         options: more arguments of `dagster.op`.
-        settings: more arguments of `WindowSettings`.
 
     Raises:
         ConfigError: partitions that are no intervals of time, or settings that cannot be.
     """
-    made = WindowSettings(topics=topics, group_id=group_id, **settings)
+    made = WindowSettings.among(locals())
     check_partitions(partitions_def, made)
 
     def decorate(function: Function) -> OpDefinition:
@@ -86,11 +109,30 @@ def ordered_window_op(
 def build_ordered_window_op(
     *,
     name: str,
+    topics: Sequence[str],
+    group_id: str,
     output: str,
     application: str | os.PathLike[str] | None = None,
     application_args: Sequence[str] = (),
     submit: SparkSubmit | None = None,
-    **arguments: Any,
+    start: Bound | str | None = None,
+    allowed_lateness: timedelta | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    exclude: Sequence[str] = (),
+    on_covered: OnCovered | str = OnCovered.REPLAY,
+    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+    on_not_live: OnNotLive | str = OnNotLive.WARN,
+    grace: timedelta | None = None,
+    open_lag: timedelta | None = None,
+    ordered: bool = True,
+    engine: str = "python",
+    redefine: bool = False,
+    partitions_def: PartitionsDefinition[str] | None = None,
+    kafka_resource: str = KAFKA,
+    pool: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> OpDefinition:
     """An op without a function: a Spark application writes its windows, or they are copied without Spark.
 
@@ -99,8 +141,10 @@ def build_ordered_window_op(
     Raises:
         ConfigError: arguments for an application that there is not.
     """
-    job = job_without_function(application, application_args, submit)
-    return ordered_window_op(name=name, output=output, **arguments)(job)
+    definition = ordered_window_op(
+        **arguments(locals(), own=["application", "application_args", "submit"])
+    )
+    return definition(job_without_function(application, application_args, submit))
 
 
 def _check_run(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dagster import ConfigurableResource
 from dagster_shared.libraries import DagsterLibraryRegistry
 from pydantic import Field
+
+from kafka_ordered_ops.core.types import OnForeignCommit
+from kafka_ordered_ops.hosting.arguments import arguments
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -51,18 +55,33 @@ class KafkaResource(ConfigurableResource[Any]):
 
         return ClientSettings.from_mapping(self.config, extra_allowed=self.settings_allowed)
 
-    def open_windows(self, group_id: str, **options: Any) -> OrderedWindows:
+    def open_windows(
+        self,
+        group_id: str,
+        *,
+        run_id: str | None = None,
+        owner: str | None = None,
+        on_foreign_commit: OnForeignCommit | None = None,
+        ledger_topic: str | None = None,
+        timeout_s: float | None = None,
+        lookup_timeout_s: float | None = None,
+        stall_timeout_s: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> OrderedWindows:
         """The service for a consumer group, for functions of your own; use it as a context manager.
+
+        Takes the arguments of `OrderedWindows`; of what is None it has its own default.
 
         Args:
             group_id: the group.
-            options: more arguments of `OrderedWindows`.
+            ledger_topic: None: the resource's.
 
         Raises:
             ConfigError: settings that are refused.
         """
+        options = arguments(locals(), own=["group_id"])
         from kafka_ordered_ops.windows import OrderedWindows
 
-        if self.ledger_topic is not None:
-            options = {"ledger_topic": self.ledger_topic, **options}
-        return OrderedWindows(self.client_settings(), group_id, **options)
+        options["ledger_topic"] = ledger_topic or self.ledger_topic
+        given = {name: value for name, value in options.items() if value is not None}
+        return OrderedWindows(self.client_settings(), group_id, **given)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from dagster import AssetKey
 
@@ -121,6 +121,11 @@ class WindowSettings:
         self.window(_ANY_TIME, None)
         object.__setattr__(self, "topics", tuple(self.topics))
         object.__setattr__(self, "exclude", tuple(self.exclude))
+
+    @classmethod
+    def among(cls, given: Mapping[str, Any]) -> WindowSettings:
+        """The settings that are among a function's arguments; raises `ConfigError`."""
+        return cls(**{one.name: given[one.name] for one in fields(cls)})
 
     def window(self, cutoff: datetime, since: datetime | None) -> Window:
         """The question for these times; raises `ConfigError`."""

@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.write.table_formats import IcebergSink as IcebergSink
     from kafka_ordered_ops.spark.write.write import write_window as write_window
     from kafka_ordered_ops.spark.write.write_many import write_windows as write_windows
+else:  # A type checker that saw this would let any name pass.
+
+    def __getattr__(name: str) -> Any:
+        try:
+            home = _HOMES[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        return getattr(import_module(home), name)
+
 
 _HOMES = {
     "DeltaSink": "kafka_ordered_ops.spark.write.table_formats",
@@ -81,14 +90,6 @@ __all__ = [
     "write_window",
     "write_windows",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        home = _HOMES[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -31,4 +31,4 @@ def test_the_lazy_names_are_exact() -> None:
         assert getattr(room, name) is not None
     assert dir(room) == room.__all__
     with pytest.raises(AttributeError, match="no attribute"):
-        _ = room.NoSuchName
+        _ = room.NoSuchName  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import (
     TYPE_CHECKING,
@@ -13,6 +14,7 @@ from typing import (
     ParamSpec,
     TypeVar,
     assert_never,
+    get_overloads,
     overload,
 )
 
@@ -20,8 +22,18 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from kafka_ordered_ops.airflow.compat import Context
 from kafka_ordered_ops.airflow.operators.ordered import OrderedWindowOperator
+from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty
 from kafka_ordered_ops.airflow.support.jobs import Job, batch_job, spark_job
+from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+)
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.spark.job_checks import check_function
 
 if TYPE_CHECKING:
@@ -124,7 +136,40 @@ def kafka_window_task(python_callable: Callable[Concatenate[Any, Any, P], R]) ->
 
 @overload
 def kafka_window_task(
-    python_callable: None = None, multiple_outputs: bool | None = None, **kwargs: Any
+    python_callable: None = None,
+    multiple_outputs: bool | None = None,
+    *,
+    topics: str | Sequence[str] | None = None,
+    group_id: str | None = None,
+    kafka_conn_id: str | None = None,
+    kafka_config_id: str | None = None,
+    cutoff: datetime | str | None = None,
+    since: datetime | str | None = None,
+    partition_span: timedelta | None = None,
+    start: Bound | str | None = None,
+    allowed_lateness: timedelta | str | None = None,
+    isolation: Isolation | str = Isolation.READ_COMMITTED,
+    exclude: str | Sequence[str] = (),
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+    window_id: str | None = None,
+    settings_allowed: Sequence[str] = (),
+    ledger_topic: str | None = None,
+    mode: WindowMode | str = WindowMode.AUTO,
+    on_covered: OnCovered | str = OnCovered.REPLAY,
+    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+    claim_age: timedelta | str | None = None,
+    claim_wait: timedelta | str | None = None,
+    on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+    redefine: bool = False,
+    max_offsets: int | str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    output: str | None = None,
+    ordered: bool = True,
+    engine: str = "python",
+    window_url: str | None = None,
+    job: JobKind | str = JobKind.SPARK,
+    **kwargs: Any,
 ) -> Callable[[Callable[Concatenate[Any, Any, P], R]], Task[P, R]]: ...
 
 
@@ -153,8 +198,9 @@ def kafka_window_task(
         multiple_outputs: push each fact of the window as an XCom of its own, so that ``totals()["records"]`` is
             one. Not guessed from the function's annotation: the XCom is the operator's, with what the function
             returned as its ``result``.
-        kwargs: those of `OrderedWindowOperator` without its jobs, and ``job``: a `JobKind`, ``spark`` or
-            ``batches``.
+        job: a `JobKind`, ``spark`` or ``batches``.
+        kwargs: those of `OrderedWindowOperator` without its jobs. What is not given may come from the DAG's
+            ``default_args``.
     """
     return task_decorator_factory(
         python_callable=python_callable,
@@ -162,6 +208,13 @@ def kafka_window_task(
         decorated_operator_class=WindowDecoratedOperator,
         **kwargs,
     )
+
+
+# What is shown and completed is what type checkers know. The function itself passes on what it was given and no
+# more: the rest may come from the DAG's `default_args`.
+kafka_window_task.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+    get_overloads(kafka_window_task)[-1]
+)
 
 
 def _asked_for(

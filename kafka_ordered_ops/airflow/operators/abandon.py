@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
-from kafka_ordered_ops.airflow.operators.follower import WindowFollower, check_literal_output
+from kafka_ordered_ops.airflow.operators.follower import (
+    HandedOn,
+    WindowFollower,
+    check_literal_output,
+)
 from kafka_ordered_ops.core.errors import WindowSupersededError
 from kafka_ordered_ops.spark.job_checks import check_output
 
@@ -30,8 +34,15 @@ class AbandonWindowOperator(WindowFollower):
     template_fields: Sequence[str] = (*WindowFollower.template_fields, "output_root")
     ui_color = "#f0e8e4"
 
-    def __init__(self, *, output: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        window: HandedOn,
+        settings_allowed: Sequence[str] = (),
+        output: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(window=window, settings_allowed=settings_allowed, **kwargs)
         self.output_root = output
         check_literal_output(output)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
+from kafka_ordered_ops.airflow.compat import Context, XComArg, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.follower import (
+    HandedOn,
     WindowFollower,
     as_told,
     check_literal_output,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.spark import StagedOutput
     from kafka_ordered_ops.windows import Staged
+
+#: A little JSON, or the output of a task that returned some.
+Told = Mapping[str, Any] | Sequence[Any] | str | float | XComArg | None
 
 
 class CommitWindowOperator(WindowFollower):
@@ -49,8 +53,16 @@ class CommitWindowOperator(WindowFollower):
     )
     ui_color = "#e4f0e8"
 
-    def __init__(self, *, output: str | None = None, result: Any = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        window: HandedOn,
+        settings_allowed: Sequence[str] = (),
+        output: str | None = None,
+        result: Told = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(window=window, settings_allowed=settings_allowed, **kwargs)
         # Not `output`: that is what Airflow calls the XCom of a task.
         self.output_root = output
         self.result = result

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.compat import BaseOperator, Context
+from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.core.errors import ConfigError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: What a task must be told to go on with a window.
 _NEEDED = ("window_id", "group", "claim_id", "attempt")
+
+#: What a planning task has returned, its output in the DAG's file, or a template that renders it as JSON.
+HandedOn = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
 
 
 class WindowFollower(BaseOperator):
@@ -32,7 +35,9 @@ class WindowFollower(BaseOperator):
 
     template_fields: Sequence[str] = ("window",)
 
-    def __init__(self, *, window: Any, settings_allowed: Sequence[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *, window: HandedOn, settings_allowed: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.window = window
         self.settings_allowed = tuple(settings_allowed)
@@ -50,7 +55,7 @@ class WindowFollower(BaseOperator):
 
     def told(self) -> Mapping[str, Any]:
         """What the planning task returned; of a list of parts, the first. Raises `ConfigError`."""
-        window = self.window
+        window: Any = self.window
         if isinstance(window, str):
             window = _parsed(window)
         if isinstance(window, Sequence) and not isinstance(window, str) and window:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context, errors_for_airflow
@@ -12,12 +13,23 @@ from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.support.lineage import lineage_of
 from kafka_ordered_ops.airflow.support.links import WindowLink
 from kafka_ordered_ops.airflow.support.outlets import tell_outlets
-from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.airflow.support.times import WindowMode
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+    WindowStatus,
+)
+from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.hosting.arguments import arguments
 from kafka_ordered_ops.output.reported import found_output, result_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
     from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
@@ -48,10 +60,44 @@ class OrderedWindowOperator(JobTask, PlanTask):
     def __init__(
         self,
         *,
+        topics: str | Sequence[str],
+        group_id: str,
+        kafka_conn_id: str | None = None,
+        kafka_config_id: str | None = None,
+        cutoff: datetime | str | None = None,
+        since: datetime | str | None = None,
+        partition_span: timedelta | None = None,
+        start: Bound | str | None = None,
+        allowed_lateness: timedelta | str | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        exclude: str | Sequence[str] = (),
+        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+        window_id: str | None = None,
+        settings_allowed: Sequence[str] = (),
+        ledger_topic: str | None = None,
+        mode: WindowMode | str = WindowMode.AUTO,
+        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+        claim_age: timedelta | str | None = None,
+        claim_wait: timedelta | str | None = None,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+        redefine: bool = False,
+        max_offsets: int | str | None = None,
+        application: str | None = None,
+        application_args: Sequence[str] = (),
+        submit: SparkSubmit | Mapping[str, Any] | None = None,
+        python_callable: Callable[..., Any] | None = None,
+        batch_callable: Callable[..., Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        output: str | None = None,
+        ordered: bool = True,
+        engine: str = "python",
         window_url: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**arguments(locals(), own=["window_url"]))
         self.window_url = window_url
         #: What the link is made of, once the window is planned.
         self.link_facts: dict[str, Any] | None = None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
-from kafka_ordered_ops.airflow.operators.follower import WindowFollower
+from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.splitting import shares
+from kafka_ordered_ops.hosting.arguments import arguments
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit
 
 
 class WindowPartOperator(JobTask, WindowFollower):
@@ -35,6 +39,25 @@ class WindowPartOperator(JobTask, WindowFollower):
         *JobTask.template_fields,
     )
     ui_color = "#e8f0e4"
+
+    def __init__(
+        self,
+        *,
+        window: HandedOn,
+        settings_allowed: Sequence[str] = (),
+        application: str | None = None,
+        application_args: Sequence[str] = (),
+        submit: SparkSubmit | Mapping[str, Any] | None = None,
+        python_callable: Callable[..., Any] | None = None,
+        batch_callable: Callable[..., Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        output: str | None = None,
+        ordered: bool = True,
+        engine: str = "python",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**arguments(locals()))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Reads, runs the job, reports."""

@@ -14,14 +14,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.facts import part_facts, plan_facts
+from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.splitting import PARTS_MAX, shares
-from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    OnCovered,
+    OnDataLoss,
+    OnForeignCommit,
+    OnOpenClaim,
+    PlanContent,
+)
+from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.hosting.arguments import arguments
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -58,10 +70,34 @@ class PlanWindowOperator(PlanTask):
     def __init__(
         self,
         *,
+        topics: str | Sequence[str],
+        group_id: str,
+        kafka_conn_id: str | None = None,
+        kafka_config_id: str | None = None,
+        cutoff: datetime | str | None = None,
+        since: datetime | str | None = None,
+        partition_span: timedelta | None = None,
+        start: Bound | str | None = None,
+        allowed_lateness: timedelta | str | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        exclude: str | Sequence[str] = (),
+        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+        window_id: str | None = None,
+        settings_allowed: Sequence[str] = (),
+        ledger_topic: str | None = None,
+        mode: WindowMode | str = WindowMode.AUTO,
+        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
+        claim_age: timedelta | str | None = None,
+        claim_wait: timedelta | str | None = None,
+        on_empty: OnEmpty | str = OnEmpty.SUCCEED,
+        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
+        redefine: bool = False,
+        max_offsets: int | str | None = None,
         parts: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**arguments(locals(), own=["parts"]))
         self.parts = parts
         if parts is not None and (type(parts) is not int or not 1 <= parts <= PARTS_MAX):
             raise ConfigError(f"parts={parts!r}: a window is split into 1 to {PARTS_MAX:,} parts")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from kafka_ordered_ops.airflow.compat import (
@@ -21,6 +21,9 @@ from kafka_ordered_ops.airflow.support.times import default_window_id
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.types import Isolation, OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.hosting.arguments import arguments
 
 
 class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
@@ -58,13 +61,29 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     def __init__(
         self,
         *,
+        topics: str | Sequence[str],
+        group_id: str,
+        kafka_conn_id: str | None = None,
+        kafka_config_id: str | None = None,
+        cutoff: datetime | str | None = None,
+        since: datetime | str | None = None,
+        partition_span: timedelta | None = None,
+        start: Bound | str | None = None,
+        allowed_lateness: timedelta | str | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        exclude: str | Sequence[str] = (),
+        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+        window_id: str | None = None,
+        settings_allowed: Sequence[str] = (),
+        ledger_topic: str | None = None,
         until: Until | str = Until.LIVE,
         grace: timedelta | str | None = None,
         window_task_id: str | None = None,
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        own = ["until", "grace", "window_task_id", "deferrable"]
+        super().__init__(**arguments(locals(), own=own))
         self.until = check_choice(until, Until, what="until")
         self.grace = span_of(grace, "grace")
         self.window_task_id = window_task_id

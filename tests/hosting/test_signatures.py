@@ -1,0 +1,158 @@
+"""What help, completion and type checkers see of the public names: their arguments, each with its type."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+import kafka_ordered_ops.airflow as airflow_room
+import kafka_ordered_ops.dagster as dagster_room
+from kafka_ordered_ops.airflow.compat import BaseOperator
+from kafka_ordered_ops.airflow.operators.base import WindowTask
+from kafka_ordered_ops.airflow.operators.follower import WindowFollower
+from kafka_ordered_ops.airflow.operators.job_task import JobTask
+from kafka_ordered_ops.airflow.operators.plan_task import PlanTask
+from kafka_ordered_ops.dagster import (
+    KafkaResource,
+    WindowSettings,
+    build_ordered_window_asset,
+    build_ordered_window_op,
+    ordered_window_asset,
+    ordered_window_op,
+)
+from kafka_ordered_ops.hosting.arguments import arguments
+
+if TYPE_CHECKING:
+    # Each of these is an error for a type checker; one that lets it pass finds the comment to be of no use.
+    from kafka_ordered_ops import OrderedWindos  # type: ignore[attr-defined]  # noqa: F401
+    from kafka_ordered_ops.airflow import OrderedWindowOp  # type: ignore[attr-defined]  # noqa: F401
+    from kafka_ordered_ops.dagster import ordered_asset  # type: ignore[attr-defined]  # noqa: F401
+    from kafka_ordered_ops.spark import read_windo  # type: ignore[attr-defined]  # noqa: F401
+
+    ordered_window_asset(key="a", topics=["t"], group_id="g", satrt="earliest")  # type: ignore[call-arg]
+    build_ordered_window_op(name="a", topics="t", group_id="g", output=1)  # type: ignore[arg-type]
+    airflow_room.CutoffReachedTrigger(topics="t", group_id="g", evry="PT1H")  # type: ignore[call-arg]
+    airflow_room.OrderedWindowOperator(task_id="t", topics="t", group_id=1)  # type: ignore[arg-type]
+    airflow_room.kafka_window_task(topics="t", group_id="g", ordered="yes")  # type: ignore[call-overload]
+
+Parameters = dict[str, inspect.Parameter]
+
+#: Of Airflow's own base class, which every provider passes on.
+_OF_AIRFLOW = {
+    inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation="Any"),
+}
+
+
+def spelled_out(function: Callable[..., Any]) -> Parameters:
+    """A function's parameters, without those that are passed on to Airflow."""
+    found = inspect.signature(function).parameters
+    return {name: one for name, one in found.items() if name != "self" and one not in _OF_AIRFLOW}
+
+
+def public(room: Any) -> Iterator[Any]:
+    """Its functions, and what makes objects of its classes."""
+    for name in room.__all__:
+        one = getattr(room, name)
+        # Of the window handles only methods are called by others than this package.
+        is_made_here = one in (airflow_room.SparkWindow, dagster_room.AssetWindows)
+        if not is_made_here and not (inspect.isclass(one) and issubclass(one, str)):
+            yield pytest.param(one, id=name)
+
+
+@pytest.mark.parametrize("one", [*public(airflow_room), *public(dagster_room)])
+def test_every_parameter_has_a_name_and_a_type(one: Any) -> None:
+    """No catch-all but Airflow's own, and nothing that may be anything."""
+    is_task = inspect.isclass(one) and issubclass(one, BaseOperator)
+    is_config = inspect.isclass(one) and issubclass(one, dg.ConfigurableResource)
+    signature = inspect.signature(one.__init__ if is_task else one)
+    passed_on = is_task or one is airflow_room.kafka_window_task
+    for parameter in signature.parameters.values():
+        if parameter.name == "self" or (passed_on and parameter in _OF_AIRFLOW):
+            continue
+        assert parameter.kind is not inspect.Parameter.VAR_KEYWORD or is_config, parameter
+        assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL, parameter
+        assert parameter.annotation not in (inspect.Parameter.empty, Any, "Any"), parameter
+
+
+@pytest.mark.parametrize(
+    ("operator", "parts", "own"),
+    [
+        (airflow_room.OrderedWindowOperator, [WindowTask, PlanTask, JobTask], {"window_url"}),
+        (airflow_room.PlanWindowOperator, [WindowTask, PlanTask], {"parts"}),
+        (
+            airflow_room.PartitionsLiveSensor,
+            [WindowTask],
+            {"until", "grace", "window_task_id", "deferrable"},
+        ),
+        (airflow_room.WindowPartOperator, [WindowFollower, JobTask], set()),
+        (airflow_room.CommitWindowOperator, [WindowFollower], {"output", "result"}),
+        (airflow_room.AbandonWindowOperator, [WindowFollower], {"output"}),
+    ],
+)
+def test_an_operator_takes_what_its_parts_take(
+    operator: type[BaseOperator], parts: list[type[BaseOperator]], own: set[str]
+) -> None:
+    """With the same types and defaults; and nothing that none of them knows."""
+    wanted: Parameters = {}
+    for part in parts:
+        wanted |= spelled_out(part.__init__)
+    found = spelled_out(operator.__init__)
+    assert found.keys() == wanted.keys() | own
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_the_decorator_takes_what_the_operator_takes() -> None:
+    """But the jobs; topics and group may come from the DAG, which the operator sees by itself."""
+    operator = spelled_out(airflow_room.OrderedWindowOperator.__init__)
+    found = spelled_out(airflow_room.kafka_window_task)
+    jobs = {"application", "application_args", "submit", "batch_callable", "op_kwargs"}
+    assert found.keys() == (operator.keys() - jobs) | {"python_callable", "multiple_outputs", "job"}
+    differ = {name for name in found.keys() & operator.keys() if found[name] != operator[name]}
+    assert differ == {"topics", "group_id", "python_callable"}
+
+
+@pytest.mark.parametrize("make", [ordered_window_asset, ordered_window_op])
+def test_a_decorator_takes_all_settings_of_windows(make: Callable[..., Any]) -> None:
+    """With the same types and defaults."""
+    found, wanted = spelled_out(make), spelled_out(WindowSettings)
+    assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("build", "decorator"),
+    [
+        (build_ordered_window_asset, ordered_window_asset),
+        (build_ordered_window_op, ordered_window_op),
+    ],
+)
+def test_a_builder_takes_what_the_decorator_takes(
+    build: Callable[..., Any], decorator: Callable[..., Any]
+) -> None:
+    """And an application; the folder is needed then."""
+    found, wanted = spelled_out(build), spelled_out(decorator)
+    assert found.keys() == wanted.keys() | {"application", "application_args", "submit"}
+    differ = {name for name in wanted if found[name] != wanted[name]}
+    assert differ == {"output"}
+
+
+def test_the_resource_opens_windows_by_arguments_with_names() -> None:
+    """Those of the service, but its clock, which is for tests."""
+    from kafka_ordered_ops.windows import OrderedWindows
+
+    found, wanted = spelled_out(KafkaResource.open_windows), spelled_out(OrderedWindows)
+    assert found.keys() == (wanted.keys() - {"settings", "group", "clock"}) | {"group_id"}
+
+
+def test_arguments_are_passed_on_by_name() -> None:
+    """All but one's own; what a catch-all holds stands beside the others."""
+
+    class Passing:
+        def __init__(self, *, one: int, two: int = 2, **kwargs: int) -> None:
+            super().__init__()
+            self.found = arguments(locals(), own=["two"])
+
+    assert Passing(one=1, three=3).found == {"one": 1, "three": 3}
