@@ -79,9 +79,8 @@ class KafkaResource(ConfigurableResource[Any]):
         Raises:
             ConfigError: settings that are refused.
         """
+        ledger_topic = ledger_topic or self.ledger_topic
         options = arguments(locals(), own=["group_id"])
         from kafka_ordered_ops.windows import OrderedWindows
 
-        options["ledger_topic"] = ledger_topic or self.ledger_topic
-        given = {name: value for name, value in options.items() if value is not None}
-        return OrderedWindows(self.client_settings(), group_id, **given)
+        return OrderedWindows(self.client_settings(), group_id, **options)

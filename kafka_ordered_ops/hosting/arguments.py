@@ -10,11 +10,12 @@ _NO_ARGUMENTS: Final = ("self", "__class__", "kwargs")
 
 
 def arguments(found: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:
-    """What a function was called with, to be passed on by name.
+    """What a function was called with, to be passed on by name; of what is None the next one has its own default.
 
     Args:
         found: its ``locals()``, before it has any other; what its ``**kwargs`` holds is passed on like the rest.
         own: arguments that are not passed on.
     """
-    given = {name: value for name, value in found.items() if name not in (*own, *_NO_ARGUMENTS)}
-    return {**given, **found.get("kwargs", {})}
+    given = {**found, **found.get("kwargs", {})}
+    left_out = {*own, *_NO_ARGUMENTS}
+    return {name: one for name, one in given.items() if one is not None and name not in left_out}

@@ -148,10 +148,12 @@ def test_the_resource_opens_windows_by_arguments_with_names() -> None:
 
 
 def test_arguments_are_passed_on_by_name() -> None:
-    """All but one's own; what a catch-all holds stands beside the others."""
+    """All but one's own, and those without a value; what a catch-all holds stands beside the others."""
 
     class Passing:
-        def __init__(self, *, one: int, two: int = 2, **kwargs: int) -> None:
+        def __init__(
+            self, *, one: int, two: int = 2, four: int | None = None, **kwargs: int
+        ) -> None:
             super().__init__()
             self.found = arguments(locals(), own=["two"])
 
