@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -15,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.airflow import CutoffReachedTrigger
-from kafka_ordered_ops.airflow.support.question import Look
 from kafka_ordered_ops.airflow.support.times import CutoffSource, WindowTimes, resolve
-from kafka_ordered_ops.airflow.triggers.cutoff_reached import Steps, newest_reached
+from kafka_ordered_ops.airflow.triggers.cutoff_reached import Steps
 from kafka_ordered_ops.core.errors import ConfigError
 from tests.support.event_support import revived, told_by_watchers
 
@@ -84,48 +82,7 @@ def test_a_wrong_argument_is_named_when_the_dag_is_parsed(wrong: dict[str, Any],
         CutoffReachedTrigger(**{**arguments, **wrong})
 
 
-# --- the search ------------------------------------------------------------------------------------
-
-
-@given(
-    first=st.integers(-50, 50),
-    length=st.integers(0, 10**9),
-    reached=st.integers(-60, 10**9),
-    guesses=st.lists(st.none() | st.integers(-100, 10**9), max_size=8),
-)
-def test_the_newest_step_is_found_whatever_is_guessed(
-    first: int, length: int, reached: int, guesses: list[int | None]
-) -> None:
-    """The last one up to which all is reached, in few looks; no step is looked at twice."""
-    last, looked, left = first + length, list[int](), list(guesses)
-
-    async def look(step: int) -> Look:
-        assert step not in looked
-        assert first <= step <= last
-        looked.append(step)
-        return Look(step <= reached, f"{step}", {})
-
-    found = asyncio.run(newest_reached(first, last, look, lambda _: left.pop() if left else None))
-    if reached < first:
-        assert found is None
-        assert looked == [first]
-        return
-    assert found is not None
-    assert (found[0], found[1].summary) == (min(reached, last), str(min(reached, last)))
-    assert len(looked) <= 2 * len(guesses) + length.bit_length() + 2
-
-
-@given(first=st.integers(0, 100), length=st.integers(1, 10**9), reached=st.integers(0, 10**9))
-def test_a_good_guess_saves_the_search(first: int, length: int, reached: int) -> None:
-    """Four looks, however long the past is."""
-    looked: list[int] = []
-
-    async def look(step: int) -> Look:
-        looked.append(step)
-        return Look(step <= first + reached, "", {})
-
-    asyncio.run(newest_reached(first, first + length, look, lambda _: first + reached))
-    assert len(looked) <= 4
+# --- the steps -------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 10**7), st.data(), st.integers(0, 4 * 10**12))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.window import Window, safe_name
+from kafka_ordered_ops.hosting.search import NewestReached
 
 #: However often it is to look: each look has connections of its own.
 POKE_INTERVAL_MIN_S: Final = 1.0
@@ -217,7 +218,13 @@ class CutoffReachedTrigger(BaseEventTrigger):
         newest = self._steps.at(_now_ms())
         if newest <= told:
             return None
-        reached = await newest_reached(told + 1, newest, self._look, self._guess)
+        reached: tuple[int, Look] | None = None
+        search = NewestReached(told + 1, newest + 1, from_first=True)
+        while (step := search.step) is not None:
+            found = await self._look(step)
+            if found.is_over:
+                reached = step, found
+            search.saw(found.is_over, self._guess(found))
         if reached is not None:
             self._before = None
         return reached
@@ -285,44 +292,6 @@ class CutoffReachedTrigger(BaseEventTrigger):
             await store.aset(self._key, time_text(self._steps.time_ms(step)))
         except Exception as error:  # noqa: BLE001 - as above
             self.log.warning("The asset's state store does not take the cutoff: %s", error)
-
-
-async def newest_reached(
-    first: int,
-    last: int,
-    look: Callable[[int], Awaitable[Look]],
-    guess: Callable[[Look], int | None],
-) -> tuple[int, Look] | None:
-    """The newest of the steps from `first` to `last` that is reached; None: not even the first one is.
-
-    What is reached at one step is reached at all before it. The usual answer costs one look, and the whole past of
-    a topic four, as long as the guess is good; a bad one costs looks and changes nothing.
-
-    Args:
-        first: the step that is looked at first.
-        last: the last one that may be told.
-        look: looks at a step.
-        guess: what a look in vain says about the step that is reached.
-    """
-    found = await look(first)
-    if not found.is_over:
-        return None
-    low, high = first, last + 1
-    middle = last
-    guessed: int | None = None
-    while high - low > 1:
-        there = await look(middle)
-        if there.is_over:
-            low, found = middle, there
-        else:
-            high, guessed = middle, guess(there)
-        if low == guessed:
-            middle = low + 1
-        elif guessed is not None and low < guessed < high:
-            middle = guessed
-        else:
-            middle = (low + high) // 2
-    return low, found
 
 
 async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:

@@ -21,7 +21,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.picture import window_picture
 from kafka_ordered_ops.core.sketch import sketch_address
 from kafka_ordered_ops.core.times import time_text
-from kafka_ordered_ops.dagster.step.completeness import held_table
+from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
 
@@ -49,6 +49,15 @@ _RANGES: Final = TableSchema(
         TableColumn("up_to", "int"),
         TableColumn("offsets", "int"),
         TableColumn("lost", "int"),
+    ]
+)
+_HELD: Final = TableSchema(
+    columns=[
+        TableColumn("window"),
+        TableColumn("held_by"),
+        TableColumn("offsets", "int"),
+        TableColumn("status"),
+        TableColumn("touched_at"),
     ]
 )
 
@@ -182,6 +191,24 @@ def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
         for record in records
     }
     return DataVersion(hashlib.sha256(strict_json.dumps(every).encode()).hexdigest()[:32])
+
+
+def held_table(plans: Sequence[WindowPlan]) -> Any:
+    """The open windows that hold records of some windows' times."""
+    rows = [
+        TableRecord(
+            {
+                "window": plan.window_id,
+                "held_by": one["window_id"],
+                "offsets": one["offsets"],
+                "status": one["status"],
+                "touched_at": one["touched_at"],
+            }
+        )
+        for plan in plans
+        for one in held_facts(plan)
+    ]
+    return MetadataValue.table(rows[:ROWS_MAX], schema=_HELD)
 
 
 def _ranges(plan: WindowPlan) -> Any:

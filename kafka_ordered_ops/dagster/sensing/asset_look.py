@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.registry import WindowAsset
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
 from kafka_ordered_ops.dagster.settings import window_id_of
+from kafka_ordered_ops.hosting.search import NewestReached
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -153,30 +154,22 @@ class AssetLook:
     def _count_live(
         self, watch: GroupWatch, windows: Sequence[Candidate], deadline: float
     ) -> tuple[int, Liveness | None]:
-        """How many of the first windows are live, and what the first that is not waits for.
-
-        What is live at a cutoff is live at every earlier one: so halving finds the border.
-        """
-        low, high = 0, len(windows)
+        """How many of the first windows are live, and what the first that is not waits for."""
         waits_for: Liveness | None = None
         seen: dict[int, Liveness] = {}
-        # The last one first: mostly there is but one, or all are live.
-        middle = high - 1
-        while low < high and time.monotonic() < deadline:
-            cutoff_ms = windows[middle].times.before_ms
+        search = NewestReached(0, len(windows))
+        while (step := search.step) is not None and time.monotonic() < deadline:
+            cutoff_ms = windows[step].times.before_ms
             found = watch.live(
                 self.about.settings.window(_moment(cutoff_ms), None),
                 grace=self.about.settings.grace,
                 before=self._seen.get(cutoff_ms),
             )
-            if found.is_live:
-                low = middle + 1
-            else:
-                high, waits_for = middle, found
-                seen[cutoff_ms] = found
-            middle = (low + high) // 2
+            if not found.is_live:
+                waits_for = seen[cutoff_ms] = found
+            search.saw(found.is_live)
         self._seen = seen
-        return low, waits_for if low == high else None
+        return search.reached_end, waits_for if search.step is None else None
 
     # --- what comes of it -----------------------------------------------------------------------
 

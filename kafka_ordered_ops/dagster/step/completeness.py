@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dagster import (
     AssetCheckResult,
     AssetCheckSeverity,
     AssetCheckSpec,
     AssetKey,
-    MetadataValue,
-    TableColumn,
-    TableRecord,
-    TableSchema,
 )
 
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.hosting.held_text import held_facts, held_text
+from kafka_ordered_ops.dagster.metadata.results import held_table
+from kafka_ordered_ops.hosting.held_text import held_text
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -25,19 +22,8 @@ if TYPE_CHECKING:
 #: The name of the check.
 WINDOWS_COMPLETE: Final = "windows_complete"
 
-#: Rows of a table, and windows that a description names.
-_ROWS_MAX: Final = 200
+#: Windows that a description names.
 _NAMED_MAX: Final = 5
-
-_HELD: Final = TableSchema(
-    columns=[
-        TableColumn("window"),
-        TableColumn("held_by"),
-        TableColumn("offsets", "int"),
-        TableColumn("status"),
-        TableColumn("touched_at"),
-    ]
-)
 
 
 def complete_spec(key: AssetKey) -> AssetCheckSpec:
@@ -70,21 +56,3 @@ def complete_result(plans: Sequence[WindowPlan]) -> AssetCheckResult:
         description=". ".join(told) if told else None,
         metadata={} if not held else {"held_by_open": held_table(plans)},
     )
-
-
-def held_table(plans: Sequence[WindowPlan]) -> Any:
-    """The open windows that hold records of some windows' times."""
-    rows = [
-        TableRecord(
-            {
-                "window": plan.window_id,
-                "held_by": one["window_id"],
-                "offsets": one["offsets"],
-                "status": one["status"],
-                "touched_at": one["touched_at"],
-            }
-        )
-        for plan in plans
-        for one in held_facts(plan)
-    ]
-    return MetadataValue.table(rows[:_ROWS_MAX], schema=_HELD)
