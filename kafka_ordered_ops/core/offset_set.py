@@ -163,7 +163,9 @@ class OffsetSet:
         # An odd number of boundaries before a place: it lies inside a range, which is cut there.
         first, last = [start] * (low % 2), [end] * (high % 2)
         if high - low > _SMALL:
-            return OffsetSet(np.concatenate((first, self.boundaries[low:high], last)))
+            # With the type: an empty list alone would make floats of all of them.
+            parts = (first, self.boundaries[low:high], last)
+            return OffsetSet(np.concatenate(parts, dtype=np.int64, casting="unsafe"))
         return OffsetSet.from_edges([*first, *(int(one) for one in self._edges[low:high]), *last])
 
     def complement(self, start: int, end: int) -> OffsetSet:

@@ -40,7 +40,7 @@ from kafka_ordered_ops.embedded.produce import (
     end_offsets,
     produce,
 )
-from tests.support.demo_support import MINUTE_MS, SHORT, T0, flights_of
+from tests.support.demo_support import MINUTE_MS, SHORT, T0, flights_of, plans_of
 from tests.support.demo_support import flights as flights
 from tests.support.demo_support import perfect as perfect
 from tests.support.demo_support import source as source
@@ -188,7 +188,8 @@ def test_the_demo_fails_when_a_check_does(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_picture_is_drawn(perfect: Path, tmp_path: Path) -> None:
     """A PNG of a README's size comes out."""
     path = tmp_path / "windows.png"
-    draw(read_published(perfect, SHORT), SHORT, path)
+    published = read_published(perfect, SHORT)
+    draw(published, SHORT, plans_of(published, SHORT), path)
     data = path.read_bytes()
     assert data.startswith(PNG)
     width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
@@ -199,7 +200,8 @@ def test_the_picture_is_drawn(perfect: Path, tmp_path: Path) -> None:
 def test_the_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
     """An output without a record is what the check is to tell of; drawing it does no harm."""
     path = tmp_path / "windows.png"
-    draw(read_published(tmp_path, SHORT), SHORT, path)
+    published = read_published(tmp_path, SHORT)
+    draw(published, SHORT, plans_of(published, SHORT), path)
     assert path.read_bytes().startswith(PNG)
 
 

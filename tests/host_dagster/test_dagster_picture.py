@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import base64
 import re
-import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import dagster as dg
 import pytest
 
-from kafka_ordered_ops.core import sketch
-from kafka_ordered_ops.core.picture import HEIGHT, WIDTH
 from kafka_ordered_ops.dagster import AssetWindows, ordered_window_asset
 from kafka_ordered_ops.dagster.metadata import results
+from kafka_ordered_ops.hosting import plots
 from tests.support.dagster_support import KEYS, House, copied, windows_of
 from tests.support.dagster_support import hours as hours
 from tests.support.dagster_support import house as house
 
 pytestmark = pytest.mark.timeout(300)
 
-SMALL = "kafka_ordered_ops/picture"
-PICTURE = "kafka_ordered_ops/picture_large"
-#: Dagster's page has a link in the place of longer Markdown.
-SHOWN_MAX = 1_000
+PICTURE = "kafka_ordered_ops/picture"
+#: Of each, in Dagster's database.
+BYTES_MAX = 60_000
 
 
-def svg_of(values: dict[str, Any]) -> str:
-    """The large picture as Dagster's page takes it out of its Markdown."""
-    found = re.fullmatch(r"!\[\w+\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", values[PICTURE])
+def png_of(values: dict[str, Any]) -> bytes:
+    """The picture as Dagster's page takes it out of its Markdown."""
+    assert len(values[PICTURE]) < BYTES_MAX
+    found = re.fullmatch(r"!\[\w+\]\(data:image/png;base64,([\w+/=]+)\)", values[PICTURE])
     assert found, values[PICTURE]
-    return base64.b64decode(found[1]).decode()
-
-
-def words_of(values: dict[str, Any]) -> str:
-    """What is written in the large picture; both are whole ones."""
-    found = re.fullmatch(r"!\[\w+\]\(data:image/svg\+xml,([^\s()]+)\)", values[SMALL])
-    assert found, values[SMALL]
-    assert len(values[SMALL]) < SHOWN_MAX
-    assert ET.fromstring(unquote(found[1])).get("width") == str(sketch.WIDTH)
-    root = ET.fromstring(svg_of(values))
-    assert (root.get("width"), root.get("height")) == (str(WIDTH), str(HEIGHT))
-    return "\n".join(root.itertext())
+    return base64.b64decode(found[1])
 
 
 def warnings_of(house: House, run_id: str) -> list[str]:
@@ -56,44 +41,29 @@ def warnings_of(house: House, run_id: str) -> list[str]:
 
 
 def test_each_partition_has_its_own(house: House, hours: str, group: str) -> None:
-    """With the records of its own files."""
-    house.materialize(copied(house, hours, group), (KEYS[1], KEYS[2]))
-    told = house.told("orders")
-    for key in KEYS[1:3]:
-        assert f"window orders/{key}: 4 records of 1 partition" in words_of(told[key])
-    assert 'stroke-linecap="round"' in svg_of(told[KEYS[1]]), "dots"
-
-
-def test_an_output_elsewhere(house: House, hours: str, group: str) -> None:
-    """Of a job with a sink of its own nothing is read: the offsets are shown."""
+    """Also with a sink of one's own: it is drawn from the plan, and nothing is read."""
 
     @ordered_window_asset(**{**windows_of(house, hours, group), "output": None})
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         pass
 
-    house.materialize(orders, KEYS[1])
-    words = words_of(house.told("orders")[KEYS[1]])
-    assert f"window orders/{KEYS[1]}: 4 offsets of 1 partition" in words
-    assert "record" not in words
+    house.materialize(orders, (KEYS[1], KEYS[2]))
+    told = house.told("orders")
+    pictures = [png_of(told[key]) for key in KEYS[1:3]]
+    assert all(one.startswith(b"\x89PNG") for one in pictures)
+    assert pictures[0] != pictures[1]
 
 
-@pytest.mark.parametrize("damage", ["a broken file", "no file", "a folder in its place"])
-def test_files_that_cannot_be_read(house: House, hours: str, group: str, damage: str) -> None:
-    """The step succeeds, with the offsets alone; why is in its log."""
-    asset = copied(house, hours, group, on_covered="skip")
-    house.materialize(asset, KEYS[1])
-    [file] = Path(house.told("orders")[KEYS[1]]["dagster/uri"]).glob("part-*")
-    if damage == "a broken file":
-        file.write_bytes(b"PAR1")
-    else:
-        file.unlink()
-    if damage == "a folder in its place":
-        file.mkdir()
-    result = house.materialize(asset, KEYS[1])
-    words = words_of(house.told("orders")[KEYS[1]])
-    assert f"window orders/{KEYS[1]}: 4 offsets of 1 partition" in words
-    warned = [text for text in warnings_of(house, result.run_id) if "picture" in text]
-    assert len(warned) == (damage != "no file"), warned
+def test_without_matplotlib_there_is_none(
+    house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is said of it: who wants pictures installs the extra."""
+    monkeypatch.setattr(plots, "is_installed", lambda: False)
+    result = house.materialize(copied(house, hours, group), KEYS[1])
+    told = house.told("orders")[KEYS[1]]
+    assert told["dagster/partition_row_count"] == 4
+    assert PICTURE not in told
+    assert warnings_of(house, result.run_id) == []
 
 
 def test_a_picture_that_cannot_be_drawn(
@@ -101,14 +71,14 @@ def test_a_picture_that_cannot_be_drawn(
 ) -> None:
     """All is committed by then: the step succeeds without it, and says so."""
 
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> bytes:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(results, "window_picture", broken)
+    monkeypatch.setattr(plots, "window_plot", broken)
     result = house.materialize(copied(house, hours, group), KEYS[1])
     told = house.told("orders")[KEYS[1]]
     assert told["dagster/partition_row_count"] == 4
-    assert not told.keys() & {SMALL, PICTURE}
+    assert PICTURE not in told
     assert any(
         "has no picture: ZeroDivisionError" in one for one in warnings_of(house, result.run_id)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,8 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.cli.demo.data import Flights, departed, read_source
-from kafka_ordered_ops.cli.demo.output import window_folder
-from kafka_ordered_ops.cli.demo.story import PARTITIONS, Story, story
+from kafka_ordered_ops.cli.demo.output import Published, window_folder
+from kafka_ordered_ops.cli.demo.story import PARTITIONS, TOPIC, Story, story
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.time_ranges import NO_STEPS, TimeRange
+from kafka_ordered_ops.core.types import INT64_MIN
+from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+from kafka_ordered_ops.core.window.window import Window
+from tests.support.spark_support import part_of, plan_of
 
 #: A story of a few weeks has every kind of window and record.
 SHORT = story(datetime(2013, 2, 13, tzinfo=UTC))
@@ -83,3 +90,27 @@ def flights_of(*minutes: tuple[int, int]) -> Flights:
             }
         )
     )
+
+
+def plans_of(published: Published, told: Story) -> list[WindowPlan]:
+    """Plans of the windows whose records are published."""
+    columns = (published.int64(name) for name in ("partition", "offset", "timestamp", "window"))
+    partition, offset, stamp_ms, window = columns
+    departed_ms = stamp_ms + published.int64("delay_min") * MINUTE_MS
+    found: list[list[PartitionPlan]] = [[] for _ in told.steps]
+    for number in range(PARTITIONS):
+        late, here = NO_STEPS, partition == number
+        for place, step in enumerate(told.steps):
+            ends = offset[here & (departed_ms < step.planned_at_ms)]
+            past = offset[here & (departed_ms < step.planned_at_ms) & (stamp_ms >= step.cutoff_ms)]
+            end = int(ends.max(initial=-1)) + 1
+            taken = OffsetSet.from_offsets(offset[here & (window == place)])
+            part = part_of(TOPIC, number, taken, head_end=int(past.min(initial=end)), late=late)
+            found[place].append(replace(part, decided_end=end))
+            late = late.with_step(end, TimeRange(INT64_MIN, step.cutoff_ms))
+    return [
+        replace(
+            plan_of(parts, window_id=step.window_id), window=Window([TOPIC], cutoff=step.cutoff)
+        )
+        for step, parts in zip(told.steps, found, strict=True)
+    ]

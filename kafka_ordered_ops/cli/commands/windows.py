@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.commands import upkeep
+from kafka_ordered_ops.cli.commands import plot, upkeep
 from kafka_ordered_ops.cli.commands.running import (
     deliver,
     end_of,
@@ -212,6 +212,7 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
         screen.say(f"window {window_id} was read again: {records:,} records, nothing was committed")
 
 
+app.command("plot", epilog=plot.PLOT_EXAMPLES)(plot.plot_window)
 app.command("gaps", epilog=upkeep.GAPS_EXAMPLES)(upkeep.gaps)
 app.command("adopt", epilog=upkeep.ADOPT_EXAMPLES)(upkeep.adopt)
 app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)

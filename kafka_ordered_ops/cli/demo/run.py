@@ -27,6 +27,7 @@ from kafka_ordered_ops.cli.demo.picture import draw
 from kafka_ordered_ops.cli.demo.report import as_json, finding_lines, window_rows, window_table
 from kafka_ordered_ops.cli.demo.story import GROUP, PARTITIONS, TOPIC, Step, Story, Twist
 from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.embedded.produce import (
     committed_offsets,
@@ -52,6 +53,8 @@ class Demo:
     tries: list[Try] = field(default_factory=list)
     #: By window: of the call that did its work.
     seconds: dict[str, float] = field(default_factory=dict)
+    #: By window, in the order of the story.
+    plans: dict[str, WindowPlan] = field(default_factory=dict)
 
     def run(self) -> bool:
         """Runs every window, shows what came of it, and says whether all of it is as it must be."""
@@ -116,7 +119,7 @@ class Demo:
             lambda what: self.screen.phase(f"window {step.window_id}: {what}"),
         )
         elapsed_s = time.monotonic() - started
-        plan = delivery.plan
+        plan = self.plans[step.window_id] = delivery.plan
         self.tries.append(Try(step.window_id, plan.attempt, plan.status.value, delivery.ran))
         if delivery.ran:
             self.seconds[step.window_id] = elapsed_s
@@ -125,7 +128,7 @@ class Demo:
     def _report(self, published: Published, findings: list[Finding]) -> None:
         picture = self.folder / folders.PICTURE_NAME
         with self.screen.progress("drawing"):
-            draw(published, self.story, picture)
+            draw(published, self.story, list(self.plans.values()), picture)
         rows = window_rows(self.story, published, self.tries, self.seconds)
         report = self.folder / folders.REPORT_NAME
         report.write_text(json.dumps(as_json(rows, findings), indent=2) + "\n", encoding="utf-8")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
     DataVersion,
@@ -18,27 +17,22 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.picture import window_picture
-from kafka_ordered_ops.core.sketch import sketch_address
 from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.hosting import plots
 from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
-    from kafka_ordered_ops.core.picture_panels import RecordSample
     from kafka_ordered_ops.core.window.plan import WindowPlan
 
 #: Rows in a table of ranges: a topic may have thousands of partitions.
 ROWS_MAX: Final = 200
 
-#: Windows of a step with pictures: of each 17 kB at most in Dagster's event log, which is a database.
-PICTURES_MAX: Final = 100
-
-#: Rows of the windows' files that are read for all pictures of a step, and the time that it may take.
-_PICTURE_ROWS_MAX: Final = 4_000_000
-_PICTURES_TIMEOUT_S: Final = 20.0
+#: Windows of a step with pictures: each takes half a second, and 40 kB of Dagster's event log, a database.
+PICTURES_MAX: Final = 20
+_PICTURE_DPI: Final = 72
 
 _PREFIX: Final = "kafka_ordered_ops"
 _RANGES: Final = TableSchema(
@@ -62,37 +56,20 @@ _HELD: Final = TableSchema(
 )
 
 
-class Pictures(NamedTuple):
-    """A window's pictures as Dagster shows them."""
-
-    #: Short enough for Dagster to show it among the other metadata: below 1,000 characters.
-    small: MarkdownMetadataValue
-    #: With a legend and scales. Dagster has a link in its place, which opens it.
-    large: MarkdownMetadataValue
-
-    @classmethod
-    def of(cls, plan: WindowPlan, sample: RecordSample | None) -> Pictures:
-        """Draws both."""
-        svg = base64.b64encode(window_picture(plan, sample).encode()).decode()
-        addresses = sketch_address(plan, sample), f"data:image/svg+xml;base64,{svg}"
-        return cls(*(MetadataValue.md(f"![Records]({address})") for address in addresses))
-
-
 def window_metadata(
     record: WindowRecord,
     *,
     ran: bool,
     is_partition: bool,
-    pictures: Pictures | None = None,
+    picture: MarkdownMetadataValue | None = None,
 ) -> dict[str, Any]:
-    """What is to be known of one window: counts as its sink has them, its pictures, times, and its ranges."""
+    """What is to be known of one window: counts as its sink has them, its picture, times, and its ranges."""
     plan, facts, output = record.plan, result_facts(record.result), output_of(record.result)
     since_ms, returned = plan.window.since_ms, returned_by(record.result)
     rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
     found: dict[str, Any] = {
         rows: facts.get("records"),
-        f"{_PREFIX}/picture": None if pictures is None else pictures.small,
-        f"{_PREFIX}/picture_large": None if pictures is None else pictures.large,
+        f"{_PREFIX}/picture": picture,
         f"{_PREFIX}/window_id": plan.window_id,
         f"{_PREFIX}/status": record.status.value,
         f"{_PREFIX}/content": plan.content.value,
@@ -113,48 +90,29 @@ def window_metadata(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def pictures_of(records: Sequence[WindowRecord], warn: Callable[..., None]) -> dict[str, Pictures]:
-    """The pictures of each window that took anything, by its id; none of a step of very many windows.
+def pictures_of(
+    records: Sequence[WindowRecord], warn: Callable[..., None]
+) -> dict[str, MarkdownMetadataValue]:
+    """The picture of each window that took anything, by its id, from its plan; none without matplotlib.
 
-    Nothing is raised: the windows are committed, and a picture is no reason to fail. Without the records of
-    its files a window has pictures of its offsets.
+    A step of very many windows has none. Nothing is raised: the windows are committed, and a picture is no
+    reason to fail. Dagster's page has a link in the place of Markdown of 1,000 characters, which opens it.
 
     Args:
         records: the windows, as they are in the ledger.
-        warn: is told why there is no picture, or none of the records, as a logger's method.
+        warn: is told why there is no picture, as a logger's method.
     """
-    drawn = [record for record in records if record.plan.taken]
-    if len(drawn) > PICTURES_MAX:
+    drawn = [record.plan for record in records if record.plan.taken]
+    if len(drawn) > PICTURES_MAX or not plots.is_installed():
         return {}
-    deadline = time.monotonic() + _PICTURES_TIMEOUT_S
     found = {}
-    for record in drawn:
+    for plan in drawn:
         try:
-            sample = _sample_of(record, _PICTURE_ROWS_MAX // len(drawn), deadline, warn)
-            found[record.plan.window_id] = Pictures.of(record.plan, sample)
+            png = base64.b64encode(plots.window_plot(plan, "png", dpi=_PICTURE_DPI)).decode()
+            found[plan.window_id] = MetadataValue.md(f"![Window](data:image/png;base64,{png})")
         except Exception as error:  # noqa: BLE001 - as above
-            told = type(error).__name__, error
-            warn("Window %s has no picture: %s: %s", record.plan.window_id, *told)
+            warn("Window %s has no picture: %s: %s", plan.window_id, type(error).__name__, error)
     return found
-
-
-def _sample_of(
-    record: WindowRecord, rows_max: int, deadline: float, warn: Callable[..., None]
-) -> RecordSample | None:
-    """Some of a window's records, if its files have them."""
-    output, left_s = output_of(record.result), deadline - time.monotonic()
-    if output is None or left_s <= 0:
-        return None
-    from kafka_ordered_ops.spark.sample import TIMEOUT_S, sample_output
-
-    try:
-        return sample_output(
-            record.plan, output, rows_max=rows_max, timeout_s=min(left_s, TIMEOUT_S)
-        )
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with files, offsets can be shown
-        told = record.plan.window_id, type(error).__name__, error
-        warn("The picture of window %s is without its records: %s: %s", *told)
-        return None
 
 
 def common_metadata(

@@ -120,7 +120,7 @@ class Step:
             is_partition, is_read = key is not None, newest.plan.window_id in ran
             drawn = pictures.get(newest.plan.window_id)
             by_partition[key] = window_metadata(
-                newest, ran=is_read, is_partition=is_partition, pictures=drawn
+                newest, ran=is_read, is_partition=is_partition, picture=drawn
             )
             if is_partition and self.settings.open_lag is not None:
                 by_partition[key] |= pieces_metadata(own)
