@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.sensors.sensor import (
         PartitionsLiveSensor as PartitionsLiveSensor,
     )
-    from kafka_ordered_ops.airflow.support.jobs import SparkWindow as SparkWindow
     from kafka_ordered_ops.airflow.support.retry import window_retry_policy as window_retry_policy
     from kafka_ordered_ops.airflow.triggers.cutoff_reached import (
         CutoffReachedTrigger as CutoffReachedTrigger,
@@ -49,28 +48,29 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.triggers.live import (
         PartitionsLiveTrigger as PartitionsLiveTrigger,
     )
+    from kafka_ordered_ops.hosting.job import SparkWindow as SparkWindow
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
         if name in _HOMES:
-            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+            return getattr(importlib.import_module(f"kafka_ordered_ops.{_HOMES[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 #: Where each public name lives.
 _HOMES = {
-    "AbandonWindowOperator": "operators.abandon",
-    "CommitWindowOperator": "operators.commit",
-    "CutoffReachedTrigger": "triggers.cutoff_reached",
-    "KafkaWindowsHook": "hooks.hook",
-    "OrderedWindowOperator": "operators.ordered",
-    "PartitionsLiveSensor": "sensors.sensor",
-    "PartitionsLiveTrigger": "triggers.live",
-    "PlanWindowOperator": "operators.plan",
-    "SparkWindow": "support.jobs",
-    "WindowPartOperator": "operators.part",
-    "kafka_window_task": "decorators.taskflow",
-    "window_retry_policy": "support.retry",
+    "AbandonWindowOperator": "airflow.operators.abandon",
+    "CommitWindowOperator": "airflow.operators.commit",
+    "CutoffReachedTrigger": "airflow.triggers.cutoff_reached",
+    "KafkaWindowsHook": "airflow.hooks.hook",
+    "OrderedWindowOperator": "airflow.operators.ordered",
+    "PartitionsLiveSensor": "airflow.sensors.sensor",
+    "PartitionsLiveTrigger": "airflow.triggers.live",
+    "PlanWindowOperator": "airflow.operators.plan",
+    "SparkWindow": "hosting.job",
+    "WindowPartOperator": "airflow.operators.part",
+    "kafka_window_task": "airflow.decorators.taskflow",
+    "window_retry_policy": "airflow.support.retry",
 }
 
 __all__ = sorted(_HOMES)

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, XComArg
 
-from kafka_ordered_ops.airflow import OrderedWindowOperator
+from kafka_ordered_ops.airflow import OrderedWindowOperator, SparkWindow
 from kafka_ordered_ops.airflow.compat import AirflowFailException
-from kafka_ordered_ops.airflow.support.jobs import SparkWindow
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.job import submit_of
 from kafka_ordered_ops.output.reported import RESULT_BYTES_MAX, Reported
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.submit.process import processes_of
@@ -187,12 +187,12 @@ def test_a_kill_ends_a_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the midst of reading: nothing is staged, and the next try takes the same plan."""
-    from kafka_ordered_ops.airflow.support.jobs import Run
+    from kafka_ordered_ops.hosting.window_handle import WindowHandle
 
-    task, said = make(), Run.said
+    task, said = make(), WindowHandle.progress
 
-    def killed_while_reading(run: Run) -> Callable[[int, int], None]:
-        progress = said(run)
+    def killed_while_reading(windows: WindowHandle) -> Callable[[int, int], None]:
+        progress = said(windows)
 
         def then(done: int, total: int) -> None:
             task.on_kill()
@@ -201,7 +201,7 @@ def test_a_kill_ends_a_copy(
         return then
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "said", killed_while_reading)
+        patch.setattr(WindowHandle, "progress", killed_while_reading)
         with pytest.raises(JobFailedError, match="Airflow ended this try"):
             task.execute(context_of(25))
     check_nothing_was_committed(windows, orders)
@@ -440,6 +440,7 @@ def test_what_cannot_be_submitted_fails_for_good(
 def test_a_way_to_submit_is_taken_as_it_is(make: Make, tmp_path: Path) -> None:
     """An object, or its arguments by name."""
     how = SparkSubmit(master="yarn", timeout_s=5)
-    assert make(application="a.py", submit=how)._how() is how
-    assert make(application="a.py", submit={"master": "yarn", "timeout_s": 5})._how() == how
-    assert make(application="a.py")._how() is None
+    assert submit_of(make(application="a.py", submit=how).submit) is how
+    given = {"master": "yarn", "timeout_s": 5}
+    assert submit_of(make(application="a.py", submit=given).submit) == how
+    assert submit_of(make(application="a.py").submit) is None

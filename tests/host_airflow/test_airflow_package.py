@@ -156,7 +156,7 @@ def test_importing_every_name_loads_neither_kafka_nor_spark() -> None:
 def test_the_lazy_names_are_exact_and_type_checkers_see_them() -> None:
     """The table, what is imported for type checkers alone, and what `dir` gives."""
     seen = seen_by_type_checkers(public)
-    homes = {(name, f"{public.__name__}.{home}") for name, home in public._HOMES.items()}
+    homes = {(name, f"kafka_ordered_ops.{home}") for name, home in public._HOMES.items()}
     assert seen == homes
     for name in public.__all__:
         assert getattr(public, name) is not None

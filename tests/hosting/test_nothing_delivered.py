@@ -302,11 +302,11 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions are called with a session that is none: Java need not start for them."""
     from contextlib import nullcontext
 
-    from kafka_ordered_ops.airflow.operators import job_task
+    from kafka_ordered_ops.hosting import job
     from kafka_ordered_ops.spark import job_session
 
     monkeypatch.setattr(job_session, "job_session", lambda *_: nullcontext())
-    monkeypatch.setattr(job_task, "check_session", lambda *_, **__: None)
+    monkeypatch.setattr(job, "check_session", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import (
@@ -13,7 +14,6 @@ from typing import (
     Concatenate,
     ParamSpec,
     TypeVar,
-    assert_never,
     get_overloads,
     overload,
 )
@@ -23,7 +23,6 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 from kafka_ordered_ops.airflow.compat import Context
 from kafka_ordered_ops.airflow.operators.ordered import OrderedWindowOperator
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty
-from kafka_ordered_ops.airflow.support.jobs import Job, batch_job, spark_job
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.types import (
@@ -34,7 +33,7 @@ from kafka_ordered_ops.core.types import (
     OnOpenClaim,
 )
 from kafka_ordered_ops.core.window.bounds import Bound
-from kafka_ordered_ops.spark.job_checks import check_function
+from kafka_ordered_ops.hosting.job import Job
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -49,7 +48,7 @@ _GIVEN = (None, None)
 class JobKind(StrEnum):
     """What a decorated function works on.
 
-    Spark: ``f(spark, window)``, a session in this process and a `jobs.SparkWindow`. Batches:
+    Spark: ``f(spark, window)``, a session in this process and a `SparkWindow`. Batches:
     ``f(batches, plan)``, an iterator of Arrow batches in total order, without Spark.
     """
 
@@ -105,26 +104,23 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         self._from_context = _asked_for(self.python_callable, given.arguments, context)
         return super().execute(context)
 
-    @property
-    def _runs_spark(self) -> bool:
-        return self.job is JobKind.SPARK
-
-    def _check_functions(self, _keywords: Mapping[str, Any] | None) -> None:
-        # Its arguments come from the call and from the context; Airflow's base class has looked at them.
-        jobs: tuple[Any, ...] = (self.python_callable, self.batch_callable)
-        for function in jobs:
-            if function is not None:
-                check_function(function, "data", "window")
-
     def _job(self) -> Job:
-        keywords = {**self._from_context, **self.op_kwargs}
-        match self.job:
-            case JobKind.SPARK:
-                return spark_job(self._call, self.spark_conf, keywords)
-            case JobKind.BATCHES:
-                return batch_job(self._call, keywords)
-            case _:
-                assert_never(self.job)
+        # Its arguments come from the call and from the context; Airflow's base class has looked at them.
+        # While the base class is made, it is whichever job it was handed on as.
+        given = vars(self).get("python_callable") or self.batch_callable
+        return self._with(given, None)
+
+    def _called_job(self) -> Job:
+        return self._with(self._call, {**self._from_context, **self.op_kwargs})
+
+    def _with(self, function: Callable[..., Any] | None, keywords: Mapping[str, Any] | None) -> Job:
+        is_spark = self.job is JobKind.SPARK
+        return replace(
+            super()._job(),
+            spark_function=function if is_spark else None,
+            batch_function=None if is_spark else function,
+            keywords=keywords,
+        )
 
     def _call(self, data: Any, window: Any, **keywords: Any) -> Any:
         return self.python_callable(data, window, *self.op_args, **keywords)

@@ -238,7 +238,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         return self.execute if is_overridden else None
 
     def _usual(self) -> Callable[..., Any]:
-        return job_without_function(self.application, self.application_args, self._how())
+        return job_without_function(self.application, self.application_args, self.submit)
 
     def _check(self) -> None:
         key = self.key.to_user_string()
@@ -247,8 +247,6 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
                 raise ConfigError(f"{key}: {name} is given twice, in op as well")
         if self._own is not None and self.application is not None:
             raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
-        if self.application is None and (self.application_args or self.submit is not None):
-            raise ConfigError(f"{key}: application_args and submit are an application's")
         self._usual()
         if self._own is None and self.application is not None:
             # Beside the YAML file: what is missing there is missing in every run.
@@ -264,22 +262,6 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             return None
         brokers = self.kafka.config.get("bootstrap.servers", "")
         return brokers.env_var_name if isinstance(brokers, dg.EnvVar) else brokers
-
-    def _how(self) -> Any:
-        if self.submit is None:
-            return None
-        # Imported late: most components submit nothing.
-        from kafka_ordered_ops.spark import DeployMode, SparkSubmit
-
-        try:
-            arguments = dict(self.submit)
-            if "deploy_mode" in arguments:
-                arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
-            return SparkSubmit(**arguments)
-        except ConfigError:
-            raise
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(f"submit is no way to run spark-submit: {error}") from error
 
 
 #: What is passed on as it is.

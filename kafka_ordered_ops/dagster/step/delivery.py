@@ -140,7 +140,7 @@ class Step:
         # A job of one's own has a session of its own, perhaps elsewhere.
         check_reading(self.settings.engine, windows.settings, conf=None, group=windows.group)
         if isinstance(function, Submitted):
-            function.check(windows.settings)
+            function.job.check(windows.settings, windows.group)
         if self.settings.output is not None:
             check_writable(self.settings.output)
 

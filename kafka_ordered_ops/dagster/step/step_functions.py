@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +14,11 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import name_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.job import AssetWindows
-from kafka_ordered_ops.spark.job_checks import check_function, check_submission, check_submit
+from kafka_ordered_ops.hosting.job import Job, arguments_of
+from kafka_ordered_ops.spark.job_checks import check_function
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
-    from kafka_ordered_ops.windows import ClientSettings
 
 #: The resource that steps ask for.
 KAFKA: Final = "kafka"
@@ -33,7 +33,7 @@ Results = Callable[[Any, KafkaResource, dict[str, Any]], Iterator[Any]]
 def job_without_function(
     application: str | os.PathLike[str] | None,
     application_args: Sequence[str],
-    submit: SparkSubmit | None,
+    submit: SparkSubmit | Mapping[str, Any] | None,
 ) -> Function:
     """Runs a Spark application for the windows, or, without any, copies them.
 
@@ -46,13 +46,9 @@ def job_without_function(
                 "application_args= and submit= are an application's: give application="
             )
         return copied
-    if isinstance(application_args, str):
-        raise ConfigError(
-            f"application_args is one text, {application_args!r}: give a list of arguments"
-        )
-    if submit is not None:
-        check_submit(submit)
-    return Submitted(str(application), tuple(application_args), submit)
+    job = Job(application=str(application), arguments=arguments_of(application_args), submit=submit)
+    job.check_form()
+    return Submitted(job)
 
 
 def copied(_context: Any, windows: AssetWindows) -> None:
@@ -64,19 +60,11 @@ def copied(_context: Any, windows: AssetWindows) -> None:
 class Submitted:
     """Runs a Spark application for the windows."""
 
-    application: str
-    arguments: Sequence[str]
-    submit: SparkSubmit | None
+    job: Job
 
     def __call__(self, _context: Any, windows: AssetWindows) -> None:
         """Runs the application."""
-        windows.submit(self.application, self.arguments, self.submit)
-
-    def check(self, client: ClientSettings) -> None:
-        """Raises `ConfigError` where spark-submit could not run it."""
-        from kafka_ordered_ops.spark import SparkSubmit
-
-        check_submission(self.application, client, self.submit or SparkSubmit())
+        self.job.deliver(windows)
 
 
 def step_function(

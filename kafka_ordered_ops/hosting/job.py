@@ -1,0 +1,223 @@
+"""What a host does with a window's records: an application, a function with Spark or without, or a copy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.window_handle import WindowHandle
+from kafka_ordered_ops.spark.job_checks import (
+    check_engine,
+    check_function,
+    check_output,
+    check_reading,
+    check_session,
+    check_spark_conf,
+    check_submission,
+    check_submit,
+    check_writable,
+)
+from kafka_ordered_ops.spark.job_outputs import outputs_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
+    from kafka_ordered_ops.windows import ClientSettings, Staged
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One of: an application by spark-submit, a function with Spark, one without, or, with none of them, a copy.
+
+    Args:
+        application: path of a Python file.
+        arguments: the application's.
+        submit: how spark-submit is run; a `SparkSubmit`, or its arguments.
+        spark_function: called as ``f(spark, window)``, with a session in this process and a `SparkWindow`.
+        batch_function: called as ``f(batches, plan)``, with an iterator of Arrow batches in order.
+        keywords: more arguments of the function; None: they are not known yet.
+        spark_conf: Spark's settings in this process.
+        output: the folder for the windows' files; None: the job has a sink of its own.
+        engine: who reads Kafka.
+    """
+
+    application: object = None
+    arguments: object = ()
+    submit: SparkSubmit | Mapping[str, Any] | None = None
+    spark_function: Callable[..., Any] | None = None
+    batch_function: Callable[..., Any] | None = None
+    keywords: Mapping[str, Any] | None = field(default_factory=dict)
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    output: str | None = None
+    engine: str = "python"
+
+    def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
+        """Raises `ConfigError` for what can be seen to be wrong without a window; what is not known is left out."""
+        check_engine(self.engine)
+        if self.output is not None and is_known(self.output):
+            check_output(self.output)
+        if self.application is not None and is_known(self.application):
+            _check_path(self.application)
+        if self.spark_function is not None:
+            check_function(self.spark_function, "spark", "window", keywords=self.keywords)
+        if self.batch_function is not None:
+            check_function(self.batch_function, "batches", "plan", keywords=self.keywords)
+        check_spark_conf(self.spark_conf)
+        if (how := submit_of(self.submit)) is not None:
+            check_submit(how)
+
+    def check(self, client: ClientSettings, group: str) -> None:
+        """Raises for a job that cannot run: before its window is planned, which would hold its records.
+
+        Raises:
+            ConfigError: the output folder, the application, the function, the engine or Spark's settings.
+            SinkError: the output folder's file system fails.
+        """
+        self.check_form()
+        if self.application is not None:
+            from kafka_ordered_ops.spark import SparkSubmit
+
+            arguments_of(self.arguments)
+            check_submission(self.application, client, submit_of(self.submit) or SparkSubmit())
+            # Another process has the session.
+            check_reading(self.engine, client, conf=None, group=group)
+        elif self.spark_function is not None:
+            check_session(self.spark_conf, java_home=None)
+            check_reading(self.engine, client, conf=self.spark_conf, group=group)
+        if self.output is not None:
+            check_writable(self.output)
+
+    def deliver(self, windows: WindowHandle) -> list[Staged]:
+        """Brings the records to where they belong, hidden until the commit.
+
+        Raises:
+            JobFailedError: the job failed, or its host has ended it.
+            KafkaOrderedOpsError: as the job does.
+        """
+        if self.application is not None:
+            arguments, how = arguments_of(self.arguments), submit_of(self.submit)
+            return [*windows.submit(str(self.application), arguments, how)]
+        if self.spark_function is not None:
+            return self._with_spark(windows, self.spark_function)
+        if self.batch_function is not None:
+            return self._with_batches(windows, self.batch_function)
+        return [*windows.copy()]
+
+    def _with_spark(self, windows: WindowHandle, function: Callable[..., Any]) -> list[Staged]:
+        from kafka_ordered_ops.spark.job_session import job_session
+
+        name, stop = windows.plans[0].window_id, windows.stop
+        in_files = windows.engine == "stage" and windows.output is not None
+        try:
+            with (
+                windows.temporary_folder() if in_files else nullcontext() as root,
+                job_session(f"window {name}", self.spark_conf, stop.__bool__) as spark,
+            ):
+                windows.stage_root = root
+                returned = function(spark, SparkWindow(windows, spark), **(self.keywords or {}))
+        except Exception as error:
+            if stop:
+                # Of a session that was stopped in its work, whatever Java says.
+                raise stop.error(name) from error
+            raise
+        return windows.outputs(returned)
+
+    def _with_batches(self, windows: WindowHandle, function: Callable[..., Any]) -> list[Staged]:
+        """Calls the function with batches of files that are read first: the order is known when all are there."""
+        with windows.temporary_folder() as folder:
+            [staged] = windows.staged_below(folder)
+            [plan] = windows.plans
+            returned = function(_batches(staged, windows), plan, **(self.keywords or {}))
+            # The folder is no place for its results: it has no way to write there.
+            return outputs_of([plan], None, returned, output=None, facts=staged.facts)
+
+
+@dataclass(frozen=True)
+class SparkWindow:
+    """What a function is given beside its session: the window, and the two ends of its data."""
+
+    _windows: WindowHandle
+    spark: Any
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The window's exact offsets."""
+        return self._windows.plans[0]
+
+    @property
+    def settings(self) -> ClientSettings:
+        """How to reach the cluster."""
+        return self._windows.client
+
+    @property
+    def staged(self) -> Staged | None:
+        """What was written or reported so far."""
+        return self._windows.staged[0] if self._windows.staged else None
+
+    def read(self, *, ordered: bool | None = None) -> Any:
+        """Exactly the window's records, a DataFrame; see `kafka_ordered_ops.spark.read_window`."""
+        return self._windows.read(self.spark, ordered=ordered)
+
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> StagedOutput:
+        """Writes the window's output, hidden until the task has committed; by default below `output`.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
+        """
+        return self._windows.write(df, path)[0]
+
+    def report(self, staged: Staged) -> None:
+        """Tells the task what a sink of your own has staged, to be published after the commit."""
+        self._windows.report([staged])
+
+
+def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
+    """How spark-submit is run, from its arguments by name; raises `ConfigError`."""
+    if given is None:
+        return None
+    # Imported late: most jobs submit nothing.
+    from kafka_ordered_ops.spark import DeployMode, SparkSubmit
+
+    if isinstance(given, SparkSubmit):
+        return given
+    try:
+        arguments = dict(given)
+        if "deploy_mode" in arguments:
+            arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
+        return SparkSubmit(**arguments)
+    except ConfigError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"submit= is no way to run spark-submit: {error}") from error
+
+
+def arguments_of(given: Any) -> list[str]:
+    """An application's arguments as texts; raises `ConfigError` for one text in place of a list."""
+    if isinstance(given, str):
+        raise ConfigError(f"application_args is one text, {given!r}: give a list of arguments")
+    return [str(one) for one in given]
+
+
+def _check_path(application: object) -> None:
+    if not isinstance(application, str) or not application.strip() or "\0" in application:
+        raise ConfigError(f"application is the path of a Python file, not {application!r}")
+
+
+def _batches(staged: StagedOutput, windows: WindowHandle) -> Iterator[pa.RecordBatch]:
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    for file in sorted(Path(staged.stage_path).glob("part-*.parquet")):
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches():
+                windows.stop.check(windows.plans[0].window_id)
+                if batch.num_rows:
+                    yield batch

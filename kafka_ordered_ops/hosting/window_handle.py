@@ -1,0 +1,254 @@
+"""What a job is given of its windows: their offsets, and the two ends of their data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.spark.job_outputs import outputs_of
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
+    from kafka_ordered_ops.windows import ClientSettings, Staged
+
+_log = logging.getLogger(__name__)
+
+#: Between two lines about how far a job is.
+_SAY_EVERY_S: Final = 10.0
+
+
+class Stop:
+    """Told by a host that a job is to end, perhaps in a signal's handler; asked by what runs."""
+
+    # A plain attribute: a handler may interrupt the very thread that asks, which no lock would survive.
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._told = False
+
+    def set(self) -> None:
+        """The job is to end."""
+        self._told = True
+
+    def __bool__(self) -> bool:
+        return self._told
+
+    def check(self, window_id: str) -> None:
+        """Raises `JobFailedError` when the job is to end."""
+        if self:
+            raise self.error(window_id)
+
+    def error(self, window_id: str) -> JobFailedError:
+        """Why the job has ended."""
+        return JobFailedError(
+            f"window {window_id}: {self._host} ended this try. Nothing was committed",
+            window_id=window_id,
+        )
+
+
+class WindowHandle:
+    """The windows that a job is to deliver in one pass. What it writes is hidden until they are committed.
+
+    Spark's objects are `Any` here: only the room `spark` knows pyspark.
+
+    Args:
+        plans: the windows' exact offsets, by time; one at least.
+        client: how to reach the cluster.
+        output: the folder for the windows' files; None: the job has a sink of its own.
+        ordered: total order by (timestamp, topic, partition, offset).
+        engine: who reads Kafka.
+        lacks: what is said where a folder is needed and there is none.
+        stop: whether the job is to end.
+        say: gets the lines that an application writes.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[WindowPlan],
+        client: ClientSettings,
+        *,
+        output: str | None,
+        ordered: bool,
+        engine: str,
+        lacks: str,
+        stop: Stop,
+        say: Callable[[str], None],
+    ) -> None:
+        self.plans = tuple(plans)
+        self.client = client
+        self.output = output
+        self.ordered = ordered
+        self.engine = engine
+        self.stop = stop
+        #: For the files of the stage engine, which all executors see; gone when the job has ended.
+        self.stage_root: str | None = None
+        self._lacks = lacks
+        self._say = say
+        #: What was written or reported so far.
+        self.staged: list[Staged] | None = None
+
+    def read(self, spark: Any, *, ordered: bool | None = None) -> Any:
+        """Exactly the windows' records, one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
+
+        Its column ``window_id`` says which window a record belongs to.
+        """
+        from kafka_ordered_ops.spark import read_windows
+
+        return read_windows(
+            spark,
+            self.plans,
+            self.client,
+            ordered=self.ordered if ordered is None else ordered,
+            engine=self.engine,
+            stage_root=self.stage_root,
+        )
+
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+        """Writes each window's rows into a place of its own, by default below the `output` of the host.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` does.
+        """
+        from kafka_ordered_ops.spark import write_window, write_windows
+
+        folder = self._folder(path)
+        if len(self.plans) == 1:
+            # It counts while it writes, and needs no second look at the files.
+            return self._kept([write_window(df, folder, self.plans[0], ordered=self.ordered)])
+        return self._kept(write_windows(df, folder, self.plans, ordered=self.ordered))
+
+    def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+        """Copies the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `stage_windows` does.
+        """
+        return self._kept(self.staged_below(self._folder(path)))
+
+    def submit(
+        self,
+        application: str | os.PathLike[str],
+        arguments: Sequence[str] = (),
+        how: SparkSubmit | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> list[StagedOutput]:
+        """Runs a Spark application for all windows by spark-submit: `kafka_ordered_ops.spark.submit_windows`.
+
+        The application asks for its windows by `kafka_ordered_ops.spark.current_window`. A host that ends the job
+        ends it, with all that it has started.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            KafkaOrderedOpsError: as `submit_windows` does.
+        """
+        from kafka_ordered_ops.spark import submit_windows
+
+        staged = submit_windows(
+            self.plans,
+            application,
+            self.client,
+            self._folder(path),
+            arguments=arguments,
+            ordered=self.ordered,
+            engine=self.engine,
+            how=how,
+            cancelled=self.stop.__bool__,
+            log_line=self._say,
+        )
+        return self._kept(staged)
+
+    def collect(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+        """Takes up what a job that another program ran has written for every window.
+
+        Raises:
+            ConfigError: there is an output already, or no folder for it.
+            SinkError: a window's output is not there, or not complete.
+        """
+        from kafka_ordered_ops.spark import StagedOutput
+
+        folder = self._folder(path)
+        places = [StagedOutput.of(plan, folder) for plan in self.plans]
+        if missing := [one for one in places if not one.exists()]:
+            raise SinkError(
+                f"{len(missing)} of {len(places)} windows have no complete output of this try below {folder}, as "
+                f"{missing[0].window_id}. The job must write with write_windows(df, output, plans), to the same "
+                "folder, and with the plans that it was told of",
+                window_id=missing[0].window_id,
+            )
+        return self._kept([one.as_found() for one in places])
+
+    def report(self, staged: Sequence[Staged]) -> None:
+        """Tells the host what a sink of your own has staged for each window, to be published after the commit.
+
+        Raises:
+            ConfigError: there is an output already, or not one for each window.
+        """
+        self._check_no_output()
+        if len(staged) != len(self.plans):
+            raise ConfigError(f"{len(self.plans)} windows and {len(staged)} outputs")
+        self.staged = list(staged)
+
+    def outputs(self, returned: Any) -> list[Staged]:
+        """What was written or reported, or what the job has returned, for each window.
+
+        Raises:
+            SinkError: there is a folder for outputs, and the job has neither written nor reported any; or they are
+                not those of these windows.
+        """
+        return outputs_of(self.plans, self.staged, returned, output=self.output)
+
+    def staged_below(self, folder: str | os.PathLike[str]) -> list[StagedOutput]:
+        """The records in hidden files; says in the log how far it is, and ends when the job is to end."""
+        from kafka_ordered_ops.spark import stage_windows
+
+        return stage_windows(
+            self.plans, self.client, folder, ordered=self.ordered, progress=self.progress()
+        )
+
+    @contextmanager
+    def temporary_folder(self) -> Iterator[str]:
+        """A folder for what this try reads first; beside the outputs, since a worker's own disk may be small."""
+        from kafka_ordered_ops.output.filesystem import normal_root
+
+        root = None if self.output is None else normal_root(self.output)
+        if root is not None:
+            os.makedirs(root, exist_ok=True)
+        # Hidden from Spark, which may read the folder of all outputs at any time.
+        with tempfile.TemporaryDirectory(prefix=".koo-read-", dir=root) as folder:
+            yield folder
+
+    def progress(self) -> Callable[[int, int], None]:
+        """What reading tells how far it is."""
+        last = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            self.stop.check(self.plans[0].window_id)
+            if (now := time.monotonic()) - last > _SAY_EVERY_S:
+                last = now
+                _log.info("Read %s of %s offsets.", f"{done:,}", f"{total:,}")
+
+        return progress
+
+    def _kept(self, staged: list[StagedOutput]) -> list[StagedOutput]:
+        self.report(staged)
+        return staged
+
+    def _folder(self, path: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+        self._check_no_output()
+        folder = self.output if path is None else path
+        if folder is None:
+            raise ConfigError(self._lacks)
+        return folder
+
+    def _check_no_output(self) -> None:
+        if self.staged is not None:
+            raise ConfigError("a window has one output: it was written or reported already")
