@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from kafka_ordered_ops.airflow.compat import (
     AirflowFailException,
@@ -24,6 +24,9 @@ from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
+
+#: What the sensor takes beside the question.
+_OWN: Final = ("until", "grace", "window_task_id", "deferrable")
 
 
 class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
@@ -82,8 +85,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        own = ["until", "grace", "window_task_id", "deferrable"]
-        super().__init__(**arguments(locals(), own=own))
+        super().__init__(**arguments(locals(), own=_OWN))
         self.until = check_choice(until, Until, what="until")
         self.grace = span_of(grace, "grace")
         self.window_task_id = window_task_id
