@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from dagster import AssetKey, OpDefinition, OpExecutionContext, Output, PartitionsDefinition, op
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -31,8 +30,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
 from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.output.reported import result_facts, returned_by
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.hosting.summary import window_summary
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -169,12 +167,6 @@ def _output_of(context: OpExecutionContext, found: Delivered) -> Output[Any]:
 
 
 def _facts(record: WindowRecord) -> dict[str, Any]:
-    window, output = record.plan.window, output_of(record.result)
-    return {
-        "window_id": record.plan.window_id,
-        "since": None if window.since_ms is None else time_text(window.since_ms),
-        "cutoff": time_text(record.plan.cutoff_ms),
-        "records": result_facts(record.result).get("records"),
-        "output": None if output is None else output.final_path,
-        "returned": returned_by(record.result),
-    }
+    told = window_summary(record)
+    shown = ("window_id", "since", "cutoff", "records", "output")
+    return {**{name: told[name] for name in shown}, "returned": told["result"]}

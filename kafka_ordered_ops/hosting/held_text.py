@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kafka_ordered_ops.core.times import time_text
@@ -22,6 +23,11 @@ def held_facts(plan: WindowPlan) -> list[dict[str, Any]]:
         }
         for one in plan.held_by_open
     ]
+
+
+def held_texts(plans: Sequence[WindowPlan]) -> list[str]:
+    """Of each window that others keep short, which ones."""
+    return [text for plan in plans if (text := held_text(plan)) is not None]
 
 
 def held_text(plan: WindowPlan) -> str | None:

@@ -7,17 +7,7 @@ nothing of it: its steps are wrapped here.
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
-
-from kafka_ordered_ops import cli
-from kafka_ordered_ops.cli.options.sink import Sink
-from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.windows import OrderedWindows
 
 
 class KillPoint(StrEnum):

@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.output.reported import found_output, result_facts
+from kafka_ordered_ops.output.reported import found_output
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -147,10 +147,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
             "?" if facts["records"] is None else f"{facts['records']:,}",
             f"{plan.offsets:,}",
         )
-        if (
-            self.on_empty is OnEmpty.SKIP
-            and result_facts(delivery.record.result).get("records") == 0
-        ):
+        if self.on_empty is OnEmpty.SKIP and facts["records"] == 0:
             # Offsets it had: of markers, or of what a compaction has taken.
             raise AirflowSkipException(no_records(plan))
         return facts

@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.hosting.held_text import held_facts, held_text
-from kafka_ordered_ops.hosting.replays import as_replay, is_finished
+from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -216,28 +216,18 @@ class PlanTask(WindowTask):
 
     def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
         """For a window that is done, or has nothing of its own."""
-        covered = plan.content is PlanContent.COVERED
-        what = (
-            f"window {plan.window_id} of group {plan.group}: other windows have taken its records"
-            if covered
-            else f"window {plan.window_id} of group {plan.group} is {plan.status.value} already"
-        )
-        if self.on_covered is OnCovered.FAIL:
-            raise WindowCoveredError(
-                f"{what}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
-                window_id=plan.window_id,
-            )
-        if covered:
+        told, again = nothing_left(plan), is_replayed(plan, self.on_covered)
+        if plan.content is PlanContent.COVERED:
             # Whatever is to be replayed, there is no window with these times: a green task would look like a delivery.
-            self.log.warning("%s. Nothing is delivered by this task.", what)
+            self.log.warning("%s. Nothing is delivered by this task.", told)
             windows.commit(plan)
-            told = held_text(plan)
+            held = held_text(plan)
             raise AirflowSkipException(
-                f"{what}: nothing is delivered by this task{'' if told is None else f'. {told}'}"
+                f"{told}: nothing is delivered by this task{'' if held is None else f'. {held}'}"
             )
-        if self.on_covered is OnCovered.SKIP:
-            raise AirflowSkipException(f"{what}, and on_covered='skip'")
-        self.log.info("%s. Its records are read again; nothing moves.", what)
+        if not again:
+            raise AirflowSkipException(f"{told}, and on_covered='skip'")
+        self.log.info("%s. Its records are read again; nothing moves.", told)
 
 
 def owner_of(context: Context) -> str | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.hosting.held_text import held_facts
-from kafka_ordered_ops.output.reported import result_facts, returned_by
+from kafka_ordered_ops.hosting.summary import plan_summary, window_summary
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -26,17 +25,10 @@ _LINES_MAX: Final = 50
 
 def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, Any]:
     """A window as plain JSON, small: what it is, and a reference to its plan in the ledger."""
-    since_ms = plan.window.since_ms
     return {
-        "window_id": plan.window_id,
-        "group": plan.group,
+        **plan_summary(plan),
         "claim_id": plan.claim_id,
-        "attempt": plan.attempt,
-        "status": plan.status.value,
-        "content": plan.content.value,
         "topics": list(plan.topics),
-        "since": None if since_ms is None else time_text(since_ms),
-        "cutoff": time_text(plan.cutoff_ms),
         "cutoff_source": None if times is None else times.source.value,
         "offsets": plan.offsets,
         "ranges": _ranges(plan),
@@ -65,27 +57,7 @@ def delivery_facts(
     record: WindowRecord, *, ran: bool, times: WindowTimes | None = None
 ) -> dict[str, Any]:
     """What became of a window."""
-    facts = result_facts(record.result)
-    return {
-        **plan_facts(record.plan, times),
-        "ran": ran,
-        "records": facts.get("records"),
-        "late": facts.get("late"),
-        # Of an older plan the sink has counted by the broker's index.
-        "stragglers": facts.get("stragglers") if record.plan.tells_stragglers else None,
-        "timestamp_min": _time(facts.get("timestamp_ms_min")),
-        "timestamp_max": _time(facts.get("timestamp_ms_max")),
-        "output": output_path(record.result),
-        "result": returned_by(record.result),
-    }
-
-
-def output_path(result: Any) -> str | None:
-    """Where the window's files are."""
-    from kafka_ordered_ops.output.staged_output import output_of
-
-    output = output_of(result)
-    return None if output is None else output.final_path
+    return {**plan_facts(record.plan, times), **window_summary(record), "ran": ran}
 
 
 def lines_of(plan: WindowPlan) -> list[str]:
@@ -122,7 +94,3 @@ def _ranges(plan: WindowPlan) -> dict[str, list[list[int]]] | None:
     if sum(len(taken) for taken in plan.taken.values()) > RANGES_MAX:
         return None
     return {str(tp): taken.bounds.tolist() for tp, taken in plan.taken.items()}
-
-
-def _time(timestamp_ms: Any) -> str | None:
-    return None if timestamp_ms is None else time_text(int(timestamp_ms))

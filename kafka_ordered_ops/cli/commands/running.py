@@ -22,7 +22,7 @@ from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, default_window_id
-from kafka_ordered_ops.hosting.held_text import held_text
+from kafka_ordered_ops.hosting.held_text import held_texts
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 from kafka_ordered_ops.windows import Delivery, Policy
@@ -113,7 +113,7 @@ def say_covered(screen: Screen, delivered: Delivered) -> None:
 
 def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     """Says which open windows hold records of these windows' times."""
-    told = [text for plan in plans if (text := held_text(plan)) is not None]
+    told = held_texts(plans)
     for text in told[:_SAID_MAX]:
         screen.say(f"warning: {text}")
     if (more := len(told) - _SAID_MAX) > 0:

@@ -13,7 +13,8 @@ from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_facts
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
+from kafka_ordered_ops.output.reported import result_facts
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
@@ -30,26 +31,19 @@ def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
     return None if known is None else known.base
 
 
-def result_facts(record: WindowRecord) -> dict[str, int | None]:
-    """What the sink counted; empty for a window that it has not finished, or for another sink."""
-    output = output_of(record.result)
-    facts = {} if output is None else dict(output.facts)
-    # Of an older plan the sink has counted by the broker's index.
-    return facts if record.plan.tells_stragglers else {**facts, "stragglers": None}
+def counts_of(record: WindowRecord) -> dict[str, int | None]:
+    """What the sink counted; None: it does not say, though the window has offsets."""
+    told = {**window_summary(record), "bytes": result_facts(record.result).get("bytes")}
+    unknown = None if record.plan.offsets else 0
+    names = ("records", "stragglers", "late", "bytes")
+    return {name: unknown if told[name] is None else told[name] for name in names}
 
 
 def plan_facts(plan: WindowPlan) -> dict[str, Any]:
     """What `list`, `plan` and `show` say of every window."""
     return {
-        "window_id": plan.window_id,
-        "group": plan.group,
-        "status": plan.status.value,
-        "content": plan.content.value,
-        "since": _time_or_none(plan.window.since_ms),
-        "cutoff": time_text(plan.cutoff_ms),
+        **plan_summary(plan),
         "sweep": plan.window.sweep,
-        "offsets": plan.offsets,
-        "attempt": plan.attempt,
         "planned_at": time_text(plan.planned_at_ms),
     }
 
@@ -97,7 +91,7 @@ def summary_facts(group: str, summary: WindowSummary, *, now_ms: int) -> dict[st
         "group": group,
         "status": summary.status.value,
         "content": summary.content.value,
-        "since": _time_or_none(summary.since_ms),
+        "since": time_or_none(summary.since_ms),
         "cutoff": time_text(summary.cutoff_ms),
         "sweep": summary.sweep,
         "offsets": summary.offsets,
@@ -106,7 +100,7 @@ def summary_facts(group: str, summary: WindowSummary, *, now_ms: int) -> dict[st
         "records": summary.records,
         "parts": None if summary.parts is None else _parts(summary.parts),
         "pruned": summary.pruned,
-        "committed_at": _time_or_none(summary.committed_at_ms),
+        "committed_at": time_or_none(summary.committed_at_ms),
         "open_seconds": (now_ms - summary.planned_at_ms) / 1000 if is_open else None,
         # The age that `--claim-age` is about.
         "untouched_seconds": (now_ms - summary.touched_at_ms) / 1000 if is_open else None,
@@ -127,16 +121,13 @@ def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) 
 
 def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) -> dict[str, Any]:
     """What `run` ends with."""
-    plan, facts, output = record.plan, result_facts(record), output_of(record.result)
+    plan = record.plan
     return {
         **plan_facts(plan),
         "ran": ran,
-        "records": facts.get("records", None if plan.offsets else 0),
-        "stragglers": facts.get("stragglers", None if plan.offsets else 0),
-        "late": facts.get("late", None if plan.offsets else 0),
-        "bytes": facts.get("bytes"),
-        "seconds": seconds_of(facts),
-        "output": None if output is None else output.final_path,
+        **counts_of(record),
+        "seconds": seconds_of(record),
+        "output": window_summary(record)["output"],
         "partitions": [{**_ranges(part), "committed": base_of(state, part.tp)} for part in plan],
         "stepped_around": list(plan.stepped_around),
         "held_by_open": held_facts(plan),
@@ -144,9 +135,9 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
     }
 
 
-def seconds_of(facts: Mapping[str, int | None]) -> float | None:
+def seconds_of(record: WindowRecord) -> float | None:
     """How long reading and writing took."""
-    elapsed_ms = facts.get("elapsed_ms")
+    elapsed_ms = result_facts(record.result).get("elapsed_ms")
     return None if elapsed_ms is None else elapsed_ms / 1000
 
 
@@ -178,7 +169,3 @@ def _late_steps(late: LateSteps) -> list[dict[str, Any]]:
         }
         for times, offset in late.pieces
     ]
-
-
-def _time_or_none(timestamp_ms: int | None) -> str | None:
-    return None if timestamp_ms is None else time_text(timestamp_ms)

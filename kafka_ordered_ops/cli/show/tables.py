@@ -12,9 +12,9 @@ from rich.text import Text
 
 from kafka_ordered_ops.cli.show.facts import (
     base_of,
+    counts_of,
     head_and_tail,
     record_facts,
-    result_facts,
     seconds_of,
     summary_facts,
 )
@@ -28,6 +28,7 @@ from kafka_ordered_ops.core.times import duration_text, time_text
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.staged_output import output_of
 
 #: Ranges shown of one partition; the JSON has all of them.
@@ -86,18 +87,18 @@ def plan_table(
 
 def delivery_text(record: WindowRecord) -> Text:
     """What `run` ends with."""
-    facts, output = result_facts(record), output_of(record.result)
-    records, seconds = facts.get("records"), seconds_of(facts)
+    told, seconds = window_summary(record), seconds_of(record)
+    records = told["records"]
     return _lines(
         ("window", record.plan.window_id),
         ("status", _state(record)),
         *_times_rows(record.plan.window),
         ("records", _number(records)),
-        ("stragglers", _number(facts.get("stragglers"))),
-        ("late", _number(facts.get("late"))),
+        ("stragglers", _number(told["stragglers"])),
+        ("late", _number(told["late"])),
         ("seconds", _NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else _NOTHING),
-        ("output", _NOTHING if output is None else output.final_path),
+        ("output", told["output"] or _NOTHING),
     )
 
 
@@ -115,15 +116,14 @@ def deliveries_table(records: Sequence[WindowRecord]) -> Table:
     )
     sums: dict[str, int | None] = dict.fromkeys(names, 0)
     for record in records:
-        facts = result_facts(record)
-        for name in names:
-            sums[name] = _sum(sums[name], facts.get(name, 0))
+        counts = counts_of(record)
+        sums = {name: _sum(sums[name], counts[name]) for name in names}
         table.add_row(
             record.plan.window_id,
             _state(record),
             *([_since(record.plan.window)] if with_since else []),
             time_text(record.plan.cutoff_ms),
-            *(_number(facts.get(name)) for name in names),
+            *(_number(counts[name]) for name in names),
         )
     table.add_section()
     blanks = [""] * (3 if with_since else 2)

@@ -17,11 +17,10 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.hosting import plots
 from kafka_ordered_ops.hosting.held_text import held_facts
-from kafka_ordered_ops.output.reported import result_facts, returned_by
-from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.hosting.summary import window_summary
+from kafka_ordered_ops.output.reported import result_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -35,6 +34,17 @@ PICTURES_MAX: Final = 20
 _PICTURE_DPI: Final = 72
 
 _PREFIX: Final = "kafka_ordered_ops"
+#: Of a window's summary, what is shown by the same name.
+_TOLD: Final = (
+    "window_id",
+    "status",
+    "content",
+    "since",
+    "cutoff",
+    "offsets",
+    "late",
+    "stragglers",
+)
 _RANGES: Final = TableSchema(
     columns=[
         TableColumn("topic"),
@@ -64,28 +74,21 @@ def window_metadata(
     picture: MarkdownMetadataValue | None = None,
 ) -> dict[str, Any]:
     """What is to be known of one window: counts as its sink has them, its picture, times, and its ranges."""
-    plan, facts, output = record.plan, result_facts(record.result), output_of(record.result)
-    since_ms, returned = plan.window.since_ms, returned_by(record.result)
+    plan, told = record.plan, window_summary(record)
     rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
     found: dict[str, Any] = {
-        rows: facts.get("records"),
+        rows: told["records"],
         f"{_PREFIX}/picture": picture,
-        f"{_PREFIX}/window_id": plan.window_id,
-        f"{_PREFIX}/status": record.status.value,
-        f"{_PREFIX}/content": plan.content.value,
-        f"{_PREFIX}/since": None if since_ms is None else time_text(since_ms),
-        f"{_PREFIX}/cutoff": time_text(plan.cutoff_ms),
-        f"{_PREFIX}/offsets": plan.offsets,
-        f"{_PREFIX}/late": facts.get("late"),
-        # Of an older plan the sink has counted by the broker's index.
-        f"{_PREFIX}/stragglers": facts.get("stragglers") if plan.tells_stragglers else None,
-        f"{_PREFIX}/first_record": _time(facts.get("timestamp_ms_min")),
-        f"{_PREFIX}/last_record": _time(facts.get("timestamp_ms_max")),
+        **{f"{_PREFIX}/{name}": told[name] for name in _TOLD},
+        f"{_PREFIX}/first_record": told["timestamp_min"],
+        f"{_PREFIX}/last_record": told["timestamp_max"],
         f"{_PREFIX}/ran": ran,
-        "dagster/uri": None if output is None else output.final_path,
+        "dagster/uri": told["output"],
         f"{_PREFIX}/ranges": _ranges(plan),
         f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
-        f"{_PREFIX}/returned": None if returned is None else MetadataValue.json(returned),
+        f"{_PREFIX}/returned": None
+        if told["result"] is None
+        else MetadataValue.json(told["result"]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -185,7 +188,3 @@ def _ranges(plan: WindowPlan) -> Any:
         for part in parts[:ROWS_MAX]
     ]
     return MetadataValue.table(rows, schema=_RANGES)
-
-
-def _time(timestamp_ms: Any) -> Any:
-    return None if timestamp_ms is None else time_text(int(timestamp_ms))

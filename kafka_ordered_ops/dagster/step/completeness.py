@@ -14,7 +14,7 @@ from dagster import (
 
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.dagster.metadata.results import held_table
-from kafka_ordered_ops.hosting.held_text import held_text
+from kafka_ordered_ops.hosting.held_text import held_texts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -47,7 +47,7 @@ def covered_text(plans: Sequence[WindowPlan]) -> str | None:
 def complete_result(plans: Sequence[WindowPlan]) -> AssetCheckResult:
     """The check's result: an error for windows without records of their own, a warning for those that are short."""
     covered = covered_text(plans)
-    held = [text for plan in plans if (text := held_text(plan)) is not None]
+    held = held_texts(plans)
     told = [*([] if covered is None else [covered]), *held[:_NAMED_MAX]]
     return AssetCheckResult(
         passed=not told,

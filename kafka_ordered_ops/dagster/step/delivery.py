@@ -18,7 +18,7 @@ from dagster import (
     PartitionsDefinition,
 )
 
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, WindowCoveredError
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnForeignCommit,
@@ -47,8 +47,8 @@ from kafka_ordered_ops.dagster.step.open_partitions import (
 )
 from kafka_ordered_ops.dagster.step.step_functions import Submitted
 from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
-from kafka_ordered_ops.hosting.held_text import held_text
-from kafka_ordered_ops.hosting.replays import as_replay, is_finished
+from kafka_ordered_ops.hosting.held_text import held_texts
+from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.output.reported import found_output
 from kafka_ordered_ops.spark.job_checks import check_reading, check_writable
 
@@ -224,8 +224,7 @@ class Step:
         """Says in the run's log which windows get less than their times hold, and why."""
         if (covered := covered_text(plans)) is not None:
             self.context.log.warning(covered)
-        held = [text for plan in plans if (text := held_text(plan)) is not None]
-        for text in held[:_HELD_SAID_MAX]:
+        for text in held_texts(plans)[:_HELD_SAID_MAX]:
             self.context.log.warning(text)
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
@@ -270,24 +269,14 @@ class Step:
             result = results[plan.window_id]
             if not is_finished(plan, result):
                 fresh.append(plan)
-            elif plan.content is not PlanContent.COVERED and self._is_replayed(plan):
-                windows.check_readable(plan)
-                # A step is tried again in the same run.
-                number = self.context.retry_number
-                again.append(
-                    as_replay(plan, result, run_id=self.context.run.run_id, try_number=number)
-                )
+            elif plan.content is not PlanContent.COVERED:
+                if is_replayed(plan, OnCovered(self.settings.on_covered)):
+                    windows.check_readable(plan)
+                    # A step is tried again in the same run.
+                    run, number = self.context.run.run_id, self.context.retry_number
+                    again.append(as_replay(plan, result, run_id=run, try_number=number))
+                self.context.log.info(nothing_left(plan))
         return fresh, again
-
-    def _is_replayed(self, plan: WindowPlan) -> bool:
-        told = f"window {plan.window_id} of group {plan.group} is {plan.status.value} already"
-        if self.settings.on_covered is OnCovered.FAIL:
-            raise WindowCoveredError(
-                f"{told}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
-                window_id=plan.window_id,
-            )
-        self.context.log.info(told)
-        return self.settings.on_covered is OnCovered.REPLAY
 
 
 @contextmanager

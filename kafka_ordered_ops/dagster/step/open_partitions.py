@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.metadata.results import total_of
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step.times import Asked
-from kafka_ordered_ops.hosting.replays import is_finished
+from kafka_ordered_ops.hosting.verdict import is_finished
 from kafka_ordered_ops.output.reported import result_facts
 from kafka_ordered_ops.output.staged_output import output_of
 

@@ -1,4 +1,4 @@
-"""Windows that are done: whether they are finished, and one more delivery beside others at the same time."""
+"""Windows of which there is nothing left to take: finished ones, and those whose records other windows have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.errors import WindowCoveredError
+from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
 #: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
@@ -25,6 +26,27 @@ def is_finished(plan: WindowPlan, result: Any) -> bool:
     if plan.status is WindowStatus.COMMITTED:
         return result is None
     return plan.status.is_done
+
+
+def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
+    """Whether a window of which nothing is left is to be read again.
+
+    Raises:
+        WindowCoveredError: it is to be an error.
+    """
+    if on_covered is OnCovered.FAIL:
+        raise WindowCoveredError(
+            f"{nothing_left(plan)}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
+            window_id=plan.window_id,
+        )
+    return on_covered is OnCovered.REPLAY and plan.content is not PlanContent.COVERED
+
+
+def nothing_left(plan: WindowPlan) -> str:
+    """Why there is nothing left to take."""
+    is_covered = plan.content is PlanContent.COVERED
+    why = ": other windows have taken its records" if is_covered else f" is {plan.status} already"
+    return f"window {plan.window_id} of group {plan.group}{why}"
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:

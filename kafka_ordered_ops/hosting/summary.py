@@ -1,0 +1,49 @@
+"""What every host says of a window: one set of names and texts, as plain JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.core.times import time_text
+from kafka_ordered_ops.output.reported import result_facts, returned_by
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+
+
+def plan_summary(plan: WindowPlan) -> dict[str, Any]:
+    """What is known of a window once it is planned."""
+    return {
+        "window_id": plan.window_id,
+        "group": plan.group,
+        "status": plan.status.value,
+        "content": plan.content.value,
+        "since": time_or_none(plan.window.since_ms),
+        "cutoff": time_text(plan.cutoff_ms),
+        "offsets": plan.offsets,
+        "attempt": plan.attempt,
+    }
+
+
+def window_summary(record: WindowRecord) -> dict[str, Any]:
+    """What became of a window: with its counts as the sink has them; None: the sink does not say."""
+    from kafka_ordered_ops.output.staged_output import output_of
+
+    facts, output = result_facts(record.result), output_of(record.result)
+    return {
+        **plan_summary(record.plan),
+        "records": facts.get("records"),
+        "late": facts.get("late"),
+        # Of an older plan the sink has counted by the broker's index.
+        "stragglers": facts.get("stragglers") if record.plan.tells_stragglers else None,
+        "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
+        "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
+        "output": None if output is None else output.final_path,
+        "result": returned_by(record.result),
+    }
+
+
+def time_or_none(timestamp_ms: int | None) -> str | None:
+    """A time as text, where there is one."""
+    return None if timestamp_ms is None else time_text(int(timestamp_ms))
