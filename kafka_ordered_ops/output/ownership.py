@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
@@ -19,21 +19,18 @@ from kafka_ordered_ops.output.filesystem import (
     is_own_folder,
     marker_path,
 )
+from kafka_ordered_ops.output.layout import REPLACED_FOLDER, Layout
 from kafka_ordered_ops.output.parts import sizes_of_part
 
-if TYPE_CHECKING:
-    from kafka_ordered_ops.output.staged_output import StagedOutput
+_Output = TypeVar("_Output", bound=Layout)
 
 _log = logging.getLogger(__name__)
-
-#: Where a window's older output is for the instant of a publish.
-REPLACED_FOLDER: Final = ".replaced"
 
 #: A folder of an attempt: no claim id has the last group's first character.
 STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
-def check_replaceable(files: Files, output: StagedOutput, published: StagedOutput | None) -> None:
+def check_replaceable(files: Files, output: Layout, published: Layout | None) -> None:
     """A folder that this package did not write is never replaced, nor another group's, nor a newer attempt's."""
     if files.exists(output.final_path):
         check_owned(files, output, published)
@@ -46,7 +43,7 @@ def check_replaceable(files: Files, output: StagedOutput, published: StagedOutpu
         check_newest(output, published)
 
 
-def check_owned(files: Files, output: StagedOutput, published: StagedOutput | None) -> None:
+def check_owned(files: Files, output: Layout, published: Layout | None) -> None:
     """Raises `SinkError` unless what stands in the window's place is an older output of this group's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
@@ -76,7 +73,7 @@ def check_owned(files: Files, output: StagedOutput, published: StagedOutput | No
         )
 
 
-def check_newest(output: StagedOutput, published: StagedOutput) -> None:
+def check_newest(output: Layout, published: Layout) -> None:
     """Raises `WindowSupersededError` for an output that is older than the published one of its claim."""
     if published.claim_id == output.claim_id and published.attempt > output.attempt:
         raise WindowSupersededError(
@@ -86,7 +83,7 @@ def check_newest(output: StagedOutput, published: StagedOutput) -> None:
         )
 
 
-def is_own_name(files: Files, output: StagedOutput, name: str) -> bool:
+def is_own_name(files: Files, output: Layout, name: str) -> bool:
     """Whether a name among the window's stages is of this package, and not of another group."""
     path = f"{output.window_folder}/{name}"
     if name == REPLACED_FOLDER:
@@ -120,7 +117,7 @@ def _group_in(files: Files, folder: str) -> str | None:
     return None
 
 
-def lost_files(files: Files, marker: StagedOutput, sizes: Mapping[str, int]) -> str | None:
+def lost_files(files: Files, marker: Layout, sizes: Mapping[str, int]) -> str | None:
     """How the files that are there differ from those that a marker tells of; None where they do not."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
@@ -131,7 +128,7 @@ def lost_files(files: Files, marker: StagedOutput, sizes: Mapping[str, int]) -> 
     return f"{written:,} files were written, and {len(sizes):,} are there"
 
 
-def whole_marker(files: Files, output: StagedOutput, folder: str) -> StagedOutput | None:
+def whole_marker(files: Files, output: _Output, folder: str) -> _Output | None:
     """The own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
     marker = output.own_marker(files, folder)
     if marker is None:
@@ -144,7 +141,7 @@ def whole_marker(files: Files, output: StagedOutput, folder: str) -> StagedOutpu
     return None
 
 
-def shown_marker(files: Files, output: StagedOutput) -> StagedOutput | None:
+def shown_marker(files: Files, output: _Output) -> _Output | None:
     """The marker of what readers see, if that is this very attempt's and has all its rows."""
     marker = output.own_marker(files, output.final_path)
     if marker is None:

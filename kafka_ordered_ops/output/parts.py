@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.filesystem import Files, is_data, marker_path, remove_stage
+from kafka_ordered_ops.output.layout import Facts, Layout
 
-if TYPE_CHECKING:
-    from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+_Output = TypeVar("_Output", bound=Layout)
 
 
-def in_part_order(outputs: Sequence[StagedOutput]) -> list[StagedOutput]:
+def in_part_order(outputs: Sequence[_Output]) -> list[_Output]:
     """The parts of one window by their index.
 
     Raises:
         ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
             one that stands twice; or not all of them: which are missing.
     """
-    by_index: dict[int, StagedOutput] = {}
+    by_index: dict[int, _Output] = {}
     for output in outputs:
         part = _part_of(output)
         if _whole(output) != _whole(outputs[0]):
@@ -67,7 +67,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
     return total
 
 
-def join_parts(files: Files, whole: StagedOutput, parts: Sequence[StagedOutput]) -> StagedOutput:
+def join_parts(files: Files, whole: _Output, parts: Sequence[_Output]) -> _Output:
     """Moves the parts' files together and makes that the whole's stage; goes on where an earlier try ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
@@ -98,7 +98,7 @@ def join_parts(files: Files, whole: StagedOutput, parts: Sequence[StagedOutput])
     return joined
 
 
-def take_part_back(files: Files, part: StagedOutput) -> None:
+def take_part_back(files: Files, part: Layout) -> None:
     """Removes what a part has written, wherever it is on its way. For who holds the root's lock."""
     # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
     remove_stage(files, part.stage_path)
@@ -110,11 +110,11 @@ def take_part_back(files: Files, part: StagedOutput) -> None:
             files.remove(f"{merging}/{name}")
 
 
-def _prefix(output: StagedOutput) -> str:
+def _prefix(output: Layout) -> str:
     return f"part-{_part_of(output).index:05d}-"
 
 
-def sizes_of_part(files: Files, part: StagedOutput) -> dict[str, int]:
+def sizes_of_part(files: Files, part: Layout) -> dict[str, int]:
     """The files that a part has written, with their sizes: where they were, or where joining has moved them."""
     prefix = _prefix(part)
     moved = {
@@ -125,7 +125,7 @@ def sizes_of_part(files: Files, part: StagedOutput) -> dict[str, int]:
     return {**moved, **files.sizes(part.stage_path)}
 
 
-def _marker_of(files: Files, part: StagedOutput) -> StagedOutput:
+def _marker_of(files: Files, part: _Output) -> _Output:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
         raise SinkError(
@@ -138,16 +138,16 @@ def _marker_of(files: Files, part: StagedOutput) -> StagedOutput:
     return marker
 
 
-def _is_as_written(files: Files, part: StagedOutput) -> bool:
+def _is_as_written(files: Files, part: Layout) -> bool:
     """Whether a part's files, wherever they are, are those that its marker tells of."""
     return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
 
 
 def _check_files(
     files: Files,
-    whole: StagedOutput,
-    parts: Sequence[StagedOutput],
-    changed: Sequence[StagedOutput],
+    whole: Layout,
+    parts: Sequence[Layout],
+    changed: Sequence[Layout],
 ) -> None:
     """Raises `SinkError` unless the files that are together are those that the parts have written."""
     counts = [one.facts.get("files") if one.holding is None else one.holding.files for one in parts]
@@ -164,7 +164,7 @@ def _check_files(
     )
 
 
-def _part_of(output: StagedOutput) -> PlanPart:
+def _part_of(output: Layout) -> PlanPart:
     if output.part is None:
         raise ConfigError(
             f"attempt {output.attempt} of window {output.window_id} is a whole output and no part of one: there "
@@ -173,7 +173,7 @@ def _part_of(output: StagedOutput) -> PlanPart:
     return output.part
 
 
-def _whole(output: StagedOutput) -> tuple[object, ...]:
+def _whole(output: Layout) -> tuple[object, ...]:
     return (
         output.root,
         output.window_id,
@@ -183,7 +183,7 @@ def _whole(output: StagedOutput) -> tuple[object, ...]:
     )
 
 
-def _named(output: StagedOutput) -> str:
+def _named(output: Layout) -> str:
     return (
         f"{output.part} of window {output.window_id}, claim {output.claim_id}, attempt {output.attempt}, "
         f"below {output.root}"

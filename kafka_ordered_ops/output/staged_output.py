@@ -1,17 +1,9 @@
 """Where a window's files go, and how they become visible: all at once, once, and again after a crash.
 
-::
-
-    <root>/window_id=<safe id>/                        what readers see
-    <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
-    <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
-    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
-
-The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
-last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
-it is. A publish is two renames (the older folder aside, the stage in its place); between them nothing is
-visible, and whoever publishes again ends at the same place from wherever a crash left it. The marker also
-says which files there were: a stage that has lost some since is not published.
+An attempt writes to a hidden stage, and a marker that comes last makes it complete; see `layout`. A
+publish is two renames (the older folder aside, the stage in its place); between them nothing is visible, and
+whoever publishes again ends at the same place from wherever a crash left it. The marker also says which
+files there were: a stage that has lost some since is not published.
 
 The windows of a folder are told apart by their ids. Of two groups that use the same id, the one that comes
 later is refused. What stands in the way and was not made here, a link in particular, is left as it is.
@@ -23,36 +15,27 @@ knows that what is missing in a part has been moved.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any
 
-from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     SinkError,
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import check_window_id, safe_name
-from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
-    MARKER_BYTES_MAX,
-    MARKER_NAME,
     Files,
     as_sink_error,
     check_own_folder,
     files_for,
     is_own_folder,
-    marker_path,
-    normal_root,
     remove_stage,
-    spark_path,
 )
+from kafka_ordered_ops.output.layout import MERGING, Layout
+from kafka_ordered_ops.output.layout import STAGE_FOLDER as STAGE_FOLDER
+from kafka_ordered_ops.output.layout import Facts as Facts
 from kafka_ordered_ops.output.ownership import (
-    REPLACED_FOLDER,
     STAGE_NAME,
     check_newest,
     check_owned,
@@ -64,21 +47,9 @@ from kafka_ordered_ops.output.ownership import (
 )
 from kafka_ordered_ops.output.parts import in_part_order, join_parts
 
-#: Version of the JSON that the ledger keeps and that the marker carries.
-OUTPUT_VERSION: Final = 1
-
-STAGE_FOLDER: Final = ".koo-stage"
-_MERGING: Final = "~merging"
-
-#: A claim id becomes part of a path.
-_CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-
-#: Counts and times of what was written: whole numbers, or None where there is nothing to say.
-Facts = Mapping[str, int | None]
-
 
 @dataclass(frozen=True)
-class StagedOutput:
+class StagedOutput(Layout):
     """What one attempt at a window wrote: everything another process needs to publish it, or to drop it.
 
     Args:
@@ -94,63 +65,6 @@ class StagedOutput:
     Raises:
         ConfigError: an argument that cannot be part of a path, or a part that there cannot be.
     """
-
-    root: str
-    window_id: str
-    claim_id: str
-    attempt: int
-    part: PlanPart | None = None
-    facts: Facts = field(default_factory=dict)
-    group: str | None = None
-    holding: Holding | None = None
-
-    def __post_init__(self) -> None:
-        check_window_id(self.window_id)
-        if not _CLAIM_ID.fullmatch(self.claim_id) or self.attempt < 0:
-            raise ConfigError(
-                f"claim {self.claim_id[:140]!r}, attempt {self.attempt} of window {self.window_id} cannot name "
-                "a folder: a claim id is letters, digits, '_', '.' and '-'; an attempt is not negative"
-            )
-        if self.part is not None and not 0 <= self.part.index < self.part.count:
-            raise ConfigError(f"window {self.window_id} has no {self.part}")
-        object.__setattr__(self, "root", normal_root(self.root))
-
-    @classmethod
-    def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> StagedOutput:
-        """The place for this plan's attempt below `root`; nothing is touched."""
-        return cls(
-            normal_root(root),
-            plan.window_id,
-            plan.claim_id,
-            plan.attempt,
-            plan.part,
-            group=plan.group,
-        )
-
-    @property
-    def whole(self) -> StagedOutput:
-        """The place of the whole window's output; of a whole output, itself."""
-        return self if self.part is None else replace(self, part=None, facts={}, holding=None)
-
-    @property
-    def final_path(self) -> str:
-        """The folder that readers see once the window is published."""
-        return f"{self.root}/window_id={safe_name(self.window_id)}"
-
-    @property
-    def stage_path(self) -> str:
-        """The hidden folder that this attempt writes to."""
-        return f"{self.window_folder}/{self._stage_name}"
-
-    @property
-    def merging_path(self) -> str:
-        """A hidden folder in which the parts of the whole window come together."""
-        return f"{self.whole.stage_path}{_MERGING}"
-
-    @property
-    def stage_uri(self) -> str:
-        """The hidden folder as Spark takes it."""
-        return spark_path(self.stage_path)
 
     def exists(self) -> bool:
         """Whether the stage is there and complete, with all the files that were written.
@@ -192,7 +106,7 @@ class StagedOutput:
         for folder in (self.window_folder, self.stage_path):
             check_own_folder(files, folder)
         if files.exists(self.final_path):
-            check_owned(files, self, read_marker(files, self.root, self.final_path))
+            check_owned(files, self, StagedOutput.read(files, self.root, self.final_path))
 
     def check_ready(self) -> None:
         """Looks, before the window is committed, whether `publish` could publish this; nothing is changed.
@@ -234,7 +148,7 @@ class StagedOutput:
                 "(StagedOutput.merged)"
             )
         check_own_folder(files, self.window_folder)
-        published = read_marker(files, self.root, self.final_path)
+        published = StagedOutput.read(files, self.root, self.final_path)
         if published == self and shown_marker(files, self) is not None:
             return False
         staged = self.own_marker(files, self.stage_path)
@@ -265,7 +179,7 @@ class StagedOutput:
             self._restore_replaced(files)
             # Parts before what was moved out of them: a part that is there is never less than it says.
             for name in sorted(files.names(self.window_folder), key=_is_merging):
-                mine = name == self._stage_name or name.startswith(f"{self._stage_name}~")
+                mine = name == self.stage_name or name.startswith(f"{self.stage_name}~")
                 if mine and is_own_name(files, self, name):
                     remove_stage(files, f"{self.window_folder}/{name}")
             files.remove_if_empty(self.window_folder)
@@ -300,49 +214,6 @@ class StagedOutput:
             remove_stage(files, whole.merging_path)
         return joined
 
-    def to_json(self) -> dict[str, Any]:
-        """Versioned JSON: what the ledger keeps, enough to publish from another process."""
-        fields: dict[str, Any] = {
-            "version": OUTPUT_VERSION,
-            "root": self.root,
-            "window_id": self.window_id,
-            "claim_id": self.claim_id,
-            "attempt": self.attempt,
-            "part": None if self.part is None else self.part.to_json(),
-            "facts": dict(self.facts),
-        }
-        if self.group is not None:
-            fields["group"] = self.group
-        if self.holding is not None:
-            fields["holding"] = self.holding.to_json()
-        return fields
-
-    @classmethod
-    def from_json(cls, fields: Fields) -> StagedOutput:
-        """The inverse of `to_json`; raises `JsonError`."""
-        if (version := fields.integer("version")) != OUTPUT_VERSION:
-            raise JsonError(
-                f"output version {version}; this package reads version {OUTPUT_VERSION}"
-            )
-        part = fields.object_or_none("part")
-        try:
-            output = cls(
-                root=fields.text("root"),
-                window_id=fields.text("window_id"),
-                claim_id=fields.text("claim_id"),
-                attempt=fields.integer("attempt"),
-                part=None if part is None else PlanPart.from_json(part),
-                facts=_facts(fields.anything("facts")),
-                group=fields.text("group") if "group" in fields else None,
-                holding=Holding.from_json(fields.object("holding"))
-                if "holding" in fields
-                else None,
-            )
-        except ConfigError as error:
-            raise JsonError(str(error)) from error
-        fields.done()
-        return output
-
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
         """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
@@ -365,45 +236,6 @@ class StagedOutput:
     def _is_there(self) -> bool:
         return any(one.exists() or one.is_published() for one in (self, self.whole))
 
-    @property
-    def _stage_name(self) -> str:
-        part = self.part
-        suffix = "" if part is None else f"~part-{part.index:05d}-of-{part.count:05d}"
-        return f"{self.claim_id}-{self.attempt}{suffix}"
-
-    @property
-    def stages_folder(self) -> str:
-        """The hidden folder of all stages; its lock keeps publishers apart."""
-        return f"{self.root}/{STAGE_FOLDER}"
-
-    @property
-    def window_folder(self) -> str:
-        """The hidden folder of the window's stages."""
-        return f"{self.stages_folder}/{safe_name(self.window_id)}"
-
-    @property
-    def replaced_path(self) -> str:
-        """Where the older output is for the instant of a publish."""
-        return f"{self.window_folder}/{REPLACED_FOLDER}"
-
-    def marker(self) -> bytes:
-        """The marker's content."""
-        # Without the root: a table may be moved as a whole.
-        content = {name: value for name, value in self.to_json().items() if name != "root"}
-        return strict_json.dumps(content).encode()
-
-    def own_marker(self, files: Files, folder: str) -> StagedOutput | None:
-        """What the marker in a folder says, if it is that of this very attempt, or part of it."""
-        marker = read_marker(files, self.root, folder)
-        return marker if self._is_mine(marker) else None
-
-    def _is_mine(self, marker: StagedOutput | None) -> bool:
-        if marker is None or (
-            None not in (marker.group, self.group) and marker.group != self.group
-        ):
-            return False
-        return _place(marker) == _place(self)
-
     def _swap(self, files: Files) -> None:
         if files.exists(self.final_path):
             # One left by a crash is older than what is published: it was on its way out.
@@ -418,8 +250,8 @@ class StagedOutput:
 
     def _check_published(self, files: Files) -> None:
         """Raises unless readers see this attempt's output; for one that has no stage."""
-        published = read_marker(files, self.root, self.final_path)
-        if self._is_mine(published):
+        published = StagedOutput.read(files, self.root, self.final_path)
+        if self.is_mine(published):
             if shown_marker(files, self) is not None:
                 return
         elif published is not None:
@@ -436,7 +268,7 @@ class StagedOutput:
 
     def _visible(self, files: Files) -> str:
         """A sentence on what is in the window's place."""
-        published = read_marker(files, self.root, self.final_path)
+        published = StagedOutput.read(files, self.root, self.final_path)
         if published is None:
             return f"{self.final_path} has no output of this package."
         holds = f"{self.final_path} holds attempt {published.attempt} of claim {published.claim_id}"
@@ -455,31 +287,11 @@ class StagedOutput:
 
 def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
     """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
-    with as_sink_error(f"{marker_path(folder)} cannot be read"):
-        content = files.read(marker_path(folder))
-    if content is None:
-        return None
-    try:
-        value = strict_json.loads(content, limit_bytes=MARKER_BYTES_MAX)
-        return StagedOutput.from_json(Fields({**value, "root": root}, MARKER_NAME))
-    except (JsonError, TypeError):
-        return None
-
-
-def _place(output: StagedOutput) -> tuple[object, ...]:
-    return (output.root, output.window_id, output.claim_id, output.attempt, output.part)
+    return StagedOutput.read(files, root, folder)
 
 
 def _is_merging(name: str) -> bool:
-    return name.endswith(_MERGING)
-
-
-def _facts(value: Any) -> dict[str, int | None]:
-    if not isinstance(value, dict) or not all(
-        fact is None or type(fact) is int for fact in value.values()
-    ):
-        raise JsonError("facts are whole numbers or null, by name")
-    return value
+    return name.endswith(MERGING)
 
 
 def output_of(result: Any) -> StagedOutput | None:

@@ -1,0 +1,222 @@
+"""Where a window's output lies, and what a marker says of it.
+
+::
+
+    <root>/window_id=<safe id>/                        what readers see
+    <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
+    <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
+    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
+
+The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
+last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
+it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
+from kafka_ordered_ops.core.window.window import check_window_id, safe_name
+from kafka_ordered_ops.output.contents import Holding
+from kafka_ordered_ops.output.filesystem import (
+    MARKER_BYTES_MAX,
+    MARKER_NAME,
+    Files,
+    as_sink_error,
+    marker_path,
+    normal_root,
+    spark_path,
+)
+
+#: Version of the JSON that the ledger keeps and that the marker carries.
+OUTPUT_VERSION: Final = 1
+
+STAGE_FOLDER: Final = ".koo-stage"
+MERGING: Final = "~merging"
+#: Where a window's older output is for the instant of a publish.
+REPLACED_FOLDER: Final = ".replaced"
+
+#: A claim id becomes part of a path.
+_CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+#: Counts and times of what was written: whole numbers, or None where there is nothing to say.
+Facts = Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The place of one attempt's output, and what was written there; see `StagedOutput`."""
+
+    root: str
+    window_id: str
+    claim_id: str
+    attempt: int
+    part: PlanPart | None = None
+    facts: Facts = field(default_factory=dict)
+    group: str | None = None
+    holding: Holding | None = None
+
+    def __post_init__(self) -> None:
+        check_window_id(self.window_id)
+        if not _CLAIM_ID.fullmatch(self.claim_id) or self.attempt < 0:
+            raise ConfigError(
+                f"claim {self.claim_id[:140]!r}, attempt {self.attempt} of window {self.window_id} cannot name "
+                "a folder: a claim id is letters, digits, '_', '.' and '-'; an attempt is not negative"
+            )
+        if self.part is not None and not 0 <= self.part.index < self.part.count:
+            raise ConfigError(f"window {self.window_id} has no {self.part}")
+        object.__setattr__(self, "root", normal_root(self.root))
+
+    @classmethod
+    def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> Self:
+        """The place for this plan's attempt below `root`; nothing is touched."""
+        return cls(
+            normal_root(root),
+            plan.window_id,
+            plan.claim_id,
+            plan.attempt,
+            plan.part,
+            group=plan.group,
+        )
+
+    @property
+    def whole(self) -> Self:
+        """The place of the whole window's output; of a whole output, itself."""
+        return self if self.part is None else replace(self, part=None, facts={}, holding=None)
+
+    @property
+    def final_path(self) -> str:
+        """The folder that readers see once the window is published."""
+        return f"{self.root}/window_id={safe_name(self.window_id)}"
+
+    @property
+    def stage_path(self) -> str:
+        """The hidden folder that this attempt writes to."""
+        return f"{self.window_folder}/{self.stage_name}"
+
+    @property
+    def merging_path(self) -> str:
+        """A hidden folder in which the parts of the whole window come together."""
+        return f"{self.whole.stage_path}{MERGING}"
+
+    @property
+    def stage_uri(self) -> str:
+        """The hidden folder as Spark takes it."""
+        return spark_path(self.stage_path)
+
+    def to_json(self) -> dict[str, Any]:
+        """Versioned JSON: what the ledger keeps, enough to publish from another process."""
+        fields: dict[str, Any] = {
+            "version": OUTPUT_VERSION,
+            "root": self.root,
+            "window_id": self.window_id,
+            "claim_id": self.claim_id,
+            "attempt": self.attempt,
+            "part": None if self.part is None else self.part.to_json(),
+            "facts": dict(self.facts),
+        }
+        if self.group is not None:
+            fields["group"] = self.group
+        if self.holding is not None:
+            fields["holding"] = self.holding.to_json()
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> Self:
+        """The inverse of `to_json`; raises `JsonError`."""
+        if (version := fields.integer("version")) != OUTPUT_VERSION:
+            raise JsonError(
+                f"output version {version}; this package reads version {OUTPUT_VERSION}"
+            )
+        part = fields.object_or_none("part")
+        try:
+            output = cls(
+                root=fields.text("root"),
+                window_id=fields.text("window_id"),
+                claim_id=fields.text("claim_id"),
+                attempt=fields.integer("attempt"),
+                part=None if part is None else PlanPart.from_json(part),
+                facts=_facts(fields.anything("facts")),
+                group=fields.text("group") if "group" in fields else None,
+                holding=Holding.from_json(fields.object("holding"))
+                if "holding" in fields
+                else None,
+            )
+        except ConfigError as error:
+            raise JsonError(str(error)) from error
+        fields.done()
+        return output
+
+    @property
+    def stage_name(self) -> str:
+        """The name of this attempt's stage among those of the window."""
+        part = self.part
+        suffix = "" if part is None else f"~part-{part.index:05d}-of-{part.count:05d}"
+        return f"{self.claim_id}-{self.attempt}{suffix}"
+
+    @property
+    def stages_folder(self) -> str:
+        """The hidden folder of all stages; its lock keeps publishers apart."""
+        return f"{self.root}/{STAGE_FOLDER}"
+
+    @property
+    def window_folder(self) -> str:
+        """The hidden folder of the window's stages."""
+        return f"{self.stages_folder}/{safe_name(self.window_id)}"
+
+    @property
+    def replaced_path(self) -> str:
+        """Where the older output is for the instant of a publish."""
+        return f"{self.window_folder}/{REPLACED_FOLDER}"
+
+    def marker(self) -> bytes:
+        """The marker's content."""
+        # Without the root: a table may be moved as a whole.
+        content = {name: value for name, value in self.to_json().items() if name != "root"}
+        return strict_json.dumps(content).encode()
+
+    def own_marker(self, files: Files, folder: str) -> Self | None:
+        """What the marker in a folder says, if it is that of this very attempt, or part of it."""
+        marker = self.read(files, self.root, folder)
+        return marker if self.is_mine(marker) else None
+
+    def is_mine(self, marker: Layout | None) -> bool:
+        """Whether a marker is that of this very attempt, or part of it."""
+        if marker is None or (
+            None not in (marker.group, self.group) and marker.group != self.group
+        ):
+            return False
+        return _place(marker) == _place(self)
+
+    @classmethod
+    def read(cls, files: Files, root: str, folder: str) -> Self | None:
+        """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
+        with as_sink_error(f"{marker_path(folder)} cannot be read"):
+            content = files.read(marker_path(folder))
+        if content is None:
+            return None
+        try:
+            value = strict_json.loads(content, limit_bytes=MARKER_BYTES_MAX)
+            return cls.from_json(Fields({**value, "root": root}, MARKER_NAME))
+        except (JsonError, TypeError):
+            return None
+
+
+def _place(output: Layout) -> tuple[object, ...]:
+    return (output.root, output.window_id, output.claim_id, output.attempt, output.part)
+
+
+def _facts(value: Any) -> dict[str, int | None]:
+    if not isinstance(value, dict) or not all(
+        fact is None or type(fact) is int for fact in value.values()
+    ):
+        raise JsonError("facts are whole numbers or null, by name")
+    return value
