@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -60,12 +60,14 @@ class _MortalWindows(OrderedWindows):
         crash(CrashPoint.AFTER_PLAN)
         return plans
 
-    def write_down_many(
-        self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
+    def commit_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
     ) -> builtins.list[WindowPlan]:
-        written = super().write_down_many(plans, results)
-        crash(CrashPoint.BEFORE_COMMIT)
-        return written
+        if staged is not None and _chosen() is CrashPoint.BEFORE_COMMIT:
+            # As a commit that is refused leaves it.
+            self.write_down_many(plans, [one.to_json() for one in staged])
+            crash(CrashPoint.BEFORE_COMMIT)
+        return super().commit_many(plans, staged)
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]

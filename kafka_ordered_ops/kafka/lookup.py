@@ -155,6 +155,15 @@ class Lookup:
             raise self._unknown(sorted(unknown))
         return facts
 
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes those of the topics that are there."""
+        wanted = set(names)
+        try:
+            return self.topics(wanted)
+        except UnknownTopicError as error:
+            remaining = wanted - set(error.topics)
+            return self.topics(remaining) if remaining else {}
+
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
         """The topics that the names and patterns select, less the excluded ones, sorted.
 

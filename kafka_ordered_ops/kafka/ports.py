@@ -23,7 +23,7 @@ from kafka_ordered_ops.core.cluster_facts import (
 )
 from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep
-from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Decision, check_ledger_name
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Prepare, check_ledger_name
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
@@ -56,6 +56,9 @@ class LookupDoor(_Door, Protocol):
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Describes topics by name."""
+
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes those of the topics that are there."""
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
         """The topics that names and patterns select, less the excluded ones, sorted."""
@@ -143,22 +146,23 @@ class LedgerDoor(_Door, Protocol):
     def update(
         self,
         group: str,
-        decide: Decision,
+        prepare: Prepare,
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
     ) -> GroupView | None:
-        """Changes the group's state by a decision made on its newest state; the view after it."""
+        """Changes the group's state by a decision made on its newest state; the view after it.
+
+        `prepare` runs before the fence. Inside it only the ledger and the committed offsets are read: what the
+        transaction writes.
+        """
 
     def committed_offsets(
         self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offsets; None where it has none."""
-
-    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Those of the topics that are still there."""
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final, TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     CommitUnknownError,
     KafkaOrderedOpsError,
@@ -27,7 +27,7 @@ from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerFold, StaleF
 from kafka_ordered_ops.core.group.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
-    Decision,
+    Prepare,
     check_ledger_policy,
     check_ledger_topic,
     check_not_lost,
@@ -118,7 +118,7 @@ class MemoryLedger:
     def update(
         self,
         group: str,
-        decide: Decision,
+        prepare: Prepare,
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
@@ -136,13 +136,14 @@ class MemoryLedger:
         while True:
             try:
                 cluster = reach(self._name)
+                decide = prepare()
                 with Turn(cluster.group(group), deadline, where) as turn:
                     view, committed = self._read_all(group, wanted, everything, known, deadline)
                     unknown = False
                     outcome = decide(view, committed)
                     if not isinstance(outcome, Change):
                         return None if outcome is None else view
-                    offsets = self._offsets(group, outcome)
+                    offsets = offsets_to_commit(outcome, ledger_id=self._id or "")
                     outcome = with_written_only(outcome, view.state, offsets)
                     may_lose = not lost_once
                     answer = self._write(cluster, turn, group, outcome, offsets, may_lose=may_lose)
@@ -167,12 +168,6 @@ class MemoryLedger:
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offsets; see `read_committed_offsets`."""
         return read_committed_offsets(self._name, group, partitions, timeout_s=timeout_s)
-
-    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Those of the topics that are still there."""
-        cluster = reach(self._name)
-        with cluster.changed:
-            return self._lookup.topics(name for name in names if name in cluster.topics)
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
@@ -284,16 +279,6 @@ class MemoryLedger:
         return reading.fold
 
     # --- writing --------------------------------------------------------------------------------
-
-    def _offsets(self, group: str, change: Change) -> dict[TopicPartition, CommittedOffset]:
-        """What the group is committed at with the change."""
-        if not change.moves_offsets:
-            return {}
-        present = self.existing(change.state.topics)
-        offsets = offsets_to_commit(change.state, present, ledger_id=self._id or "")
-        if offsets:
-            self._lookup.check_no_members(group)
-        return offsets
 
     def _write(
         self,

@@ -50,6 +50,12 @@ class MemoryLookup:
                 raise unknown_topics(unknown, cluster.topics)
             return {name: cluster.topics[name].facts for name in wanted}
 
+    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Describes those of the topics that are there."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            return self.topics(name for name in names if name in cluster.topics)
+
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
         """See `core.cluster_facts.matching_topics`."""
         cluster = reach(self._name)

@@ -2,7 +2,8 @@
 
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.delivery import Delivery, Staged
+from kafka_ordered_ops.windows.delivery import Delivery
 from kafka_ordered_ops.windows.service import OrderedWindows
+from kafka_ordered_ops.windows.sink import Staged
 
 __all__ = ["ClientSettings", "Delivery", "OrderedWindows", "Policy", "Staged"]

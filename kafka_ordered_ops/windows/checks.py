@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import shown
@@ -11,6 +11,7 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
     SinkError,
+    WindowFencedError,
     WindowMismatchError,
 )
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView, WindowRecord
@@ -20,9 +21,13 @@ from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client.calls import within
 from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset
+from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
+
+_T = TypeVar("_T")
 
 #: What a sink says of its output is read by every process that meets the window.
 RESULT_BYTES_MAX: Final = 1024 * 1024
@@ -174,11 +179,26 @@ def commits_of_others(committed: Committed, state: GroupState | None) -> dict[To
     return {**others, **put_back(state, committed)}
 
 
-def present(view: GroupView | None) -> GroupView:
-    """The view after a decision that always finds or makes a record."""
-    if view is None:
+def present(found: _T | None) -> _T:
+    """What comes of a decision that always finds or makes a record."""
+    if found is None:
         raise AssertionError("this decision always finds or makes a record")
-    return view
+    return found
+
+
+def until_decided(attempt: Callable[[], _T | None], what: str) -> _T:
+    """Repeats an attempt while what it looked at is out of date when it is decided, within the call's bound.
+
+    Raises:
+        WindowFencedError: the group changed under each look.
+    """
+    deadline = within(UPDATE_TIMEOUT_S)
+    while (found := attempt()) is None:
+        if deadline.is_over:
+            raise WindowFencedError(
+                f"{what}: the group changed under each look at it until the deadline. Run the same window again"
+            )
+    return found
 
 
 def covers(record: WindowRecord, window: Window) -> bool:

@@ -1,146 +1,20 @@
-"""What a sink hands over, and what becomes of a window."""
+"""Delivers windows: brings each from wherever an earlier attempt left it to published.
+
+The steps are calls of the service, each with its own bound, and the job runs between them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import Protocol
 
-from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
-from kafka_ordered_ops.core.functions import check_does_work
-from kafka_ordered_ops.core.group.checks import owned
-from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.errors import WindowSupersededError
+from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.windows.checks import (
-    check_committable,
-    check_function,
-    check_identity,
-    check_plans,
-    check_result,
-    check_same_length,
-)
-
-if TYPE_CHECKING:
-    from kafka_ordered_ops.windows.service import OrderedWindows
-
-
-T = TypeVar("T")
-
-#: What an output is asked for.
-_STAGED: Final = ("to_json", "publish", "discard")
-
-
-class Staged(Protocol):
-    """A sink's output that is complete and not visible yet.
-
-    It may have a method ``check_ready()``, which raises what `publish` would raise; it is called before the commit.
-    """
-
-    def to_json(self) -> Mapping[str, Any]:
-        """What another process needs to publish it; kept in the ledger.
-
-        With ``window_id``, and perhaps ``claim_id``, ``group``, ``attempt`` and ``part``, it says whose it is, and is
-        refused for any other plan.
-        """
-
-    def publish(self) -> None:
-        """Makes it visible; doing it again changes nothing."""
-
-    def discard(self) -> None:
-        """Removes what is not visible; doing it again changes nothing."""
-
-
-#: Runs the job of one window, or of several in one pass, into hidden places.
-Write = Callable[[WindowPlan], Staged]
-WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
-
-#: Finds an earlier try's output from what it said of itself; None where it is gone.
-Reopen = Callable[[Mapping[str, Any]], Staged | None]
-
-
-def check_outputs(
-    plans: Sequence[WindowPlan],
-    outputs: Sequence[Staged],
-    read: Callable[[Sequence[str]], GroupView] | None = None,
-) -> None:
-    """Raises unless each output is of its plan, as far as it says whose it is.
-
-    With `read`, which gives the group's view, also unless it could be published, as far as it can say so.
-
-    Raises:
-        ConfigError: they are more or fewer.
-        WindowMismatchError: an output is of another window, claim, group or part.
-        SinkError: something is no output; or one is not there, or not all of it, or its place is taken.
-        WindowSupersededError: another attempt, a new plan or an abandonment owns a window.
-    """
-    _check_list(outputs)
-    check_same_length(plans, outputs, what="outputs")
-    check_results(plans, [told_by(plan, one) for plan, one in zip(plans, outputs, strict=True)])
-    if read is None:
-        return
-    try:
-        for one in outputs:
-            if (check_ready := getattr(one, "check_ready", None)) is not None:
-                check_ready()
-    except SinkError:
-        # Whoever owns the window now may have removed it: then there is nothing to be done.
-        view = read([plan.window_id for plan in plans])
-        for plan in plans:
-            owned(view, plan)
-        raise
-
-
-def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]) -> None:
-    """Raises unless each result is of its plan, as far as it says whose it is.
-
-    Raises:
-        ConfigError: they are more or fewer.
-        WindowMismatchError: a result is of another window, claim, group or part.
-        SinkError: something is no result.
-    """
-    _check_list(results)
-    check_same_length(plans, results, what="results")
-    for plan, one in zip(plans, results, strict=True):
-        check_result(one)
-        check_identity(plan, one)
-
-
-def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
-    """What an output says of itself; raises `SinkError` for what is none."""
-    check_is_output(plan, staged)
-    told = staged.to_json()
-    check_result(told)
-    return dict(told)
-
-
-def _check_list(outputs: object) -> None:
-    if not isinstance(outputs, Sequence) or isinstance(outputs, str | bytes):
-        raise SinkError(
-            f"{shown(outputs)} was handed over, and not a list of what was staged for each window. Nothing was "
-            "changed"
-        )
-
-
-def check_is_output(plan: WindowPlan, one: object) -> None:
-    """Raises `SinkError` for what is no output: what a job that returned nothing handed over, say."""
-    is_class = isinstance(one, type)
-    missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
-    if missing:
-        raise SinkError(
-            f"the job of window {plan.window_id} of group {plan.group} handed over {shown(one)}, which has no "
-            f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return what was "
-            "staged for the window",
-            window_id=plan.window_id,
-        )
-
-
-def check_jobs(write: object, reopen: object) -> None:
-    """Raises `ConfigError` for what cannot be called, or does no work when it is called."""
-    for name, function in (("write", write), ("reopen", reopen)):
-        check_function(function, what=name)
-        check_does_work(cast("Callable[..., Any]", function))
+from kafka_ordered_ops.windows.checks import check_committable, check_plans
+from kafka_ordered_ops.windows.sink import Reopen, Staged, WriteMany, check_jobs, check_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,72 +31,98 @@ class Delivery:
         return self.record.plan
 
 
+class Steps(Protocol):
+    """The calls of a service that a delivery is made of; see `OrderedWindows`."""
+
+    group: str
+
+    def show_many(self, window_ids: Sequence[str]) -> list[WindowRecord]:
+        """The windows as the ledger has them."""
+
+    def check_readable(self, plan: WindowPlan) -> None:
+        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+
+    def commit_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
+    ) -> list[WindowPlan]:
+        """Commits windows in one transaction; with `staged`, then publishes them."""
+
+    def publish_many(
+        self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
+    ) -> list[WindowPlan]:
+        """Makes committed windows visible."""
+
+
 def deliver(
-    windows: OrderedWindows, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
+    steps: Steps, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
+    # 1. What cannot be delivered is refused before a job runs for nothing.
     check_jobs(write, reopen)
     check_plans(plans, each_once=True)
     for plan in plans:
-        # Before a job runs for nothing.
-        check_committable(windows.group, plan)
-    # Of a covered window others deliver what it asks for: no sink ever sees it.
+        check_committable(steps.group, plan)
+    # 2. Of a covered window others deliver what it asks for: no sink ever sees it.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
-        windows.commit_many(covered)
-    names = [plan.window_id for plan in plans]
-    results = {record.plan.window_id: record.result for record in windows.show_many(names)}
-    outputs: dict[str, Staged] = {}
-    missing: list[WindowPlan] = []
-    for plan in plans:
-        if plan.content is PlanContent.COVERED:
-            continue
-        earlier = None
-        if plan.status is not WindowStatus.PLANNED:
-            earlier = reopen(results[plan.window_id] or {})
-        if earlier is not None:
-            outputs[plan.window_id] = earlier
-            continue
+        steps.commit_many(covered)
+    with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
+    # 3. What an earlier attempt has written is found again.
+    found = _found(steps, with_records, reopen)
+    # 4. The job runs for the rest.
+    missing = [plan for plan in with_records if plan.window_id not in found]
+    for plan in missing:
         if plan.status.is_done:
-            windows.check_readable(plan)
-        missing.append(plan)
+            steps.check_readable(plan)
     written = write(missing) if missing else ()
     check_outputs(missing, written)
     fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
-    _finish(windows, plans, outputs, fresh)
-    records = {record.plan.window_id: record for record in windows.show_many(names)}
-    return [Delivery(records[name], ran=name in fresh) for name in names]
+    # 5. What is open is committed, and what is not published is published.
+    try:
+        _finish(steps, with_records, found, fresh)
+    except WindowSupersededError:
+        _discard(steps, fresh)
+        raise
+    # 6. The windows as they are now.
+    records = steps.show_many([plan.window_id for plan in plans])
+    return [Delivery(one, ran=one.plan.window_id in fresh) for one in records]
+
+
+def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[str, Staged]:
+    """The outputs of earlier attempts that are still there, by window id."""
+    records = steps.show_many([plan.window_id for plan in plans])
+    outputs = {
+        plan.window_id: reopen(record.result or {})
+        for plan, record in zip(plans, records, strict=True)
+        if plan.status is not WindowStatus.PLANNED
+    }
+    return {name: one for name, one in outputs.items() if one is not None}
 
 
 def _finish(
-    windows: OrderedWindows,
+    steps: Steps,
     plans: Sequence[WindowPlan],
     found: Mapping[str, Staged],
     fresh: Mapping[str, Staged],
 ) -> None:
     """Commits what is open and publishes what is not, in as few transactions as that takes."""
     outputs = {**found, **fresh}
-    open_ = [plan for plan in plans if plan.status.is_open and plan.window_id in outputs]
+    open_ = [plan for plan in plans if plan.status.is_open]
     # What is published already is published again only when it was written again.
     done = [
         plan
         for plan in plans
-        if plan.window_id in fresh
-        or (plan.status is WindowStatus.COMMITTED and plan.window_id in found)
+        if not plan.status.is_open
+        and (plan.status is WindowStatus.COMMITTED or plan.window_id in fresh)
     ]
-    done = [plan for plan in done if not plan.status.is_open]
-    try:
-        if open_:
-            windows.commit_many(open_, [outputs[plan.window_id] for plan in open_])
-        if done:
-            windows.publish_many(done, [outputs[plan.window_id] for plan in done])
-    except WindowSupersededError:
-        _discard(windows, fresh)
-        raise
+    if open_:
+        steps.commit_many(open_, [outputs[plan.window_id] for plan in open_])
+    if done:
+        steps.publish_many(done, [outputs[plan.window_id] for plan in done])
 
 
-def _discard(windows: OrderedWindows, fresh: Mapping[str, Staged]) -> None:
-    """Removes what nobody will ask for; what the ledger names, the try that owns the window now takes up."""
-    named = {record.plan.window_id: record.result for record in windows.show_many(list(fresh))}
+def _discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
+    """Removes what nobody will ask for; outputs recorded in the ledger are left to the owning attempt."""
+    named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
     for window_id, one in fresh.items():
         if named.get(window_id) != one.to_json():
             one.discard()

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from kafka_ordered_ops.core.arguments import check_span
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.group import adoption
 from kafka_ordered_ops.core.group.adoption import Adoption, LogNow
 from kafka_ordered_ops.core.group.checks import known_state
-from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
 from kafka_ordered_ops.core.group.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
 from kafka_ordered_ops.core.group.transitions import Outcome
-from kafka_ordered_ops.core.group.truncation import known_logs, seen_epochs
+from kafka_ordered_ops.core.group.truncation import KnownLogs, known_logs, seen_epochs
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
-from kafka_ordered_ops.kafka.facts.window_facts import find_cuts, partitions_of
+from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
+from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
-from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present
+from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present, until_decided
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """A group and its logs as they were before the fence."""
+
+    view: GroupView
+    known: KnownLogs
+    committed: Committed
+    topics: Mapping[str, TopicFacts]
+    logs: Mapping[TopicPartition, LogNow]
+
+    def adopted(self, view: GroupView, committed: Committed) -> tuple[Change | None, Adoption]:
+        """What others did, and what comes of it for the group."""
+        others = commits_of_others(committed, view.state)
+        return adoption.adopt(view, others, self.logs, self.topics)
+
+    def are_about(self, view: GroupView, committed: Committed) -> bool:
+        """Whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
+        then, now = known_state(self.view).topics, known_state(view).topics
+        return (
+            known_logs(view) == self.known
+            and all(now[name].topic_id == then[name].topic_id for name in now)
+            and all(
+                found is None
+                or found == self.committed.get(tp)
+                or found.offset <= self.logs[tp].end
+                for tp, found in committed.items()
+                if tp in self.logs
+            )
+        )
 
 
 class Keeper:
@@ -44,28 +79,30 @@ class Keeper:
     def adopt(self, *, dry_run: bool) -> Adoption:
         """See `OrderedWindows.adopt`."""
         if dry_run:
-            view = self._ledger.read(self._group, everything=True)
-            logs = self._logs(view)
-            # After the group: offsets that are older than it were put back.
-            committed = self._ledger.committed_offsets(
-                self._group, sorted(logs), timeout_s=self._lookup_timeout_s
-            )
-            return adoption.adopt(view, commits_of_others(committed, view.state), logs)[1]
+            facts = self._look(settle=False)
+            return facts.adopted(facts.view, facts.committed)[1]
         known_state(self._ledger.read(self._group))
         self._lookup.check_no_members(self._group)
         adopted = Adoption()
 
-        def decide(view: GroupView, committed: Committed) -> Outcome:
-            nonlocal adopted
-            # The logs as of now: others may have come further since they were last looked at.
-            logs = self._logs(view)
-            others = commits_of_others(committed, view.state)
-            change, found = adoption.adopt(view, others, logs)
-            # A change that came through unheard leaves nothing to do on the next look.
-            adopted = found or adopted
-            return () if change is None else change
+        def attempt() -> GroupView | None:
+            # 1. Before the fence: the group, what is committed for it, its logs.
+            facts = self._look(settle=True)
 
-        self._ledger.update(self._group, decide, everything=True)
+            def decide(view: GroupView, committed: Committed) -> Outcome:
+                nonlocal adopted
+                # 2. Inside: they must be those that were looked at.
+                if not facts.are_about(view, committed):
+                    return None
+                # 3. What others did becomes progress.
+                change, found = facts.adopted(view, committed)
+                # A change that came through unheard leaves nothing to do on the next look.
+                adopted = found or adopted
+                return () if change is None else change
+
+            return self._ledger.update(self._group, lambda: decide, everything=True)
+
+        until_decided(attempt, f"group {self._group}: an adoption")
         for one in adopted.moved:
             _log.warning(
                 "group %s: adopted %s: %s, progress moved from %d to %d",
@@ -94,26 +131,31 @@ class Keeper:
         pruned: list[str] = []
         for at in range(0, len(names), PRUNED_AT_ONCE_MAX):
             some = names[at : at + PRUNED_AT_ONCE_MAX]
-            after = self._ledger.update(
-                self._group, _pruning(some, before_ms=before_ms, forget=forget), wanted=some
-            )
+            pruning = partial(_pruning, some, before_ms=before_ms, forget=forget)
+            after = self._ledger.update(self._group, pruning, wanted=some)
             # Some may have been planned again since they were looked at.
             pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
         return pruned
 
-    def _logs(self, view: GroupView) -> dict[TopicPartition, LogNow]:
-        state = known_state(view)
-        topics = self._ledger.existing(state.topics)
+    def _look(self, *, settle: bool) -> _Facts:
+        """The group first: offsets that are older than it were put back. Then the offsets: no log ends below them."""
+        view = self._ledger.read(self._group, everything=True, settle=settle)
+        state, known = known_state(view), known_logs(view)
+        topics = self._lookup.existing(state.topics)
         partitions = partitions_of(topics)
-        known = {
+        committed = self._ledger.committed_offsets(
+            self._group, partitions, timeout_s=self._lookup_timeout_s
+        )
+        same = {
             tp: one
-            for tp, one in known_logs(view).items()
+            for tp, one in known.items()
             if tp.topic in topics and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
         }
-        spans = log_spans(self._lookup, partitions, state.definition.isolation, seen_epochs(known))
-        ends = {tp: one.log_end for tp, one in spans.items()}
-        cuts = find_cuts(self._lookup, self._group, known, ends)
-        return {
+        spans = log_spans(self._lookup, partitions, state.definition.isolation, seen_epochs(same))
+        cuts = find_cuts(
+            self._lookup, self._group, same, {tp: one.log_end for tp, one in spans.items()}
+        )
+        logs = {
             tp: LogNow(
                 topics[tp.topic].topic_id,
                 one.start,
@@ -123,6 +165,7 @@ class Keeper:
             )
             for tp, one in spans.items()
         }
+        return _Facts(view, known, committed, topics, logs)
 
 
 def _pruning(

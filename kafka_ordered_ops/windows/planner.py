@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     ForeignCommitError,
-    OpenClaimError,
     RecordsLostError,
     UnknownWindowError,
     WindowCoveredError,
@@ -32,28 +30,18 @@ from kafka_ordered_ops.core.group.checks import (
 )
 from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
-from kafka_ordered_ops.core.group.truncation import planned_logs, seen_epochs
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnDataLoss,
-    OnOpenClaim,
-    TopicPartition,
     WindowStatus,
 )
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.client import calls
-from kafka_ordered_ops.kafka.facts.log_spans import log_ends
-from kafka_ordered_ops.kafka.facts.window_facts import (
-    Survey,
-    Surveyor,
-    check_logs,
-    check_plan_identity,
-    partitions_of,
-)
+from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
+from kafka_ordered_ops.kafka.facts.window_facts import Surveyor, partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
     Committed,
@@ -62,7 +50,9 @@ from kafka_ordered_ops.windows.checks import (
     covers,
     expired_notes,
     newest,
+    present,
 )
+from kafka_ordered_ops.windows.open_claims import OpenClaims
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -71,19 +61,6 @@ _DRAFTS_MAX: Final = 50
 
 #: Open windows named in one warning.
 _HELD_NAMED_MAX: Final = 5
-
-#: How often a plan that waits for open windows looks again.
-_CLAIM_LOOK_S: Final = 2.0
-
-
-@dataclass
-class _Request:
-    """The windows still to be planned, and what was found on the way."""
-
-    windows: dict[str, Window]
-    policy: Policy
-    wait_until: float
-    notes: list[str]
 
 
 class Planner:
@@ -125,7 +102,7 @@ class Planner:
         for name, plan in plans.items():
             check_same_question(plan, windows[name])
         if fresh:
-            _, view, wish = self._draft(fresh, replace(policy, on_covered=OnCovered.SKIP), ())
+            view, wish = self._draft(fresh, replace(policy, on_covered=OnCovered.SKIP), ())
             built = claiming.build_plans(view, wish)
             if built is None:
                 raise AssertionError("a draft suffices for the view that it was made from")
@@ -139,31 +116,32 @@ class Planner:
 
         `adopt` takes what somebody else committed for the group's progress; without it that is an error.
         """
+        # 1. Windows that can be planned together.
         self._check(windows)
-        wait_s = policy.claim_wait.total_seconds()
-        if policy.on_open_claim is OnOpenClaim.WAIT and (call := calls.running()) is not None:
-            call.allow(wait_s)
-        request = _Request(dict(windows), policy, time.monotonic() + wait_s, [])
-        replayed: dict[str, WindowPlan] = {}
+        wanted, replayed = dict(windows), dict[str, WindowPlan]()
+        open_claims = OpenClaims(self._ledger, policy, self._now_ms)
         drafts = 0
-        while drafts < _DRAFTS_MAX and request.windows:
-            view = self._ledger.read(self._group, list(request.windows), settle=True)
+        while drafts < _DRAFTS_MAX and wanted:
+            # 2. Of the group as it is: which of them are there, and which are new.
+            view = self._ledger.read(self._group, list(wanted), settle=True)
             if view.state is not None and not policy.redefine:
                 check_owner(view.state, self._owner)
-            existing = {name: existing_window(view, name) for name in request.windows}
+            existing = {name: existing_window(view, name) for name in wanted}
             taken_up = {name: one for name, one in existing.items() if one is not None}
-            fresh = {name: one for name, one in request.windows.items() if existing[name] is None}
+            fresh = {name: one for name, one in wanted.items() if existing[name] is None}
+            # 3. Others that stand in the way of new ones.
             if fresh:
                 self._lookup.check_no_members(self._group)
-                if self._heed_claims(view, fresh, request):
+                if open_claims.heed(view, fresh, wanted):
                     continue
             try:
-                after = self._plan_or_take_up(fresh, taken_up, request)
+                # 4. Facts and scan, before the fence; 5. one transaction for all of them.
+                after = self._claimed(fresh, taken_up, wanted, open_claims)
             except WindowCoveredError as error:
+                # 6. What others have taken is read from their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
                     raise
-                replayed[error.window_id] = self._replay_instead(error, windows[error.window_id])
-                del request.windows[error.window_id]
+                replayed[error.window_id] = self._replay_instead(error, wanted.pop(error.window_id))
                 continue
             except ForeignCommitError:
                 if adopt is None:
@@ -171,18 +149,56 @@ class Planner:
                 adopt()
                 after = None
             if after is not None:
-                planned = {name: known_window(after, name).plan for name in request.windows}
+                planned = {name: known_window(after, name).plan for name in wanted}
                 return [{**planned, **replayed}[name] for name in windows]
             drafts += 1
             _log.info("group %s: the group changed while windows were drafted, again", self._group)
-        if not request.windows:
+        if not wanted:
             return [replayed[name] for name in windows]
-        first = next(iter(request.windows))
+        first = next(iter(wanted))
         raise WindowSupersededError(
             f"group {self._group}: the group changed under each of {_DRAFTS_MAX} drafts of window {first}: "
             "windows are abandoned and planned again in a loop somewhere. Stop that, and plan again",
             window_id=first,
         )
+
+    def _claimed(
+        self,
+        fresh: Mapping[str, Window],
+        taken_up: Mapping[str, WindowRecord],
+        wanted: Mapping[str, Window],
+        open_claims: OpenClaims,
+    ) -> GroupView | None:
+        """The view with the windows claimed; None where the group changed since it was looked at."""
+        # 4. Before the fence: what the cluster says of the windows that are there, and of the new ones.
+        again = self._taking_up(taken_up, wanted)
+        if not fresh and not again:
+            return self._ledger.read(self._group, list(taken_up))
+        wish = self._draft(fresh, open_claims.policy, open_claims.notes)[1] if fresh else None
+
+        def decide(view: GroupView, committed: Committed) -> transitions.Outcome:
+            # 5. Inside: whether that is still about the group as it is now; then the claims.
+            steps = list(again)
+            if wish is not None:
+                if view.state is not None:
+                    check_foreign(view.state, commits_of_others(committed, view.state))
+                if not claiming.are_committed_where_seen(view.state, wish.newcomers, committed):
+                    return None
+                # Claimed since the group was looked at: look again.
+                if open_claims.came_meanwhile(view, fresh, wanted):
+                    return None
+                steps.insert(0, partial(claiming.claim, wish=wish))
+            return transitions.in_turn(view, steps)
+
+        after = self._ledger.update(
+            self._group,
+            lambda: decide,
+            wanted=list(wanted),
+            partitions=[draft.facts.tp for draft in wish.drafts] if wish else (),
+        )
+        for name in wanted if after is not None else ():
+            self._tell(known_window(present(after), name).plan, is_new=name in fresh)
+        return after
 
     def replay(self, record: WindowRecord) -> WindowPlan:
         """The plan of a committed window, if it can still be read."""
@@ -202,20 +218,9 @@ class Planner:
         self.check_still_there(plan)
         return plan
 
-    def check_topics(self, plans: Sequence[WindowPlan]) -> None:
-        """The topics that are still there must be those that were planned, and their logs not cut since."""
-        present = self._ledger.existing({name for plan in plans for name in plan.topics})
-        for plan in plans:
-            check_plan_identity(plan, present)
-        wanted = {part.tp for plan in plans for part in plan if part.tp.topic in present}
-        logs = planned_logs(plans)
-        ends = log_ends(self._lookup, sorted(wanted), seen_epochs(*logs))
-        for known in logs:
-            check_logs(self._lookup, self._group, known, ends)
-
     def check_still_there(self, plan: WindowPlan) -> None:
         """Raises `RecordsLostError` when a committed window can no longer be read."""
-        self.check_topics([plan])
+        PlanFacts.ask(self._lookup, self._group, [plan]).check([plan])
         starts = self._lookup.log_starts(list(plan.taken))
         strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
         parts = tuple(replace(part, lost=EMPTY_SET) for part in plan)
@@ -265,74 +270,10 @@ class Planner:
             raise error
         return self.replay(holder)
 
-    def _heed_claims(self, view: GroupView, fresh: Mapping[str, Window], request: _Request) -> bool:
-        """Does what the policy says about open windows in the way; whether the group must be read again."""
-        policy = request.policy
-        if policy.on_open_claim is OnOpenClaim.STEP_AROUND:
-            return False
-        in_the_way = _in_the_way(view, fresh, request)
-        if not in_the_way:
-            return False
-        if policy.on_open_claim is OnOpenClaim.TAKE_OVER:
-            return self._take_over(in_the_way, request)
-        left_s = request.wait_until - time.monotonic()
-        if policy.on_open_claim is OnOpenClaim.WAIT and left_s > 0:
-            calls.waits_for(f"open windows in the way: {', '.join(_names(in_the_way)[:5])}")
-            time.sleep(min(_CLAIM_LOOK_S, left_s))
-            return True
-        names = _names(in_the_way)
-        waited = (
-            f" after {duration_text(policy.claim_wait // timedelta(milliseconds=1))}"
-            if policy.on_open_claim is OnOpenClaim.WAIT
-            else ""
-        )
-        raise OpenClaimError(
-            f"group {self._group}: window {next(iter(fresh))} is not planned: {len(names)} open windows may hold "
-            f"records that it asks for{waited} ({', '.join(names[:5])}). Finish or abandon them, or plan with "
-            "on_open_claim='step_around'",
-            window_id=next(iter(fresh)),
-            open_windows=names,
-        )
-
-    def _take_over(self, in_the_way: Sequence[WindowRecord], request: _Request) -> bool:
-        now_ms = self._now_ms()
-        age_ms = request.policy.claim_age // timedelta(milliseconds=1)
-        stale = [
-            record
-            for record in in_the_way
-            if record.status is WindowStatus.PLANNED and now_ms - record.touched_at_ms > age_ms
-        ]
-        if not stale:
-            return False
-
-        def give_up(one: WindowRecord) -> Callable[[GroupView], transitions.Outcome]:
-            def decide(view: GroupView) -> transitions.Outcome:
-                found = known_window(view, one.plan.window_id)
-                # Somebody may have come back to it.
-                if found != one:
-                    return found
-                return transitions.abandon(view, one.plan.window_id, keep_origins=True)
-
-            return decide
-
-        names = [record.plan.window_id for record in stale]
-        after = self._ledger.update(
-            self._group,
-            lambda view, _: transitions.in_turn(view, [give_up(one) for one in stale]),
-            wanted=names,
-        )
-        for record in stale:
-            if after is None or known_window(after, record.plan.window_id).status.is_open:
-                continue
-            age = duration_text(now_ms - record.touched_at_ms)
-            note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
-            _log.warning("group %s: %s", self._group, note)
-            request.notes.append(note)
-        return True
-
     def _draft(
         self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
-    ) -> tuple[Survey, GroupView, ClaimWish]:
+    ) -> tuple[GroupView, ClaimWish]:
+        """The windows as far as they can be decided outside the fence, and the view they were drafted on."""
         windows = list(fresh.values())
         topics = self._lookup.selected(windows[0].topics, windows[0].exclude)
         committed = self._ledger.committed_offsets(
@@ -359,56 +300,20 @@ class Planner:
             owner=self._owner,
             notes=(*notes, *survey.notes, *expired_notes(view, committed)),
         )
-        return survey, view, wish
+        return view, wish
 
-    def _plan_or_take_up(
-        self,
-        fresh: Mapping[str, Window],
-        taken_up: Mapping[str, WindowRecord],
-        request: _Request,
-    ) -> GroupView | None:
-        again = self._taking_up(taken_up, request.windows)
-        wish: ClaimWish | None = None
-        partitions: list[TopicPartition] = []
-        if fresh:
-            survey, _, wish = self._draft(fresh, request.policy, request.notes)
-            partitions = [draft.facts.tp for draft in survey.drafts]
-
-        strict = request.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL)
-
-        def decide(view: GroupView, committed: Committed) -> transitions.Outcome:
-            steps = list(again)
-            if wish is not None:
-                if view.state is not None:
-                    check_foreign(view.state, commits_of_others(committed, view.state))
-                if not claiming.are_committed_where_seen(view.state, wish.newcomers, committed):
-                    return None
-                # Claimed since the group was looked at: look again.
-                if strict and _in_the_way(view, fresh, request):
-                    return None
-                steps.insert(0, lambda now: claiming.claim(now, wish))
-            return transitions.in_turn(view, steps)
-
-        if not fresh and not again:
-            return self._ledger.read(self._group, list(taken_up))
-        after = self._ledger.update(
-            self._group, decide, wanted=list(request.windows), partitions=partitions
+    def _tell(self, plan: WindowPlan, *, is_new: bool) -> None:
+        _log.info(
+            "group %s: %s %s, attempt %d, %d offsets, %d timestamps read",
+            self._group,
+            "planned" if is_new else "took up",
+            plan.window_id,
+            plan.attempt,
+            plan.offsets,
+            plan.scanned,
         )
-        if after is not None:
-            for name in request.windows:
-                plan = known_window(after, name).plan
-                _log.info(
-                    "group %s: %s %s, attempt %d, %d offsets, %d timestamps read",
-                    self._group,
-                    "planned" if name in fresh else "took up",
-                    name,
-                    plan.attempt,
-                    plan.offsets,
-                    plan.scanned,
-                )
-                if name in fresh:
-                    self._tell_held(plan)
-        return after
+        if is_new:
+            self._tell_held(plan)
 
     def _tell_held(self, plan: WindowPlan) -> None:
         """Says which open windows keep a plan short."""
@@ -440,7 +345,8 @@ class Planner:
         if not open_:
             return []
         self._lookup.check_no_members(self._group)
-        self.check_topics([record.plan for record in open_.values()])
+        plans = [record.plan for record in open_.values()]
+        PlanFacts.ask(self._lookup, self._group, plans).check(plans)
         starts = self._lookup.log_starts(
             # A written window needs its records no more: nor that its topics are still there.
             sorted(
@@ -454,31 +360,15 @@ class Planner:
         )
         now_ms = self._now_ms()
 
-        def taking_up(name: str) -> Callable[[GroupView], transitions.Outcome]:
-            return lambda view: claiming.take_up(
-                view,
-                name,
-                windows[name],
+        return [
+            partial(
+                claiming.take_up,
+                looked_at=record,
+                window=windows[name],
                 log_starts=starts,
                 now_ms=now_ms,
                 run_id=self._run_id,
                 owner=self._owner,
             )
-
-        return [taking_up(name) for name in open_]
-
-
-def _names(records: Sequence[WindowRecord]) -> list[str]:
-    return [record.plan.window_id for record in records]
-
-
-def _in_the_way(
-    view: GroupView, fresh: Mapping[str, Window], request: _Request
-) -> list[WindowRecord]:
-    """Open windows whose times meet those of a window to be planned, but for those of this very call."""
-    return [
-        record
-        for record in view.open_windows()
-        if record.plan.window_id not in request.windows
-        and any(record.plan.window.times.meets(window.times) for window in fresh.values())
-    ]
+            for name, record in open_.items()
+        ]

@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
@@ -24,14 +23,9 @@ from kafka_ordered_ops.core.arguments import (
     checked_clock,
     shown,
 )
-from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
-from kafka_ordered_ops.core.group import splitting, transitions
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.adoption import Adoption
-from kafka_ordered_ops.core.group.checks import known_window
-from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
-from kafka_ordered_ops.core.group.splitting import shares
-from kafka_ordered_ops.core.group.transitions import Outcome, commit, in_turn, publish, write_down
-from kafka_ordered_ops.core.group.unreadable import stand_in
+from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.types import OnForeignCommit
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy, check_policy
@@ -41,39 +35,20 @@ from kafka_ordered_ops.core.window.window import (
     check_window_id,
     default_window_id,
 )
-from kafka_ordered_ops.kafka.client.calls import outside
 from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, Surveyor
-from kafka_ordered_ops.kafka.ledger.ledger import COMMITTING, UPDATE_TIMEOUT_S, Decision
+from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.checks import (
-    Committed,
-    check_committable,
-    check_function,
-    check_list,
-    check_plans,
-    commits_of_others,
-    kept_result,
-    present,
-)
-from kafka_ordered_ops.windows.delivery import (
-    Delivery,
-    Reopen,
-    Staged,
-    Write,
-    WriteMany,
-    check_jobs,
-    check_outputs,
-    check_results,
-    deliver,
-    told_by,
-)
+from kafka_ordered_ops.windows.checks import check_function, check_list
+from kafka_ordered_ops.windows.committer import Committer
+from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.maintenance import Keeper
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import Looks
+from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
 
 #: A read whose position stands still for this long is over.
 STALL_TIMEOUT_S: Final = 60.0
@@ -156,6 +131,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             owner=owner,
             clock=clock,
         )
+        self._committer = Committer(group, self._lookup, self._ledger, clock=clock)
         self._keeper = Keeper(
             group,
             self._lookup,
@@ -234,8 +210,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         }
         if len(named) != len(windows):
             raise ConfigError("a window id stands twice among the windows to be planned")
-        adopt = self.adopt if self._on_foreign_commit is OnForeignCommit.ADOPT else None
-        return self._planner.plan(named, policy, adopt)
+        return self._planner.plan(named, policy, self._adopting())
 
     def replay(self, window_id: str) -> WindowPlan:
         """The plan of a committed window, to read the same records again; committing it changes nothing.
@@ -258,11 +233,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             WindowMismatchError: this attempt was split otherwise.
             WindowSupersededError: another try took the window over.
         """
-        check_committable(self.group, plan)
-        made = shares(plan, count)
-        now_ms = self._now_ms()
-        self._update([plan], lambda view, _: splitting.split(view, plan, count, now_ms=now_ms))
-        return made
+        return self._committer.split(plan, count)
 
     def report(self, part: WindowPlan, result: Staged | Mapping[str, Any]) -> WindowRecord:
         """Writes down that one share of a split window is delivered; the first report of a share counts.
@@ -273,12 +244,9 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         """
         if not isinstance(part, WindowPlan):
             raise ConfigError(f"{shown(part)} is no part: give one of those that `split` returned")
-        told = kept_result(part, result if isinstance(result, Mapping) else told_by(part, result))
-        now_ms = self._now_ms()
-        [record] = self._update(
-            [part], lambda view, _: splitting.report(view, part, told, now_ms=now_ms)
+        return self._committer.report(
+            part, result if isinstance(result, Mapping) else told_by(part, result)
         )
-        return record
 
     # --- what follows a plan --------------------------------------------------------------------
 
@@ -309,33 +277,13 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
     ) -> builtins.list[WindowPlan]:
         """Commits several windows in one transaction: all of them, or none.
 
+        With `staged` the same transaction records the outputs as written. If the commit is refused, that is recorded
+        alone, so that the next attempt need not run the job again.
+
         Raises what `commit` raises, for the first window that it finds wrong.
         """
-        check_plans(plans)
-        for plan in plans:
-            check_committable(self.group, plan)
-        plans = list(plans)
-        if staged is not None:
-            check_outputs(plans, staged, partial(self._ledger.read, self.group))
-            plans = self.write_down_many(plans, [dict(one.to_json()) for one in staged])
-        now_ms = self._now_ms()
-
-        def decide(view: GroupView, committed: Committed) -> Outcome:
-            others = commits_of_others(committed, view.state)
-            outcome = commit(view, plans, now_ms=now_ms, others=others)
-            if isinstance(outcome, Change):
-                self._planner.check_topics(plans)
-            return outcome
-
-        try:
-            records = self._update(plans, decide)
-        except ForeignCommitError:
-            if self._on_foreign_commit is not OnForeignCommit.ADOPT:
-                raise
-            self.adopt()
-            records = self._update(plans, decide)
-        committed_plans = [record.plan for record in records]
-        return committed_plans if staged is None else self.publish_many(committed_plans, staged)
+        done = self._committer.commit(plans, staged, self._adopting())
+        return done if staged is None else self.publish_many(done, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
         """Makes a committed window's output visible, and writes that down.
@@ -350,41 +298,13 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> builtins.list[WindowPlan]:
         """`write_down` for several windows in one transaction; those that are done stay as they are."""
-        check_plans(plans)
-        for plan in plans:
-            check_committable(self.group, plan)
-        check_results(plans, results)
-        now_ms = self._now_ms()
-        steps = [
-            partial(write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms)
-            for plan, result in zip(plans, results, strict=True)
-            if plan.status.is_open
-        ]
-        if not steps:
-            return list(plans)
-        records = self._update(plans, lambda view, _: in_turn(view, steps))
-        return [record.plan for record in records]
+        return self._committer.write_down(plans, results)
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
         """`publish` for several windows; one transaction writes it down."""
-        check_plans(plans)
-        check_outputs(plans, staged)
-        # Before anything is visible, and again, inside the fence, when it is written down.
-        view = self._ledger.read(self.group, [plan.window_id for plan in plans])
-        for plan in plans:
-            check_committable(self.group, plan)
-            transitions.publishable(view, plan)
-        with outside():
-            for one in staged:
-                one.publish()
-        steps = [
-            partial(publish, plan=plan, result=kept_result(plan, one.to_json()))
-            for plan, one in zip(plans, staged, strict=True)
-        ]
-        records = self._update(plans, lambda view, _: in_turn(view, steps))
-        return [record.plan for record in records]
+        return self._committer.publish(plans, staged)
 
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
         """Gives an open window's offsets free for others; its tries can no longer commit.
@@ -401,21 +321,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         if not isinstance(window, str | WindowPlan):
             raise ConfigError(f"{shown(window)} is no window: give its id, or its plan")
         window_id = window if isinstance(window, str) else window.window_id
-        removed: WindowRecord | None = None
-
-        def decide(view: GroupView, _: Committed) -> Outcome:
-            nonlocal removed
-            if owner is None and window_id in view.unreadable:
-                removed = stand_in(view, window_id)
-            elif removed is not None and window_id not in view.windows:
-                # The change that removed it came through unheard.
-                return ()
-            else:
-                removed = None
-            return transitions.abandon(view, window_id, owner=owner)
-
-        after = self._ledger.update(self.group, decide, wanted=[window_id], pace=COMMITTING)
-        return removed or known_window(present(after), window_id)
+        return self._committer.abandon(window_id, owner)
 
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
         """Brings a window from wherever it stands to published.
@@ -480,14 +386,5 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             default_window_id(self.group, window) if window_id is None else window_id
         )
 
-    def _update(self, plans: Sequence[WindowPlan], decide: Decision) -> builtins.list[WindowRecord]:
-        names = [plan.window_id for plan in plans]
-        after = self._ledger.update(
-            self.group,
-            decide,
-            wanted=names,
-            # By their offsets a ledger that was lost is told from one that never was.
-            partitions=[part.tp for plan in plans for part in plan],
-            pace=COMMITTING,
-        )
-        return [known_window(present(after), name) for name in names]
+    def _adopting(self) -> Callable[[], object] | None:
+        return self.adopt if self._on_foreign_commit is OnForeignCommit.ADOPT else None

@@ -64,11 +64,23 @@ def a_topic_that_goes_in_the_middle_of_a_commit(world: World) -> None:
     world.write("gone", 0, 1, 2)
     world.plan("w", 12, ["orders", "gone"], start=Earliest())
     world.plan("open", 18, ["orders", "gone"])
-    # First to see that the plan's topics are its own, then for the offsets to be committed.
-    world.meanwhile(lambda: world.delete("gone"), look=2)
+    # The last question before the fence: the brokers refuse the offsets of what is gone by then.
+    world.meanwhile(lambda: world.delete("gone"), after="group_members")
     world.commit("w")
     world.look("orders")
     world.commit("open")
+    world.look("orders")
+
+
+@script
+def a_topic_that_goes_while_a_commit_looks(world: World) -> None:
+    """Between two questions about it: the commit looks again, and goes on without it."""
+    filled(world)
+    world.create("gone")
+    world.write("gone", 0, 1, 2)
+    world.plan("w", 12, ["orders", "gone"], start=Earliest())
+    world.meanwhile(lambda: world.delete("gone"), after="existing")
+    world.commit("w")
     world.look("orders")
 
 

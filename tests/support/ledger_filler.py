@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from kafka_ordered_ops import OrderedWindows
@@ -49,7 +50,7 @@ def fill_ledger(
                 _plan(group, facts, number, begin)
                 for number, begin in zip(numbers, begins, strict=True)
             ]
-            ledger.update(group, _storing([_published(plan) for plan in plans]))
+            ledger.update(group, partial(_storing, [_published(plan) for plan in plans]))
 
 
 def old_window_id(number: int) -> str:

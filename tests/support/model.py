@@ -179,7 +179,7 @@ class ModelGroup:
 
     def commit(self, *plans: WindowPlan) -> list[WindowRecord]:
         """Commits in one transaction; nobody else uses the group."""
-        return self.apply(transitions.commit(self.view, plans, now_ms=1, others={}))
+        return self.apply(transitions.commit(self.view, plans, now_ms=1, others={}, present={}))
 
     def abandon(self, window_id: str) -> None:
         """Gives a window's offsets free."""
@@ -190,7 +190,7 @@ class ModelGroup:
         logs = {
             tp: LogNow(f"id of {tp.topic}", log.log_start, log.end) for tp, log in self.logs.items()
         }
-        change, adopted = adopt(self.view, others, logs)
+        change, adopted = adopt(self.view, others, logs, {})
         if change is not None:
             self.apply(change)
         return adopted

@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from enum import Enum
@@ -234,20 +234,18 @@ class World(ABC):
 
         ledger.update = others_first  # type: ignore[method-assign]
 
-    def meanwhile(self, step: Callable[[], None], *, look: int) -> None:
-        """Takes a step once, right after the service has looked for the `look`-th time which topics there are."""
-        ledger = self.windows()._ledger
-        existing, looks = ledger.existing, 0
+    def meanwhile(self, step: Callable[[], None], *, after: str) -> None:
+        """Takes a step once, right after the service has asked a question of its look-up for the first time."""
+        lookup = self.windows()._lookup
+        question = getattr(lookup, after)
 
-        def looking(names: Iterable[str]) -> dict[str, TopicFacts]:
-            nonlocal looks
-            looks += 1
-            found = existing(names)
-            if looks == look:
-                step()
+        def asking(*args: Any, **options: Any) -> Any:
+            vars(lookup).pop(after)
+            found = question(*args, **options)
+            step()
             return found
 
-        ledger.existing = looking  # type: ignore[method-assign]
+        vars(lookup)[after] = asking
 
     def commit(self, window_id: str, group: str = "g") -> None:
         """Commits the newest plan of a window."""

@@ -164,19 +164,19 @@ def test_a_try_that_was_taken_over_leaves_nothing_behind(
 def test_what_the_ledger_names_is_kept_for_the_try_that_takes_over(
     windows: OrderedWindows, window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Overtaken between its two transactions, a try leaves its output: the newer one need not write again."""
+    """Overtaken once its output is written down, a try leaves it: the newer one need not write again."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
-    write_down_many = windows.write_down_many
+    commit_many = windows.commit_many
     taken_over: list[WindowPlan] = []
 
-    def overtaken(*arguments: Any) -> list[WindowPlan]:
-        written = write_down_many(*arguments)
+    def overtaken(plans: Any, staged: Any) -> list[WindowPlan]:
+        windows.write_down_many(plans, [one.to_json() for one in staged])
         taken_over.append(windows.plan(window, "w"))
-        return written
+        return commit_many(plans, staged)
 
     with monkeypatch.context() as patch:
-        patch.setattr(windows, "write_down_many", overtaken)
+        patch.setattr(windows, "commit_many", overtaken)
         with pytest.raises(WindowSupersededError):
             windows.deliver(plan, shelf.write, shelf.reopen)
     [newer] = taken_over

@@ -81,7 +81,7 @@ def test_windows_committed_together_leave_what_one_by_one_leaves(
     assert together.state.topics == group.view.state.topics
     assert together.state.open == group.view.state.open == ()
     # All are done by now: nothing changes, and nothing is written.
-    again = transitions.commit(together, [*plans, plans[0]], now_ms=9, others={})
+    again = transitions.commit(together, [*plans, plans[0]], now_ms=9, others={}, present={})
     assert isinstance(again, tuple)
 
 

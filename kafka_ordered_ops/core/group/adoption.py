@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.cluster_facts import TopicFacts, is_selected
 from kafka_ordered_ops.core.group.checks import known_state, moved_by_others
 from kafka_ordered_ops.core.group.group_state import (
     Change,
@@ -134,9 +134,14 @@ def survey(
 
 
 def adopt(
-    view: GroupView, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+    view: GroupView,
+    others: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogNow],
+    present: Mapping[str, TopicFacts],
 ) -> tuple[Change | None, Adoption]:
     """What others did as the group's own progress; `view` holds every window. No change where all agrees.
+
+    `present` are those of the group's topics that still exist, and `logs` their partitions.
 
     Forward, progress is joined with everything below the new offset. Back, it is cut there, and committed
     windows with offsets behind the cut are rewound. A topic made anew begins at its start.
@@ -208,7 +213,7 @@ def adopt(
             for record in records
         ),
         time_maps=time_maps,
-        moves_offsets=True,
+        commits_to=present,
     )
     return change, Adoption(moved, tuple(one.plan.window_id for one in rewound), tuple(closed))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
     GroupMismatchError,
     RecordsLostError,
+    TopicRecreatedError,
     UnknownWindowError,
     WindowMismatchError,
     WindowPrunedError,
@@ -88,6 +90,19 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
         if partition is not None and (still := part.taken & partition.done):
             kept[part.tp] = still
     return kept
+
+
+def check_topic_id(group: str, found: TopicFacts, expected_id: str) -> None:
+    """Raises `TopicRecreatedError` when a topic is not the one that a group's progress is about."""
+    if found.topic_id != expected_id:
+        raise TopicRecreatedError(
+            f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
+            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
+            "`windows adopt` begins with the new one, or read it with a new group",
+            topic=found.name,
+            expected_id=expected_id,
+            found_id=found.topic_id,
+        )
 
 
 def check_same_question(plan: WindowPlan, window: Window) -> None:

@@ -255,9 +255,9 @@ def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
 
 def take_up(
     view: GroupView,
-    window_id: str,
-    window: Window,
     *,
+    looked_at: WindowRecord,
+    window: Window,
     log_starts: Mapping[TopicPartition, int],
     now_ms: int,
     run_id: str | None = None,
@@ -265,7 +265,8 @@ def take_up(
 ) -> Change | WindowRecord | None:
     """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
 
-    None: it was abandoned, rewound or forgotten since the group was looked at, and may be planned anew. Look again.
+    None: it was abandoned, rewound or forgotten since it was looked at, and may have been planned anew: the log starts
+    are of other offsets then. Look again.
 
     A window that is committed already is returned as it is. Records that retention took since are written
     down as lost where the window allows it. Reports of single parts belong to the older try.
@@ -273,8 +274,8 @@ def take_up(
     Raises:
         WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
     """
-    record = existing_window(view, window_id)
-    if record is None:
+    record = existing_window(view, looked_at.plan.window_id)
+    if record is None or record.plan.claim_id != looked_at.plan.claim_id:
         return None
     check_same_question(record.plan, window)
     if not record.status.is_open:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.claims import Claims as Claims
 from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
@@ -353,13 +354,14 @@ class Change:
     records: tuple[WindowRecord, ...]
     #: Only the maps that change; an empty one removes the record.
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
-    #: Whether the group's committed offsets move (or are written again) with it.
-    moves_offsets: bool = False
+    #: Where the group's committed offsets move, or are written again, with it: those of the group's topics that the
+    #: cluster still has, as it said before the fence. None: they stay.
+    commits_to: Mapping[str, TopicFacts] | None = None
     #: Ids of windows of which nothing is kept.
     forgotten: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.moves_offsets:
+        if self.commits_to is not None:
             moved = replace(self.state, offsets_sequence=self.state.sequence)
             object.__setattr__(self, "state", moved)
 
@@ -388,7 +390,7 @@ class Changes:
         self._last: Change | None = None
         self._records: dict[str, WindowRecord] = {}
         self._changed_maps: dict[TopicPartition, TimeMap] = {}
-        self._moves_offsets = False
+        self._commits_to: Mapping[str, TopicFacts] | None = None
         self._forgotten: list[str] = []
         #: The group after all changes so far; good until the next one.
         self.view = replace(view, windows=self._windows, time_maps=self._time_maps)
@@ -399,7 +401,8 @@ class Changes:
         for record in change.records:
             self._records[record.plan.window_id] = record
         self._changed_maps |= change.time_maps
-        self._moves_offsets |= change.moves_offsets
+        if change.commits_to is not None:
+            self._commits_to = {**(self._commits_to or {}), **change.commits_to}
         self._forgotten += change.forgotten
         self._windows |= {record.plan.window_id: record for record in change.records}
         for window_id in change.forgotten:
@@ -415,7 +418,7 @@ class Changes:
             state=self._last.state,
             records=tuple(self._records.values()),
             time_maps=self._changed_maps,
-            moves_offsets=self._moves_offsets,
+            commits_to=self._commits_to,
             forgotten=tuple(self._forgotten),
         )
 

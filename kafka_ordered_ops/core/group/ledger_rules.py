@@ -41,8 +41,12 @@ LEDGER_CONFIG: Final[Mapping[str, str]] = {
 LEDGER_REPLICAS: Final = 3
 LEDGER_MIN_IN_SYNC: Final = 2
 
-#: What is asked inside the fence, on the newest state of the group and its newest committed offsets.
+#: What is decided inside the fence, on the newest state of the group and its newest committed offsets; asks nobody.
 Decision = Callable[[GroupView, CommittedOffsets], Outcome]
+
+#: What is done before the fence, for each attempt anew: it may ask the cluster, and returns the decision, which checks
+#: by value that the answers are about the group that it finds inside.
+Prepare = Callable[[], Decision]
 
 
 def ledger_partition(name: str, group: str) -> TopicPartition:
@@ -202,7 +206,7 @@ def with_written_only(
 ) -> Change:
     """The change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
     absent = {tp for tp, _ in change.state if tp not in offsets}
-    if not change.moves_offsets or not absent:
+    if change.commits_to is None or not absent:
         return change
     topics = dict(change.state.topics)
     for tp in absent:
@@ -231,15 +235,15 @@ def check_ledger_name(name: str) -> str:
     return name
 
 
-def offsets_to_commit(
-    state: GroupState, present: Mapping[str, TopicFacts], *, ledger_id: str
-) -> dict[TopicPartition, CommittedOffset]:
+def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition, CommittedOffset]:
     """What every partition of the group is committed at: all of them, so that none expires alone.
 
-    `present` are those of the group's topics that still exist: one that was deleted, or made anew, meanwhile
-    must not hold up the others.
+    A topic that was deleted, or made anew, meanwhile must not hold up the others.
     """
     offsets: dict[TopicPartition, CommittedOffset] = {}
+    if (present := change.commits_to) is None:
+        return offsets
+    state = change.state
     for tp, partition in state:
         topic_id = state.topics[tp.topic].topic_id
         if (facts := present.get(tp.topic)) is None or facts.topic_id != topic_id:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     PartsMissingError,
@@ -106,10 +107,12 @@ def commit(
     *,
     now_ms: int,
     others: Mapping[TopicPartition, int],
+    present: Mapping[str, TopicFacts],
 ) -> Outcome:
     """The windows' offsets become part of the group's progress; committing again changes nothing.
 
-    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written.
+    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written;
+    `present` those of the group's topics that still exist.
 
     Raises:
         UnknownWindowError: the ledger has no such window.
@@ -147,7 +150,7 @@ def commit(
             for record in waiting.values()
         ),
         time_maps={tp: one for tp, one in trimmed.items() if one != view.time_map(tp)},
-        moves_offsets=True,
+        commits_to=present,
     )
 
 

@@ -16,6 +16,9 @@ from kafka_ordered_ops.core.group.group_state import Claims, GroupView, Partitio
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
+#: For each partition the epoch of the leader under which it was looked at, and the end of what is known of it.
+KnownLogs = Mapping[TopicPartition, tuple[int | None, int]]
+
 
 def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: PartitionState) -> int:
     """The offset up to which a group has done, claimed, decided or read a log."""
@@ -28,7 +31,7 @@ def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: Partit
     )
 
 
-def known_logs(view: GroupView) -> dict[TopicPartition, tuple[int | None, int]]:
+def known_logs(view: GroupView) -> KnownLogs:
     """For each partition of a group the epoch under which it last looked, and the end of what it knows."""
     claims = view.claims()
     return {
@@ -37,9 +40,7 @@ def known_logs(view: GroupView) -> dict[TopicPartition, tuple[int | None, int]]:
     }
 
 
-def planned_logs(
-    plans: Sequence[WindowPlan],
-) -> list[dict[TopicPartition, tuple[int | None, int]]]:
+def planned_logs(plans: Sequence[WindowPlan]) -> list[KnownLogs]:
     """For each partition of plans the epoch under which they were made, and the end of what they decided.
 
     Those of one epoch together: the furthest end stands for all. So most often there is one.
@@ -54,12 +55,10 @@ def planned_logs(
         if free is None:
             groups.append(free := {})
         free[tp] = epoch, end
-    return groups
+    return list(groups)
 
 
-def seen_epochs(
-    *known: Mapping[TopicPartition, tuple[int | None, int]],
-) -> dict[TopicPartition, int]:
+def seen_epochs(*known: KnownLogs) -> dict[TopicPartition, int]:
     """Return the newest leader epoch that was seen of each partition, where brokers report epochs."""
     newest: dict[TopicPartition, int] = {}
     for tp, (epoch, _) in (item for one in known for item in one.items()):
@@ -69,7 +68,7 @@ def seen_epochs(
 
 
 def doubtful(
-    known: Mapping[TopicPartition, tuple[int | None, int]], ends: Mapping[TopicPartition, LogEnd]
+    known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, LogClaim]:
     """What the broker must be asked: logs that have another leader since they were looked at."""
     return {
@@ -80,7 +79,7 @@ def doubtful(
 
 
 def cut_logs(
-    known: Mapping[TopicPartition, tuple[int | None, int]],
+    known: KnownLogs,
     ends: Mapping[TopicPartition, LogEnd],
     diverged: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
@@ -91,11 +90,7 @@ def cut_logs(
     return {tp: cut for tp, cut in cuts.items() if cut < known[tp][1]}
 
 
-def check_not_cut(
-    group: str,
-    known: Mapping[TopicPartition, tuple[int | None, int]],
-    cuts: Mapping[TopicPartition, int],
-) -> None:
+def check_not_cut(group: str, known: KnownLogs, cuts: Mapping[TopicPartition, int]) -> None:
     """Raises `LogTruncatedError` where logs were cut."""
     if not cuts:
         return

@@ -18,15 +18,14 @@ from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
     PartitionSetChangedError,
     StartBoundRequiredError,
-    TopicRecreatedError,
 )
+from kafka_ordered_ops.core.group.checks import check_topic_id
 from kafka_ordered_ops.core.group.claiming import knows_times
 from kafka_ordered_ops.core.group.group_state import GroupView, PartitionState, TopicState
 from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.group.truncation import (
+    KnownLogs,
     check_not_cut,
-    cut_logs,
-    doubtful,
     known_logs,
     seen_epochs,
 )
@@ -49,9 +48,9 @@ from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, Latest
-from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
 from kafka_ordered_ops.kafka.facts.time_index import first_at_or_after
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -94,7 +93,7 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
         known = view.state.topics.get(name) if view.state else None
         if known is None:
             continue
-        _check_id(view.group, facts, known.topic_id)
+        check_topic_id(view.group, facts, known.topic_id)
         gone = sorted(set(known.partitions) - set(facts.partitions))
         if gone:
             raise PartitionSetChangedError(
@@ -102,48 +101,6 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
                 f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
                 topic=name,
             )
-
-
-def check_plan_identity(plan: WindowPlan, topics: Mapping[str, TopicFacts]) -> None:
-    """Raises when a topic is not the one that a plan was made for."""
-    for name, topic_id in {part.tp.topic: part.topic_id for part in plan}.items():
-        if name in topics:
-            _check_id(plan.group, topics[name], topic_id)
-
-
-def _check_id(group: str, found: TopicFacts, expected_id: str) -> None:
-    if found.topic_id != expected_id:
-        raise TopicRecreatedError(
-            f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
-            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
-            "`windows adopt` begins with the new one, or read it with a new group",
-            topic=found.name,
-            expected_id=expected_id,
-            found_id=found.topic_id,
-        )
-
-
-def find_cuts(
-    lookup: LookupDoor,
-    group: str,
-    known: Mapping[TopicPartition, tuple[int | None, int]],
-    ends: Mapping[TopicPartition, LogEnd],
-) -> dict[TopicPartition, int]:
-    """Return the logs that were cut below what is known of them, each with the offset where it was cut."""
-    return cut_logs(known, ends, lookup.diverged(group, doubtful(known, ends)))
-
-
-def check_logs(
-    lookup: LookupDoor,
-    group: str,
-    known: Mapping[TopicPartition, tuple[int | None, int]],
-    ends: Mapping[TopicPartition, LogEnd],
-) -> None:
-    """Raises `LogTruncatedError` where a log is no longer the one that is known, with its epoch, up to an offset.
-
-    The ends of the logs must have been asked for after what is known of them.
-    """
-    check_not_cut(group, known, find_cuts(lookup, group, known, ends))
 
 
 class Surveyor:
@@ -184,7 +141,7 @@ class Surveyor:
         known = known_logs(view)
         facts = self._facts(windows, topics, known)
         ends = {one.tp: LogEnd(one.high_watermark, one.leader_epoch) for one in facts}
-        check_logs(self._lookup, self._group, known, ends)
+        check_not_cut(self._group, known, find_cuts(self._lookup, self._group, known, ends))
         newcomers, notes = self._newcomers(view, windows[0], topics, facts, committed)
         state = view.state and with_newcomers(view.state, newcomers, windows[0])
         claims = replace(view, state=state).claims()
@@ -221,7 +178,7 @@ class Surveyor:
         self,
         windows: Sequence[Window],
         topics: Mapping[str, TopicFacts],
-        known: Mapping[TopicPartition, tuple[int | None, int]],
+        known: KnownLogs,
     ) -> list[PartitionFacts]:
         partitions, isolation = partitions_of(topics), windows[0].isolation
         spans = log_spans(self._lookup, partitions, isolation, seen_epochs(known))

@@ -2,12 +2,15 @@
 
 The order is everything:
 
-1. A **new** producer with the group's one transactional id; ``init_transactions`` fences whoever held it,
+1. Whatever the decision needs to know of the cluster is asked (`Prepare`): the fence is no place to wait in.
+2. A **new** producer with the group's one transactional id; ``init_transactions`` fences whoever held it,
    and finishes what it left open.
-2. *Then* the ledger and the committed offsets are read, to their stable end.
-3. The decision (`core.group.transitions`) is made on what was read.
-4. Ledger records and committed offsets are written in **one transaction**.
-5. The producer is thrown away. Fenced, timed out, or no answer: start at 1 with a new one. A decision that
+3. *Then* the ledger and the committed offsets are read, to their stable end: what the transaction writes, and
+   nothing else.
+4. The decision (`core.group.transitions`) is made on what was read. It checks by value that what was asked
+   before is about the group that it finds.
+5. Ledger records and committed offsets are written in **one transaction**.
+6. The producer is thrown away. Fenced, timed out, or no answer: start at 1 with a new one. A decision that
    had come through after all is then found in the ledger, and gives no change.
 
 Deciding before fencing, one id per window, or a producer used twice each lose updates: a late EndTxn of an
@@ -30,7 +33,7 @@ from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     CommitUnknownError,
@@ -42,6 +45,7 @@ from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupVi
 from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, StaleFoldError
 from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.ledger_rules import (
+    Prepare,
     check_not_lost,
     offsets_to_commit,
     put_back,
@@ -159,7 +163,7 @@ class Ledger:
         except LedgerUnavailableError:
             if not settle:
                 raise
-            self.update(group, lambda _view, _committed: None, wanted=())  # fences, and so ends it
+            self.update(group, lambda: lambda _view, _committed: None)  # fences, and so ends it
             self._read(group, deadline)
         return self._view(self._logs[group], wanted, everything, keep, deadline)
 
@@ -174,7 +178,7 @@ class Ledger:
     def update(
         self,
         group: str,
-        decide: Decision,
+        prepare: Prepare,
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
@@ -183,15 +187,15 @@ class Ledger:
     ) -> GroupView | None:
         """Changes a group's state; returns the view after it, or None if the decision was None.
 
-        `decide` may run several times, each time on a newer view, and must not have side effects. It sees
-        the windows that are open, and those wanted by id, or every one. `partitions` are those whose
-        committed offsets it reads besides the ones the group knows.
+        `prepare` and the decision that it returns may run several times, each time on a newer view, and must not
+        have side effects. The decision sees the windows that are open, and those wanted by id, or every one.
+        `partitions` are those whose committed offsets it reads besides the ones the group knows.
 
         Raises:
             WindowFencedError, CommitUnknownError, LedgerUnavailableError, BrokerUnreachableError: no
                 success before the deadline, by the last reason seen.
             LedgerLostError: commits of the group point to a ledger that is gone.
-            KafkaOrderedOpsError: whatever `decide` raises.
+            KafkaOrderedOpsError: whatever `prepare` and the decision raise.
         """
         deadline = within(self._timeout_s).at_s
         if self._topic.id is None:
@@ -201,13 +205,13 @@ class Ledger:
         where = self._topic.partition_of(group)
         with Turn(self._settings, where, group, pace.rank) as turn:
             return self._try(
-                group, decide, wanted, everything, set(partitions), pace, turn, deadline
+                group, prepare, wanted, everything, set(partitions), pace, turn, deadline
             )
 
     def _try(
         self,
         group: str,
-        decide: Decision,
+        prepare: Prepare,
         wanted: Collection[str],
         everything: bool,
         partitions: set[TopicPartition],
@@ -221,7 +225,7 @@ class Ledger:
             transaction = _Transaction(self, group, deadline)
             try:
                 turn.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
-                return transaction.run(decide, wanted, everything, partitions)
+                return transaction.run(prepare(), wanted, everything, partitions)
             except (KafkaException, KafkaOrderedOpsError) as error:
                 # What was read inside the fence says how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
@@ -343,15 +347,6 @@ class Ledger:
         reader = self._offsets.setdefault(group, OffsetsReader(self._settings, group))
         return reader.read(partitions, timeout_s=timeout_s)
 
-    def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Those of the topics that are still there."""
-        wanted = set(names)
-        try:
-            return self._lookup.topics(wanted)
-        except UnknownTopicError as error:
-            remaining = wanted - set(error.topics)
-            return self._lookup.topics(remaining) if remaining else {}
-
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
@@ -442,9 +437,7 @@ class _Transaction:
     def _write(
         self, producer: Producer, log: LedgerLog, before: GroupState | None, change: Change
     ) -> Change:
-        offsets = self._offsets(change.state) if change.moves_offsets else {}
-        if offsets:
-            self._ledger._lookup.check_no_members(self._group)
+        offsets = offsets_to_commit(change, ledger_id=self._ledger._topic.id or "")
         change = with_written_only(change, before, offsets)
         # Written out before the transaction begins: its time-out counts from the first of them.
         messages = list(log.messages(change))
@@ -484,11 +477,6 @@ class _Transaction:
                 if time.monotonic() > self._deadline:
                     raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
                 producer.poll(_ROOM_LOOK_S)
-
-    def _offsets(self, state: GroupState) -> dict[TopicPartition, CommittedOffset]:
-        """What every partition of the group is committed at: all of them, so that none expires alone."""
-        present = self._ledger.existing(state.topics)
-        return offsets_to_commit(state, present, ledger_id=self._ledger._topic.id or "")
 
     def _transactional_id(self) -> str:
         name = f"{self._ledger._lookup.cluster_id()}/{self._group}"

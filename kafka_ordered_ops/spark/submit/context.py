@@ -27,7 +27,7 @@ from kafka_ordered_ops.spark.submit.protocol import (
 from kafka_ordered_ops.spark.submit.result import JobResult
 from kafka_ordered_ops.spark.write.write import write_window
 from kafka_ordered_ops.spark.write.write_many import write_windows
-from kafka_ordered_ops.windows.delivery import Staged
+from kafka_ordered_ops.windows.sink import Staged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,104 @@
+"""Whether plans still are about the topics and logs of the cluster: asked outside the fence, checked wherever it matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.cluster_facts import LogEnd, TopicFacts
+from kafka_ordered_ops.core.errors import UnknownTopicError
+from kafka_ordered_ops.core.group.checks import check_topic_id
+from kafka_ordered_ops.core.group.truncation import (
+    KnownLogs,
+    check_not_cut,
+    cut_logs,
+    doubtful,
+    planned_logs,
+    seen_epochs,
+)
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.client.calls import within
+from kafka_ordered_ops.kafka.facts.log_spans import AGREE_TIMEOUT_S, log_ends
+from kafka_ordered_ops.kafka.ports import LookupDoor
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What the cluster says of the topics and logs of plans."""
+
+    group: str
+    #: The topics that were asked about, and of these the ones that exist.
+    asked: frozenset[str]
+    topics: Mapping[str, TopicFacts]
+    #: What the plans know of logs, and which of these logs were cut below that.
+    cuts: Sequence[tuple[KnownLogs, Mapping[TopicPartition, int]]]
+
+    @classmethod
+    def ask(
+        cls,
+        lookup: LookupDoor,
+        group: str,
+        plans: Sequence[WindowPlan],
+        others: Collection[str] = (),
+    ) -> PlanFacts:
+        """Asks about the topics of plans and `others`, and the logs of the plans."""
+        names = frozenset({name for plan in plans for name in plan.topics}.union(others))
+        deadline = within(AGREE_TIMEOUT_S)
+        while True:
+            topics = lookup.existing(names)
+            try:
+                return cls(group, names, topics, _cuts(lookup, group, plans, topics))
+            except UnknownTopicError:
+                # Deleted between the two questions.
+                if deadline.is_over:
+                    raise
+                time.sleep(RETRY_PAUSE_S)
+
+    def check(self, plans: Sequence[WindowPlan]) -> None:
+        """Checks that the topics that still exist are those that were planned, and their logs not cut since.
+
+        Raises:
+            TopicRecreatedError: a topic has another id.
+            LogTruncatedError: a log ends below what was planned, or was filled again from there.
+        """
+        for plan in plans:
+            for name, topic_id in _ids(plan).items():
+                if name in self.topics:
+                    check_topic_id(plan.group, self.topics[name], topic_id)
+        for known, cuts in self.cuts:
+            check_not_cut(self.group, known, cuts)
+
+
+def find_cuts(
+    lookup: LookupDoor, group: str, known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
+) -> dict[TopicPartition, int]:
+    """Return the logs that were cut below what is known of them, each with the offset where it was cut.
+
+    The ends of the logs must have been asked for after what is known of them.
+    """
+    return cut_logs(known, ends, lookup.diverged(group, doubtful(known, ends)))
+
+
+def _cuts(
+    lookup: LookupDoor,
+    group: str,
+    plans: Sequence[WindowPlan],
+    topics: Mapping[str, TopicFacts],
+) -> list[tuple[KnownLogs, Mapping[TopicPartition, int]]]:
+    logs = planned_logs(plans)
+    wanted = {
+        part.tp
+        for plan in plans
+        for part in plan
+        # Of a recreated topic the id says enough, and it may have fewer partitions.
+        if (found := topics.get(part.tp.topic)) is not None and found.topic_id == part.topic_id
+    }
+    ends = log_ends(lookup, sorted(wanted), seen_epochs(*logs))
+    return [(known, find_cuts(lookup, group, known, ends)) for known in logs]
+
+
+def _ids(plan: WindowPlan) -> dict[str, str]:
+    return {part.tp.topic: part.topic_id for part in plan}

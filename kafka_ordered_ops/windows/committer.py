@@ -1,0 +1,260 @@
+"""Commits windows: asks the cluster before the fence, decides inside it by what was read, and stores all or nothing.
+
+What becomes of a plan is one transaction each: its output is written, its offsets are committed, its output is
+published. Where the output is known at the commit, written and committed are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kafka_ordered_ops.core.cluster_facts import check_group_empty
+from kafka_ordered_ops.core.errors import ForeignCommitError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.group import splitting, transitions
+from kafka_ordered_ops.core.group.checks import known_window
+from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_rules import Decision, Prepare
+from kafka_ordered_ops.core.group.transitions import Outcome, in_turn
+from kafka_ordered_ops.core.group.unreadable import stand_in
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.client.calls import outside
+from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
+from kafka_ordered_ops.kafka.ledger.queue import COMMITTING
+from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
+from kafka_ordered_ops.windows.checks import (
+    Committed,
+    check_committable,
+    check_plans,
+    commits_of_others,
+    kept_result,
+    present,
+    until_decided,
+)
+from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results
+
+#: Written down for windows, by one of their decisions each.
+_Step = Callable[[GroupView], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the cluster said before the fence."""
+
+    plans: PlanFacts
+    members: Sequence[str]
+
+
+class Committer:
+    """Commits windows of one group; the part of the service that moves its progress."""
+
+    def __init__(
+        self, group: str, lookup: LookupDoor, ledger: LedgerDoor, *, clock: Callable[[], float]
+    ) -> None:
+        self._group = group
+        self._lookup = lookup
+        self._ledger = ledger
+        self._clock = clock
+        #: Of the group when it was last seen: all of its offsets are committed again with each window's.
+        self._topics: frozenset[str] = frozenset()
+
+    def write_down(
+        self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
+    ) -> list[WindowPlan]:
+        """See `OrderedWindows.write_down_many`."""
+        self._check(plans)
+        check_results(plans, results)
+        steps = self._writing(plans, results)
+        if not steps:
+            return list(plans)
+        return _plans(self._change(plans, lambda view, _: in_turn(view, steps)))
+
+    def commit(
+        self,
+        plans: Sequence[WindowPlan],
+        staged: Sequence[Staged] | None,
+        adopt: Callable[[], object] | None,
+    ) -> list[WindowPlan]:
+        """Commits windows in one transaction, with what was staged for them; see `OrderedWindows.commit_many`.
+
+        `adopt` takes what somebody else committed for the group's progress; without it that is an error.
+        """
+        # 1. What was handed over must be of these plans, and complete.
+        self._check(plans)
+        steps: list[_Step] = []
+        if staged is not None:
+            check_outputs(plans, staged, partial(self._ledger.read, self._group))
+            steps = self._writing(plans, [dict(one.to_json()) for one in staged])
+        # 2. Written and committed, all of it or nothing. Of a commit that is refused, written alone.
+        try:
+            return self._committed(plans, steps)
+        except ForeignCommitError:
+            if adopt is None:
+                raise
+        # 3. What somebody else committed is taken over, and the windows are committed after it.
+        adopt()
+        return self._committed(plans, steps)
+
+    def _committed(self, plans: Sequence[WindowPlan], steps: Sequence[_Step]) -> list[WindowPlan]:
+        now_ms = self._now_ms()
+        refusal: KafkaOrderedOpsError | None = None
+
+        def prepare() -> Decision:
+            # 2a. Before the fence: topics, logs and members.
+            return partial(decide, facts=self._look(plans))
+
+        def decide(view: GroupView, committed: Committed, facts: _Facts) -> Outcome:
+            nonlocal refusal
+            refusal = None
+            # 2b. Inside: what was asked must be about the group that is found here.
+            self._topics = frozenset(view.state.topics if view.state else ())
+            if not facts.plans.asked >= self._topics:
+                return None
+            # 2c. The outputs are written down, and the offsets become part of the progress.
+            written = in_turn(view, steps)
+            committing = partial(
+                self._commit, plans=plans, committed=committed, facts=facts, now_ms=now_ms
+            )
+            try:
+                return in_turn(view, [*steps, committing])
+            except KafkaOrderedOpsError as error:
+                if not isinstance(written, Change):
+                    raise
+                # 2d. Refused: an attempt that comes after this one need not run the job again.
+                refusal = error
+                return written
+
+        records = until_decided(lambda: self._try(plans, prepare), f"group {self._group}: a commit")
+        if refusal is not None:
+            raise refusal
+        return _plans(records)
+
+    def _look(self, plans: Sequence[WindowPlan]) -> _Facts:
+        return _Facts(
+            PlanFacts.ask(self._lookup, self._group, plans, self._topics),
+            self._lookup.group_members(self._group),
+        )
+
+    def _commit(
+        self,
+        view: GroupView,
+        *,
+        plans: Sequence[WindowPlan],
+        committed: Committed,
+        facts: _Facts,
+        now_ms: int,
+    ) -> Outcome:
+        """The decision inside the fence, by values alone."""
+        outcome = transitions.commit(
+            view,
+            plans,
+            now_ms=now_ms,
+            others=commits_of_others(committed, view.state),
+            present=facts.plans.topics,
+        )
+        # What is committed already is, whatever became of its topics since.
+        if isinstance(outcome, Change):
+            facts.plans.check(plans)
+            check_group_empty(self._group, facts.members)
+        return outcome
+
+    def publish(self, plans: Sequence[WindowPlan], staged: Sequence[Staged]) -> list[WindowPlan]:
+        """See `OrderedWindows.publish_many`."""
+        # 1. The windows must be committed: before anything is visible, and again inside the fence.
+        check_plans(plans)
+        check_outputs(plans, staged)
+        view = self._ledger.read(self._group, [plan.window_id for plan in plans])
+        for plan in plans:
+            check_committable(self._group, plan)
+            transitions.publishable(view, plan)
+        # 2. The outputs become visible.
+        with outside():
+            for one in staged:
+                one.publish()
+        # 3. That is written down.
+        steps = [
+            partial(transitions.publish, plan=plan, result=kept_result(plan, one.to_json()))
+            for plan, one in zip(plans, staged, strict=True)
+        ]
+        return _plans(self._change(plans, lambda view, _: in_turn(view, steps)))
+
+    def split(self, plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
+        """See `OrderedWindows.split`."""
+        check_committable(self._group, plan)
+        made = splitting.shares(plan, count)
+        now_ms = self._now_ms()
+        self._change([plan], lambda view, _: splitting.split(view, plan, count, now_ms=now_ms))
+        return made
+
+    def report(self, part: WindowPlan, result: Mapping[str, Any]) -> WindowRecord:
+        """See `OrderedWindows.report`."""
+        kept, now_ms = kept_result(part, result), self._now_ms()
+        [record] = self._change(
+            [part], lambda view, _: splitting.report(view, part, kept, now_ms=now_ms)
+        )
+        return record
+
+    def abandon(self, window_id: str, owner: WindowPlan | None) -> WindowRecord:
+        """See `OrderedWindows.abandon`; with `owner` only while that attempt may commit it."""
+        removed: WindowRecord | None = None
+
+        def decide(view: GroupView, _: Committed) -> Outcome:
+            nonlocal removed
+            if owner is None and window_id in view.unreadable:
+                removed = stand_in(view, window_id)
+            elif removed is not None and window_id not in view.windows:
+                # The change that removed it came through unheard.
+                return ()
+            else:
+                removed = None
+            return transitions.abandon(view, window_id, owner=owner)
+
+        after = self._ledger.update(
+            self._group, lambda: decide, wanted=[window_id], pace=COMMITTING
+        )
+        return removed or known_window(present(after), window_id)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _check(self, plans: Sequence[WindowPlan]) -> None:
+        check_plans(plans)
+        for plan in plans:
+            check_committable(self._group, plan)
+
+    def _writing(
+        self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
+    ) -> list[_Step]:
+        """What writes down the results of the windows that are open; the others stay as they are."""
+        now_ms = self._now_ms()
+        return [
+            partial(
+                transitions.write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms
+            )
+            for plan, result in zip(plans, results, strict=True)
+            if plan.status.is_open
+        ]
+
+    def _change(self, plans: Sequence[WindowPlan], decide: Decision) -> list[WindowRecord]:
+        """The windows' records after a decision that always finds or makes them."""
+        return present(self._try(plans, lambda: decide))
+
+    def _try(self, plans: Sequence[WindowPlan], prepare: Prepare) -> list[WindowRecord] | None:
+        names = [plan.window_id for plan in plans]
+        after = self._ledger.update(
+            self._group,
+            prepare,
+            wanted=names,
+            # By their offsets a ledger that was lost is told from one that never was.
+            partitions=[part.tp for plan in plans for part in plan],
+            pace=COMMITTING,
+        )
+        return None if after is None else [known_window(after, name) for name in names]
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def _plans(records: Sequence[WindowRecord]) -> list[WindowPlan]:
+    return [record.plan for record in records]

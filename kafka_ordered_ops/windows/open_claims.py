@@ -1,0 +1,134 @@
+"""What a plan does about the open windows in its way: it steps around them, waits, takes them over, or fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from kafka_ordered_ops.core.errors import OpenClaimError
+from kafka_ordered_ops.core.group import transitions
+from kafka_ordered_ops.core.group.checks import known_window
+from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.core.types import OnOpenClaim, WindowStatus
+from kafka_ordered_ops.core.window.policy import Policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.kafka.client import calls
+from kafka_ordered_ops.kafka.ports import LedgerDoor
+
+_log = logging.getLogger("kafka_ordered_ops.windows")
+
+#: How often a plan that waits for open windows looks again.
+_LOOK_S: Final = 2.0
+#: Open windows named in one error.
+_NAMED_MAX: Final = 5
+
+
+@dataclass
+class OpenClaims:
+    """The open windows in the way of one call to plan."""
+
+    ledger: LedgerDoor
+    policy: Policy
+    now_ms: Callable[[], int]
+    #: What was done about them, for the plans.
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        wait_s = self.policy.claim_wait.total_seconds()
+        self._wait_until_s = time.monotonic() + wait_s
+        if self.policy.on_open_claim is OnOpenClaim.WAIT and (call := calls.running()) is not None:
+            call.allow(wait_s)
+
+    def came_meanwhile(
+        self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
+    ) -> bool:
+        """Whether there are some now that were to be waited for, or to fail by."""
+        return self.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL) and bool(
+            _in_the_way(view, fresh, mine)
+        )
+
+    def heed(self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]) -> bool:
+        """Does what the policy says about them; whether the group must be read again.
+
+        `fresh` are the windows to be planned, `mine` the ids of all windows of the call.
+
+        Raises:
+            OpenClaimError: they are not to be stepped around.
+        """
+        if self.policy.on_open_claim is OnOpenClaim.STEP_AROUND:
+            return False
+        in_the_way = _in_the_way(view, fresh, mine)
+        if not in_the_way:
+            return False
+        if self.policy.on_open_claim is OnOpenClaim.TAKE_OVER:
+            return self._take_over(view.group, in_the_way)
+        names = [record.plan.window_id for record in in_the_way]
+        left_s = self._wait_until_s - time.monotonic()
+        waits = self.policy.on_open_claim is OnOpenClaim.WAIT
+        if waits and left_s > 0:
+            calls.waits_for(f"open windows in the way: {', '.join(names[:_NAMED_MAX])}")
+            time.sleep(min(_LOOK_S, left_s))
+            return True
+        waited = f" after {_span_text(self.policy.claim_wait)}" if waits else ""
+        raise OpenClaimError(
+            f"group {view.group}: window {next(iter(fresh))} is not planned: {len(names)} open windows may hold "
+            f"records that it asks for{waited} ({', '.join(names[:_NAMED_MAX])}). Finish or abandon them, or plan with "
+            "on_open_claim='step_around'",
+            window_id=next(iter(fresh)),
+            open_windows=names,
+        )
+
+    def _take_over(self, group: str, in_the_way: Sequence[WindowRecord]) -> bool:
+        now_ms = self.now_ms()
+        age_ms = self.policy.claim_age // timedelta(milliseconds=1)
+        stale = [
+            record
+            for record in in_the_way
+            if record.status is WindowStatus.PLANNED and now_ms - record.touched_at_ms > age_ms
+        ]
+        if not stale:
+            return False
+        steps = [partial(_give_up, looked_at=record) for record in stale]
+        after = self.ledger.update(
+            group,
+            lambda: lambda view, _: transitions.in_turn(view, steps),
+            wanted=[record.plan.window_id for record in stale],
+        )
+        for record in stale:
+            if after is None or known_window(after, record.plan.window_id).status.is_open:
+                continue
+            age = duration_text(now_ms - record.touched_at_ms)
+            note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
+            _log.warning("group %s: %s", group, note)
+            self.notes.append(note)
+        return True
+
+
+def _give_up(view: GroupView, *, looked_at: WindowRecord) -> transitions.Outcome:
+    found = known_window(view, looked_at.plan.window_id)
+    # Somebody may have come back to it.
+    if found != looked_at:
+        return found
+    return transitions.abandon(view, looked_at.plan.window_id, keep_origins=True)
+
+
+def _in_the_way(
+    view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
+) -> list[WindowRecord]:
+    """Open windows whose times meet those of a window to be planned, but for those of this very call."""
+    return [
+        record
+        for record in view.open_windows()
+        if record.plan.window_id not in mine
+        and any(record.plan.window.times.meets(window.times) for window in fresh.values())
+    ]
+
+
+def _span_text(span: timedelta) -> str:
+    return duration_text(span // timedelta(milliseconds=1))
