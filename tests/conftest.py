@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, settings
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.examples import BY_DAY, BY_NIGHT
 from tests.support.own_network import OwnNetwork, own_network
 from tests.support.spark_classes import use_archive
 from tests.support.three_brokers import ThreeBrokers, three_brokers
@@ -60,13 +61,13 @@ _NAME_LENGTH = 100
 
 # No deadline: on a busy machine it fails for reasons that no example can reproduce.
 # print_blob: the line it prints replays a failure on another machine.
-settings.register_profile("dev", deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None, print_blob=True, max_examples=BY_DAY)
 # A fresh checkout has no earlier failures to replay, and nobody keeps the ones it finds.
 settings.register_profile("ci", settings.get_profile("dev"), database=None)
 settings.register_profile(
     "nightly",
     settings.get_profile("ci"),
-    max_examples=2_000,
+    max_examples=BY_NIGHT,
     # Large examples are the point of the long run.
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -122,4 +122,4 @@ def duration_text(span_ms: int) -> str:
 
 def _check_is_text(text: object, what: str) -> None:
     if not isinstance(text, str):
-        raise ConfigError(f"{what} is {str(text)[:60]!r}, a {type(text).__name__}: give text")
+        raise ConfigError(f"{what} is a {type(text).__name__}: give text")

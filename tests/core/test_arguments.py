@@ -55,6 +55,10 @@ class Unshowable:
     def __repr__(self) -> str:
         raise RuntimeError("not shown")
 
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """For Hypothesis, which would otherwise show this error instead of the one it has found."""
+        printer.text("Unshowable()")
+
 
 class Name(str, Enum):  # noqa: UP042 - its text is not its value, unlike a StrEnum's
     """Text that is not printed as what it is."""

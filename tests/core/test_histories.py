@@ -6,17 +6,17 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
 
 from kafka_ordered_ops.core.group import checks
 from kafka_ordered_ops.core.time_ranges import LateSteps, TimeSplit
+from tests.support.examples import examples
 from tests.support.memory_world import MemoryWorld
 from tests.support.oracle.histories import History, history, smaller
 from tests.support.oracle.life import problems_of
 from tests.support.oracle.plain import MemoryPlain
 
-#: Hundreds by day, thousands in the nightly profile.
-HISTORIES = 3 * settings().max_examples
+#: A hundred by day, thousands by night.
+HISTORIES = examples(100)
 PIECES = 4
 
 

@@ -19,6 +19,7 @@ from kafka_ordered_ops.core.types import INT64_MIN, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+from tests.support.examples import examples
 from tests.support.model import ModelGroup, ModelLog
 
 Key = tuple[TopicPartition, int]
@@ -214,7 +215,7 @@ action = st.one_of(
 )
 
 
-@settings(max_examples=1_500)
+@settings(max_examples=examples(150))
 @given(st.lists(action, max_size=25), st.integers(1, 2))
 def test_every_record_is_in_exactly_one_window(
     actions: list[tuple[str, object]], partitions: int
@@ -262,7 +263,7 @@ def test_every_record_is_in_exactly_one_window(
     assert not gaps_of(oracle.group.view)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.integers(0, 99), min_size=1, max_size=120),
     st.integers(5, 30),

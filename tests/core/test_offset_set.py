@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, GrowingOffsetSet, OffsetSet, union_of
+from tests.support.examples import examples
 from tests.support.strategies import large_offset_sets, members, offset_sets, ranges
 
 
@@ -41,7 +42,7 @@ of_any_size = st.lists(
 ).map(OffsetSet.from_ranges)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(of_any_size, of_any_size, st.integers(0, 420), st.integers(0, 420))
 def test_small_and_large_sets_are_of_one_kind(
     left: OffsetSet, right: OffsetSet, low: int, high: int

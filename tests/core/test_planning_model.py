@@ -16,6 +16,7 @@ from kafka_ordered_ops.core.types import OnDataLoss, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+from tests.support.examples import examples
 from tests.support.model import ModelGroup, ModelLog
 from tests.support.strategies import members
 
@@ -119,7 +120,7 @@ action = st.one_of(
 )
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=examples(150))
 @given(st.lists(action, max_size=25), st.integers(1, 3))
 def test_every_record_is_in_exactly_one_window(
     actions: list[tuple[str, object]], partitions: int
@@ -159,7 +160,7 @@ def test_every_record_is_in_exactly_one_window(
     assert not any(oracle.group.view.time_maps.values()), "a time map outlives its records"
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.lists(st.integers(0, 40), max_size=12), min_size=1, max_size=6),
     st.lists(st.integers(0, 45), min_size=1, max_size=6),
@@ -219,7 +220,7 @@ def test_an_origin_that_nothing_was_committed_from_is_forgotten() -> None:
         assert set(group.view.state.topics) == topics
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.integers(0, 20), min_size=1, max_size=20),
     st.integers(0, 21),
@@ -255,7 +256,7 @@ def test_what_retention_took_is_lost_once_and_never_taken(
     assert not group.plan(window(2_000), "after").lost
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(50))
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=120), st.integers(2, 25))
 def test_a_backlog_is_scanned_once(times: list[int], step: int) -> None:
     """Over a series of windows, rising cutoffs: besides straddling chunks no timestamp is read twice."""

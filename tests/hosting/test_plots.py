@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting import plots
 from kafka_ordered_ops.hosting.plots import COLOURS, INK, RED, Records, Row, rows_plot, window_plot
+from tests.support.examples import examples
 from tests.support.spark_support import part_of, plan_of
 from tests.support.strategies import window_plans
 
@@ -49,7 +50,7 @@ def svg_of(content: bytes) -> tuple[set[str], set[str]]:
 
 
 @given(window_plans)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(plan_of([]))
 @example(plan_of([part_of("orders", 0, OffsetSet.of((INT64_MAX - 3, INT64_MAX)))]))
 @example(hour([part_of("orders", 0, OffsetSet.of((0, 1), (INT64_MAX - 1, INT64_MAX)), head_end=1)]))

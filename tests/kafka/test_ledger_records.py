@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.errors import LedgerUnavailableError, LedgerVersionE
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.examples import examples
 from tests.support.ledger_support import (
     Headers,
     committed_offset,
@@ -47,7 +48,7 @@ ours_like = st.just({"koo-generation": "7", "koo-parts": "1"})
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -27,6 +27,7 @@ from kafka_ordered_ops.output.records.pieces import pieces_of
 from kafka_ordered_ops.output.records.slices import sample_of, slices_of
 from kafka_ordered_ops.spark import read_window, read_windows, stage_windows, write_windows
 from kafka_ordered_ops.spark.read.engines import Engine
+from tests.support.examples import examples
 from tests.support.spark_many_support import (
     NOWHERE,
     cases,
@@ -73,7 +74,7 @@ def plan_list(log: Log, drawn: tuple[int, int]) -> list[Case]:
 
 
 @given(drawn=PLAN_LISTS, ordered=st.booleans())
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_reading_together_is_reading_one_by_one(
     bootstrap: str, log: Log, spark: SparkSession, drawn: tuple[int, int], ordered: bool
 ) -> None:
@@ -87,7 +88,7 @@ def test_reading_together_is_reading_one_by_one(
 
 
 @given(drawn=PLAN_LISTS, ordered=st.booleans(), rows_per_file=st.integers(1, 60))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_staging_together_is_staging_one_by_one(
     bootstrap: str,
     log: Log,

@@ -31,6 +31,7 @@ from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, read_committed_offsets
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.conftest import MakeTopic, Produce
+from tests.support.examples import examples
 from tests.support.logs import Records, read_plan, write_afresh
 from tests.support.window_oracle import WindowOracle
 from tests.support.windows_support import (
@@ -126,7 +127,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(10),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -29,6 +29,7 @@ from kafka_ordered_ops.core.window.bounds import (
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
+from tests.support.examples import examples
 from tests.support.logs import read_plan, visible_records
 from tests.support.window_oracle import WindowOracle, stamped
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at, before, delete_before, offsets_of
@@ -102,7 +103,7 @@ step = st.one_of(
 
 @settings(
     # Each is a second or two of a real broker, so a failure is shown as it was found.
-    max_examples=12,
+    max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

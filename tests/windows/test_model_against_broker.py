@@ -10,6 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_ordered_ops.core.planning import scan_fold
 from tests.support.broker_world import BrokerWorld
+from tests.support.examples import examples
 from tests.support.memory_world import MemoryWorld
 from tests.support.race_scripts import SCRIPTS
 from tests.support.scripts import Script
@@ -46,5 +47,5 @@ def test_windows_in_memory_are_what_brute_force_says(monkeypatch: pytest.MonkeyP
     # Chunks of two records, so that short logs have many.
     monkeypatch.setattr(scan_fold, "CHUNK_RECORDS", 2)
     run_state_machine_as_test(
-        WindowMachine, settings=settings(max_examples=200, stateful_step_count=30)
+        WindowMachine, settings=settings(max_examples=examples(60), stateful_step_count=30)
     )

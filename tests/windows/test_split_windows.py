@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
+from tests.support.examples import examples
 from tests.support.logs import LogWriter, Records, read_plan
 from tests.support.strategies import window_plans
 from tests.support.windows_support import BASE_MS, at, before, offsets_of
@@ -40,7 +41,7 @@ def plan(windows: OrderedWindows, orders: str) -> WindowPlan:
 # --- the shares -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(50))
 @given(window_plans, st.integers(1, 40))
 def test_shares_are_the_plan_cut_by_weight(plan: WindowPlan, count: int) -> None:
     """Nothing twice, nothing missing, none heavier than another by more than one offset."""

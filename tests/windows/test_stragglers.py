@@ -21,6 +21,7 @@ from kafka_ordered_ops.hosting.plots import RED, window_plot
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
+from tests.support.examples import examples
 from tests.support.interval_oracle import interval, stamped
 from tests.support.logs import LogWriter, visible_records
 from tests.support.model import ModelGroup, ModelLog
@@ -58,7 +59,7 @@ def write(log: ModelLog, written: Sequence[tuple[int, str]]) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@settings(max_examples=300)
+@settings(max_examples=examples(60))
 @given(
     st.lists(records, min_size=1, max_size=5),
     st.booleans(),
