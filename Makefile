@@ -23,6 +23,7 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
+ON_SPARK41 := spark41 or (spark and not slow)
 
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
@@ -63,23 +64,24 @@ $(SPARK_CLASSES): $(STAMP)
 	@rm -f $@
 	$(BIN)/python -m tests.support.spark_classes
 
-test: $(SPARK_CLASSES) ## The tests that need no more than seconds each
+test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
 	$(PYTEST) -m "not slow and not spark41 and not airflow and not dagster_real"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
-test-all: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## What `make test` leaves out: those of minutes, Spark 4.1, Airflow 3.1, the documentation
+test-all: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## What `make test` leaves out: the slow ones, Spark 4.1, Airflow 3.1, the documentation
 	$(PYTEST) -m "slow or airflow or dagster_real" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 
-test-spark41: ## The tests of Spark on Spark 4.1, with the Kafka connector, Delta and Iceberg
+test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
-	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and (spark or spark41)"
+	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(ON_SPARK41)"
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
-	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not slow and not spark and not airflow" tests/host_airflow
+	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not spark and not airflow" tests/host_airflow
 
-nightly: $(SPARK_CLASSES) ## Everything, with many more random examples
+nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"
+	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)

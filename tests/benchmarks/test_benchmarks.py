@@ -179,6 +179,7 @@ def _kept(folder: Path) -> None:
         keep_results(folder, FACTS, date(2026, 3, 1), comparison.name, made)
 
 
+@pytest.mark.slow
 def test_a_report_has_every_comparison_and_can_be_made_anew(tmp_path: Path) -> None:
     """The page and its pictures come from the kept results alone, twice the same; no path is in them."""
     _kept(tmp_path)

@@ -123,6 +123,7 @@ def _measure(
     return ran
 
 
+@pytest.mark.slow
 def test_contenders_take_turns_and_a_complete_journal_needs_no_run(tmp_path: Path) -> None:
     """A B C A B C; what the file keeps is what was measured; a second call runs nothing."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -134,6 +135,7 @@ def test_contenders_take_turns_and_a_complete_journal_needs_no_run(tmp_path: Pat
     assert _measure(tmp_path, contenders, again) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_whole_rounds(tmp_path: Path) -> None:
     """A round that was cut off is made anew by all, in new processes that are warmed up first."""
     path = tmp_path / "j.jsonl"
@@ -168,6 +170,7 @@ def test_another_run_keeps_nothing_of_this_one(tmp_path: Path) -> None:
     assert len(Journal(path, replace(FACTS, code="1" * 12).to_json())) == 0
 
 
+@pytest.mark.slow
 def test_what_children_used_counts(tmp_path: Path) -> None:
     """CPU seconds and memory of a child that has come and gone are in the measurement of its parent."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -244,6 +247,7 @@ def test_a_failure_is_reported_with_its_words(tmp_path: Path, job: Failing, word
     assert [one.round for one in journal.of("any")] == [0, 1]
 
 
+@pytest.mark.slow
 def test_contenders_must_deliver_the_same(tmp_path: Path) -> None:
     """A ratio between different work would mean nothing."""
     journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
@@ -255,6 +259,7 @@ def test_contenders_must_deliver_the_same(tmp_path: Path) -> None:
 # --- whole runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_planning_is_measured_cold_and_warm(tmp_path: Path) -> None:
     """On a broker of its own, with old windows in the ledger; without Spark."""
     asked = ["--only", "planning", "--scale", "smoke", "--repeats", "1"]

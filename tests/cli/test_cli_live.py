@@ -57,6 +57,7 @@ def cluster(bootstrap: str, topic: MakeTopic, produce: Produce, group: str) -> C
 # --- one look ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_not_yet_is_3_and_all_live_is_0(cluster: Cluster) -> None:
     """The JSON object tells each partition's state, reason and numbers."""
     waiting = cluster.live(60, "--json")
@@ -73,6 +74,7 @@ def test_not_yet_is_3_and_all_live_is_0(cluster: Cluster) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_grace_makes_the_silent_partition_idle(cluster: Cluster) -> None:
     """Exit 0 by the grace that is over, 3 by one that is not; the lateness moves both."""
     over = cluster.live(60, "--grace", "PT5M", "--json")
@@ -85,6 +87,7 @@ def test_a_grace_makes_the_silent_partition_idle(cluster: Cluster) -> None:
     assert [one["state"] for one in later.json["partitions"]] == ["idle", "idle"]
 
 
+@pytest.mark.slow
 def test_the_table_tells_why(cluster: Cluster) -> None:
     """On stdout without colours in a pipe; the summary on stderr."""
     outcome = cluster.live(60)
@@ -98,6 +101,7 @@ def test_the_table_tells_why(cluster: Cluster) -> None:
     assert "\x1b" not in outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_long_table_shows_the_waiting_ones_first(cluster: Cluster, topic: MakeTopic) -> None:
     """Of many partitions a table tells what matters; the JSON has all."""
     many = topic(f"{cluster.topic}-many", partitions=250)
@@ -109,6 +113,7 @@ def test_a_long_table_shows_the_waiting_ones_first(cluster: Cluster, topic: Make
     assert len(cli(*words, "--json").json["partitions"]) == 252
 
 
+@pytest.mark.slow
 def test_the_groups_side_is_shown_below(cluster: Cluster) -> None:
     """Nothing of an unknown group; lag and open windows of one that has planned. Nothing is changed."""
     before = topics(cluster.bootstrap)
@@ -128,6 +133,7 @@ def test_the_groups_side_is_shown_below(cluster: Cluster) -> None:
     assert committed(cluster.bootstrap, cluster.group, cluster.topic) == {0: 1, 1: 0}
 
 
+@pytest.mark.slow
 def test_topics_isolation_and_settings_are_given_as_elsewhere(
     cluster: Cluster, topic: MakeTopic, tmp_path: Path
 ) -> None:
@@ -146,6 +152,7 @@ def test_topics_isolation_and_settings_are_given_as_elsewhere(
     assert "enable.auto.commit" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_topic_exits_4(cluster: Cluster) -> None:
     """Also while waiting: a mistyped name is no wait. Nothing is created."""
     name = f"{cluster.topic}-mistyped"
@@ -159,6 +166,7 @@ def test_an_unknown_topic_exits_4(cluster: Cluster) -> None:
 _LIVE = ("live", "-b", NOWHERE, "-t", "t", "--cutoff", at(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -196,6 +204,7 @@ def started(cluster: Cluster, *more: object) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_wait_ends_with_0_once_the_last_partition_is_written(cluster: Cluster) -> None:
     """Without a terminal one line tells of each change, and the object comes at the end."""
     process = started(cluster, "--timeout", "PT1M", "--json")
@@ -206,6 +215,7 @@ def test_wait_ends_with_0_once_the_last_partition_is_written(cluster: Cluster) -
     assert stderr.splitlines() == ["2 of 2 partitions live"]
 
 
+@pytest.mark.slow
 def test_wait_ends_with_3_at_the_timeout(cluster: Cluster) -> None:
     """The result is that of the last look, and looks that find nothing new say nothing."""
     outcome = cluster.live(60, "--wait", "--timeout", "PT3S")
@@ -217,6 +227,7 @@ def test_wait_ends_with_3_at_the_timeout(cluster: Cluster) -> None:
     assert summary == "1 of 2 partitions live, 1 waiting"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_wait_with_130(cluster: Cluster) -> None:
     """At once, with an object that says so."""
     process = started(cluster, "--json")
@@ -266,6 +277,7 @@ class Terminal:
         return self.process.wait(_TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_table_is_written_over(cluster: Cluster) -> None:
     """The first table goes, line by line, and the last one stays; the cursor comes back."""
     terminal = Terminal(cluster.words(60, "--wait"), lines=40)
@@ -281,6 +293,7 @@ def test_on_a_terminal_the_table_is_written_over(cluster: Cluster) -> None:
     assert terminal.text.rindex("\x1b[?25h") > terminal.text.rindex("\x1b[?25l")
 
 
+@pytest.mark.slow
 def test_a_table_never_outgrows_the_terminal(cluster: Cluster, topic: MakeTopic) -> None:
     """What has scrolled away cannot be written over: the waiting ones are shown, and how many more."""
     many = topic(f"{cluster.topic}-many", partitions=50)

@@ -33,6 +33,7 @@ def cluster(
     return Cluster(bootstrap, name, group, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_covered_window_is_skipped_refused_or_replaced(cluster: Cluster) -> None:
     """--on-covered: nothing, an error that retrying cannot cure, or the window that holds the records."""
     first = cluster.run(60, "--window-id", "first").json
@@ -49,6 +50,7 @@ def test_a_covered_window_is_skipped_refused_or_replaced(cluster: Cluster) -> No
     assert (skipped.json["window_id"], skipped.json["content"]) == ("second", "covered")
 
 
+@pytest.mark.slow
 def test_a_window_committed_by_hand_is_read_in_place_of_a_covered_one(cluster: Cluster) -> None:
     """Its records get into the folder that is asked for, under its own name, and the note says whose they are."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "by-hand")
@@ -61,6 +63,7 @@ def test_a_window_committed_by_hand_is_read_in_place_of_a_covered_one(cluster: C
     assert values(cluster.output / folder) == FIRST_WINDOW
 
 
+@pytest.mark.slow
 def test_open_windows_are_stepped_around_refused_or_waited_for(cluster: Cluster) -> None:
     """--on-open-claim: what may come free is an error worth a retry, at once or after a wait."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -74,6 +77,7 @@ def test_open_windows_are_stepped_around_refused_or_waited_for(cluster: Cluster)
     assert around.json["stepped_around"] == ["noon"]
 
 
+@pytest.mark.slow
 def test_only_a_claim_older_than_its_age_is_taken_over(cluster: Cluster) -> None:
     """By default an hour-old claim is young; with --claim-age it is abandoned, and that is told."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -89,6 +93,7 @@ def test_only_a_claim_older_than_its_age_is_taken_over(cluster: Cluster) -> None
     assert cluster.windows("show", "noon").json["status"] == "abandoned"
 
 
+@pytest.mark.slow
 def test_what_a_group_is_about_changes_only_when_that_is_said(
     cluster: Cluster, topic: MakeTopic
 ) -> None:
@@ -107,6 +112,7 @@ def test_what_a_group_is_about_changes_only_when_that_is_said(
     assert later.error["facts"]["differences"] == {"mode": ["interval", "catch_up"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "plan", "commit", "sweep"])
 def test_a_foreign_commit_stops_a_command_unless_it_is_adopted(
     cluster: Cluster, command: str

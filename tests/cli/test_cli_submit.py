@@ -104,6 +104,7 @@ def run(cluster: Cluster, job: Path, seconds: int, *more: object, **environment:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_windows_by_an_application(cluster: Cluster, tmp_path: Path) -> None:
     """Committed and published; its arguments come behind --, and stdout holds one object."""
@@ -121,6 +122,7 @@ def test_windows_by_an_application(cluster: Cluster, tmp_path: Path) -> None:
     assert (again.code, again.json["ran"]) == (0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_failed_application_exits_1_and_names_its_log(cluster: Cluster, tmp_path: Path) -> None:
     """Nothing is published; the same command with a mended job delivers the window."""
@@ -155,6 +157,7 @@ def test_a_killed_run_ends_its_application_and_the_next_one_ends_well(
     assert values(following.json["output"]) == SECOND_WINDOW
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_on_a_terminal_the_job_s_tasks_are_shown_and_ctrl_c_ends_all(
     cluster: Cluster, tmp_path: Path
@@ -221,6 +224,7 @@ WRONG: dict[str, tuple[tuple[object, ...], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_usage_exits_2(cluster: Cluster, name: str) -> None:
     """Before anything is claimed, and without the text of a setting."""
@@ -233,6 +237,7 @@ def test_wrong_usage_exits_2(cluster: Cluster, name: str) -> None:
     assert cluster.windows("list").json["windows"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_secret_settings_of_spark_are_masked(cluster: Cluster, tmp_path: Path) -> None:
     """In what is said of an error, as client settings are."""
@@ -254,6 +259,7 @@ def test_windows_by_spark_s_own_connector(cluster: Cluster) -> None:
     assert values(by_jvm.json["output"]) == FIRST_WINDOW
 
 
+@pytest.mark.slow
 def test_help_shows_the_application(cluster: Cluster) -> None:
     """With an example, and how its arguments are given."""
     shown = cli("run", "--help").stdout

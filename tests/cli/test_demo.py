@@ -335,6 +335,7 @@ def test_a_process_that_cannot_be_killed_half_way_is_told(
 # --- the whole ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_short_demo_from_end_to_end(tmp_path: Path) -> None:

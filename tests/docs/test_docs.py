@@ -29,6 +29,7 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,6 +53,7 @@ def test_a_snippet_of_the_documentation_runs(bootstrap: str, tmp_path: Path, nam
     assert run(name, bootstrap, topic, tmp_path).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_hourly.py", "test_orders_asset.py"])
 def test_the_examples_of_tests_pass(tmp_path: Path, name: str) -> None:
     """They are files of tests, and need no broker."""
@@ -73,6 +75,7 @@ def test_the_examples_of_tests_pass(tmp_path: Path, name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_of_intervals_prints_what_its_page_says(bootstrap: str, tmp_path: Path) -> None:
     """Line by line, in one piece: which record is in which interval, late, or in a gap."""
     printed = run("intervals.py", bootstrap, f"orders-{uuid.uuid4().hex[:8]}", tmp_path)

@@ -86,6 +86,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.slow
 def test_records_come_back_as_they_were_written(kafka: EmbeddedKafka) -> None:
     """What a producer writes, a consumer reads."""
     write(kafka, "there-and-back", b"one", b"two", b"three")
@@ -125,6 +126,7 @@ def test_a_paused_broker_is_silent_until_it_is_resumed(kafka: EmbeddedKafka) -> 
     assert admin.list_topics(timeout=TIMEOUT_S).brokers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [True, False], ids=["after a crash", "in good order"])
 def test_a_restarted_broker_has_its_address_and_its_data(kafka: EmbeddedKafka, crash: bool) -> None:
     """A broker that went down, either way, comes back with the same port and records."""
@@ -139,6 +141,7 @@ def test_a_restarted_broker_has_its_address_and_its_data(kafka: EmbeddedKafka, c
     assert read(kafka, topic, 1) == [b"kept"]
 
 
+@pytest.mark.slow
 def test_a_paused_broker_can_be_restarted(kafka: EmbeddedKafka) -> None:
     """A frozen process takes no notice of a request to end; restart() does not wait for it in vain."""
     kafka.pause()
@@ -146,6 +149,7 @@ def test_a_paused_broker_can_be_restarted(kafka: EmbeddedKafka) -> None:
     assert listens(kafka.bootstrap)
 
 
+@pytest.mark.slow
 def test_stop_leaves_nothing_and_may_be_repeated() -> None:
     """After stop() the port is closed and the data are gone; a second stop() does nothing."""
     kafka = EmbeddedKafka()
@@ -176,6 +180,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_the_broker_ends_with_a_parent_that_was_killed() -> None:
     """After kill -9 of the parent the broker and its data go, though a fork of the parent lives on."""
     with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE) as parent:

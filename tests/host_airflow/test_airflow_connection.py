@@ -255,6 +255,7 @@ def test_without_a_group_the_test_says_what_it_did_not_ask(
     assert "no group is named" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "told"),
     [
@@ -272,6 +273,7 @@ def test_a_bad_connection_fails_its_test_with_the_reason(
     assert re.match(told, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "named"),
     [
@@ -312,6 +314,7 @@ def test_the_test_of_a_connection_names_the_rights_that_are_missing(
         assert "secret" not in told
 
 
+@pytest.mark.slow
 def test_what_the_test_finds_enough_is_enough_for_a_window(
     guarded: Guarded, connect: Connect, group: str
 ) -> None:

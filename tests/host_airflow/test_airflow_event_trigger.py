@@ -135,6 +135,7 @@ async def first_of(trigger: CutoffReachedTrigger) -> dict[str, Any]:
 # --- which cutoffs ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_tells_of_the_newest_cutoff_that_every_partition_has_reached(
     topic: MakeTopic, produce: Produce, group: str, rounds: Rounds
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_silent_partition_holds_it_up_until_its_grace_is_over(
 # --- where it goes on ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_goes_on_behind_the_groups_newest_window(
     windows: OrderedWindows, orders: str, group: str, rounds: Rounds
 ) -> None:
@@ -277,6 +279,7 @@ def with_store(trigger: CutoffReachedTrigger, store: Store) -> CutoffReachedTrig
     return trigger
 
 
+@pytest.mark.slow
 def test_what_was_told_before_a_restart_is_not_told_again(
     topic: MakeTopic, produce: Produce, group: str, rounds: Rounds
 ) -> None:
@@ -299,6 +302,7 @@ def test_what_was_told_before_a_restart_is_not_told_again(
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "store",
     [
@@ -352,6 +356,7 @@ def test_a_watcher_outlives_what_goes_wrong(
     assert asyncio.run(scene())["cutoff"] == cutoff(60)
 
 
+@pytest.mark.slow
 def test_a_watcher_waits_for_brokers_outside_the_loop(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +391,7 @@ def run_by(told: dict[str, Any], run_id: str) -> dict[str, Any]:
     return context_of(run_id=run_id, triggering_asset_events=told_by_watchers(told))
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_cutoff_of_its_event(
     make: Make, orders: str, group: str, windows: OrderedWindows
 ) -> None:
@@ -398,6 +404,7 @@ def test_a_run_takes_the_cutoff_of_its_event(
     assert committed(windows, orders) == [4]
 
 
+@pytest.mark.slow
 def test_an_event_that_comes_twice_does_no_harm(
     make: Make, orders: str, group: str, windows: OrderedWindows
 ) -> None:
@@ -432,6 +439,7 @@ class Twice(Sink):
         return super().__call__(batches, plan)
 
 
+@pytest.mark.slow
 def test_an_event_that_comes_twice_at_once_does_no_harm(
     make: Make, orders: str, group: str, windows: OrderedWindows
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_kill_ends_a_copy(
 # --- a function with Spark ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("engine", ["python", "stage"])
 def test_a_function_with_spark_writes_the_window(
@@ -238,6 +239,7 @@ def test_a_function_with_spark_writes_the_window(
     assert not list((tmp_path / "out").glob(".koo-read*"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_function_with_a_sink_of_its_own(make: Make, windows: OrderedWindows) -> None:
     """What it returns is kept with the window; no folder is needed."""
@@ -250,6 +252,7 @@ def test_a_function_with_a_sink_of_its_own(make: Make, windows: OrderedWindows) 
     assert windows.show("w").status is WindowStatus.PUBLISHED
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_function_that_writes_without_a_folder(
     make: Make, windows: OrderedWindows, orders: str
@@ -265,6 +268,7 @@ def test_a_function_that_writes_without_a_folder(
     check_nothing_was_committed(windows, orders)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_error_in_a_function_with_spark(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path
@@ -289,6 +293,7 @@ def test_an_error_in_a_function_with_spark(
     assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_kill_ends_what_spark_computes(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path
@@ -346,6 +351,7 @@ def test_a_session_that_was_there_before_goes_on(make: Make) -> None:
 # --- an application ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_application_by_spark_submit(
     make: Make,
@@ -371,6 +377,7 @@ def test_an_application_by_spark_submit(
     assert committed(windows, orders) == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_kill_ends_an_application(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path

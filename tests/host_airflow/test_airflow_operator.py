@@ -357,6 +357,7 @@ def test_another_run_of_the_same_times_replays_its_records(
     assert [record.plan.window_id for record in windows.list()] == ["first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_intervals_in_any_order(
     make: Make,

@@ -26,6 +26,7 @@ def wide(tasks: Tasks, topic: MakeTopic, produce: Produce) -> Tasks:
     return tasks
 
 
+@pytest.mark.slow
 def test_parts_are_joined_and_committed_once(wide: Tasks, windows: OrderedWindows) -> None:
     """One missing: nothing is committed, to be tried again. All there: each record once."""
     told = wide.plan(parts=4)
@@ -47,6 +48,7 @@ def test_parts_are_joined_and_committed_once(wide: Tasks, windows: OrderedWindow
     assert wide.commit(told) == facts
 
 
+@pytest.mark.slow
 def test_parts_with_sinks_of_their_own(wide: Tasks) -> None:
     """What they say is kept in their order, and their counts are added up."""
     told = wide.plan(parts=3)
@@ -61,6 +63,7 @@ def test_parts_with_sinks_of_their_own(wide: Tasks) -> None:
     assert wide.commit(told, output=None) == facts
 
 
+@pytest.mark.slow
 def test_a_part_is_tried_again(wide: Tasks) -> None:
     """The part that failed alone; and one that runs twice is counted once."""
     told = wide.plan(parts=2)
@@ -76,6 +79,7 @@ def test_a_part_is_tried_again(wide: Tasks) -> None:
     assert len(rows_in(facts["output"])) == facts["records"] == 100
 
 
+@pytest.mark.slow
 def test_parts_of_a_plan_that_was_taken_up_again(wide: Tasks) -> None:
     """The older plan's parts report for nobody; the newer may be split in another way."""
     old = wide.plan(parts=2)
@@ -88,6 +92,7 @@ def test_parts_of_a_plan_that_was_taken_up_again(wide: Tasks) -> None:
     assert wide.commit(new)["records"] == 100
 
 
+@pytest.mark.slow
 def test_parts_are_replayed(wide: Tasks, windows: OrderedWindows) -> None:
     """Cleared with the plan, the parts' new outputs take the place of the older ones."""
     told = wide.plan(parts=2)

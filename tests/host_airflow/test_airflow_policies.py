@@ -38,6 +38,7 @@ from tests.support.windows_support import BASE_MS, at, before, delete_before
 # --- policies ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_without_records(make: Make, windows: OrderedWindows, orders: str) -> None:
     """It succeeds with an output that has none, and the next one begins where it should."""
     make().execute(context_of(12, run_id="1"))
@@ -65,6 +66,7 @@ def test_offsets_without_records_are_skipped_after_the_commit(
     assert committed(windows, name) == [2]
 
 
+@pytest.mark.slow
 def test_a_window_over_the_limit_is_refused(
     make: Make, windows: OrderedWindows, orders: str
 ) -> None:

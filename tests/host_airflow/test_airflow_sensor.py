@@ -139,6 +139,7 @@ def test_what_waiting_cannot_help_fails_at_once(group: str, deferrable: bool) ->
         sensor_on(name, group, deferrable=deferrable, cutoff="2026-11-20")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_broker_that_is_away_at_first_is_left_to_the_tasks_retries(
     group: str, monkeypatch: pytest.MonkeyPatch, deferrable: bool
@@ -155,6 +156,7 @@ def test_a_broker_that_is_away_at_first_is_left_to_the_tasks_retries(
         silent.execute(context_of(60))
 
 
+@pytest.mark.slow
 def test_a_broker_that_goes_away_while_the_sensor_waits_is_waited_for(
     topic: MakeTopic,
     produce: Produce,
@@ -233,6 +235,7 @@ def test_a_record_that_comes_late_is_waited_for_where_the_index_shows_it(
     assert sensor.poke(context_of(20))
 
 
+@pytest.mark.slow
 def test_an_open_transaction_may_hold_earlier_records(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
 ) -> None:
@@ -261,6 +264,7 @@ def test_an_open_transaction_may_hold_earlier_records(
     assert sensor.poke(context_of(20))
 
 
+@pytest.mark.slow
 def test_a_partition_that_came_later_counts_when_it_has_records(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
 ) -> None:
@@ -285,6 +289,7 @@ def test_a_partition_that_came_later_counts_when_it_has_records(
     assert sensor.poke(context_of(20))
 
 
+@pytest.mark.slow
 def test_intervals_count_once_each_is_committed(
     windows: OrderedWindows, orders: str, group: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_function_on_batches_gets_the_window_and_the_calls_arguments(
     assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_function_with_spark_gets_a_session_and_the_window(
     on: Decorate, windows: OrderedWindows, orders: str, tmp_path: Path
@@ -322,6 +323,7 @@ with DAG("taskflow", schedule=[hour], start_date=datetime(2026, 11, 1, tzinfo=UT
 """
 
 
+@pytest.mark.slow
 def test_airflow_finds_the_decorator_and_stores_its_tasks(tmp_path: Path) -> None:
     """By the provider's name for it, mapped or not, beside a watcher; nothing is loaded that could ask anybody."""
     (tmp_path / "taskflow.py").write_text(DAG_FILE)

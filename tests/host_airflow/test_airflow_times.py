@@ -334,6 +334,7 @@ _ASKED = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(_ASKED, st.integers(1, 9))
 def test_an_id_is_the_same_for_every_try_and_fits_the_ledger(asked: Asked, try_number: int) -> None:
     """Also for the longest names, and for keys with control characters."""

@@ -214,6 +214,7 @@ def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group: str) -> No
         resume(sensor, "__fail__", error=TriggerFailureReason.TRIGGER_TIMEOUT)
 
 
+@pytest.mark.slow
 def test_the_trigger_never_holds_up_the_loop(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a look waits for a broker that is away, the loop that all triggers share goes on; it can be ended."""
     point_to(monkeypatch, NOWHERE)
@@ -234,6 +235,7 @@ def test_the_trigger_never_holds_up_the_loop(group: str, monkeypatch: pytest.Mon
     assert asyncio.run(asyncio.wait_for(scene(), TIMEOUT_S)) == 50
 
 
+@pytest.mark.slow
 def test_the_trigger_outlives_a_restart_of_the_broker(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_check_is_about_the_last_partition_of_its_run(
         assert "no record at or after" in str(row.data["why"])
 
 
+@pytest.mark.slow
 def test_a_blocking_check_holds_up_what_is_downstream(house: House, hours: str, group: str) -> None:
     """In one run with the asset; the window itself is delivered."""
     asset = copied(house, hours, group, partitions_def=EIGHT)
@@ -143,6 +144,7 @@ def test_what_cannot_be_checked_is_named_when_the_check_is_built(house: House) -
         partitions_live_check(asset, lag=-HOUR)
 
 
+@pytest.mark.slow
 def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, group: str) -> None:
     """Not for what is there, and not again for what has failed."""
     broken = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_date="2026-01-05-09:00")

@@ -92,6 +92,7 @@ def check_hour(house: House, hour: int) -> None:
 # --- what delivers ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_yaml_file_is_enough(
     house: House,
     hours: str,
@@ -112,6 +113,7 @@ def test_a_yaml_file_is_enough(
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/windows"] == 2
 
 
+@pytest.mark.slow
 def test_a_function_beside_the_file(
     house: House, hours: str, group: str, sandbox: DefsFolderSandbox
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_function_beside_the_file(
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/returned"] == {"rows-here": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_application_beside_the_file(
     house: House, hours: str, group: str, sandbox: DefsFolderSandbox
@@ -383,6 +386,7 @@ def test_a_scaffolded_file_loads(sandbox: DefsFolderSandbox) -> None:
     assert (settings.on_not_live, settings.grace) == (OnNotLive.FAIL, timedelta(minutes=15))
 
 
+@pytest.mark.slow
 def test_the_command_line_knows_it(tmp_path: Path) -> None:
     """One more component is scaffolded into the example project, and all of that is checked; no broker is there."""
     project = tmp_path / "project"

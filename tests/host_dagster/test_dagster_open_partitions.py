@@ -86,6 +86,7 @@ def in_files(house: House) -> list[int]:
     return sorted(offset for folder in folders for offset in house.offsets(str(folder)))
 
 
+@pytest.mark.slow
 def test_pieces_come_to_a_whole(house: House, asset: dg.AssetsDefinition, at: At) -> None:
     """Each takes what those before it have not; the last one, when the hour is over, the rest."""
     at(THIRD)
@@ -124,6 +125,7 @@ def test_what_comes_late_for_a_piece_is_in_the_next(
     assert in_files(house) == sorted([offset, *expected(1)])
 
 
+@pytest.mark.slow
 def test_a_piece_that_failed_is_delivered_with_the_next(
     house: House, hours: str, group: str, at: At
 ) -> None:
@@ -175,6 +177,7 @@ def test_the_same_run_takes_the_same_piece(house: House, hours: str, group: str)
     assert rows(house, year) == (25, False, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])
 def test_a_whole_partition_materialised_again(
     house: House, hours: str, group: str, on_covered: str, at: At
@@ -200,6 +203,7 @@ def test_a_whole_partition_materialised_again(
     assert in_files(house) == expected(1)
 
 
+@pytest.mark.slow
 def test_pieces_that_took_everything(house: House, hours: str, group: str, at: At) -> None:
     """The whole partition has nothing left to take: it is complete all the same, and no other's."""
     orders = copied(house, hours, group, open_lag=LAG, on_covered="fail")
@@ -221,6 +225,7 @@ def test_a_range_with_an_open_partition(house: House, asset: dg.AssetsDefinition
     assert [rows(house, key) for key in KEYS[:3]] == [(4, True, 1), (4, True, 1), (2, False, 1)]
 
 
+@pytest.mark.slow
 def test_the_sensor_asks_for_what_makes_it_whole(
     house: House, hours: str, group: str, at: At
 ) -> None:

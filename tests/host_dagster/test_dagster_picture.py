@@ -84,6 +84,7 @@ def test_a_picture_that_cannot_be_drawn(
     )
 
 
+@pytest.mark.slow
 def test_a_step_of_very_many_windows_has_none(
     house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

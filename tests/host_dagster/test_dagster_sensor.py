@@ -119,6 +119,7 @@ def test_it_asks_when_the_last_partition_is_live_and_not_before(
     assert "2026-01-05-01:00 to 2026-01-05-07:00 (7)" in ticks.skipped()
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_for_twice(house: House, hours: str, group: str, produce: Produce) -> None:
     """Not while the run has not delivered it, and not afterwards."""
     asset = eight(house, hours, group)
@@ -138,6 +139,7 @@ def test_nothing_is_asked_for_twice(house: House, hours: str, group: str, produc
     assert ticks.skipped() == NOTHING_LEFT
 
 
+@pytest.mark.slow
 def test_ranges_are_pieces_without_gaps(house: House, hours: str, group: str) -> None:
     """Around what is delivered already; the runs deliver exactly what was asked for."""
     asset = eight(house, hours, group)
@@ -195,6 +197,7 @@ def test_a_grace_ends_the_waiting(house: House, topic: MakeTopic, group: str) ->
     assert "idle from" in Ticks(house, longer).skipped()
 
 
+@pytest.mark.slow
 def test_windows_that_the_ledger_has_forgotten_are_delivered(
     house: House, topic: MakeTopic, produce: Produce, group: str
 ) -> None:
@@ -336,6 +339,7 @@ def test_a_cursor_survives_its_json() -> None:
     assert "1970-01-01T00:00:03Z" in cursor.to_text()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_the_ticks_error(house: House, group: str) -> None:
     """And not a quiet skip."""
     away = KafkaResource(config={"bootstrap.servers": "127.0.0.1:9"})
@@ -374,6 +378,7 @@ def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
     assert ticks.skipped() == NOTHING_LEFT
 
 
+@pytest.mark.slow
 def test_a_serial_asset_is_asked_for_one_by_one(
     house: House, topic: MakeTopic, produce: Produce, group: str
 ) -> None:

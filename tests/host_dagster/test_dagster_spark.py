@@ -46,6 +46,7 @@ def check_delivered(house: House, first: int, last: int, key: str = "orders") ->
         assert house.offsets(values["dagster/uri"]) == expected(hour)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("last", [1, 3])
 def test_a_session_in_the_step(house: House, hours: str, group: str, spark: Any, last: int) -> None:

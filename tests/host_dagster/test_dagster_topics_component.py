@@ -126,6 +126,7 @@ def test_a_pipeline_without_python(
 # --- patterns --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_a_pattern_means_is_asked_once_and_remembered(
     sandbox: DefsFolderSandbox,
     topic: MakeTopic,
@@ -157,6 +158,7 @@ def test_what_a_pattern_means_is_asked_once_and_remembered(
     assert keys_in(sandbox) == {*found, f"kafka/{stem}.b"}
 
 
+@pytest.mark.slow
 def test_while_a_project_is_developed_each_load_asks(
     sandbox: DefsFolderSandbox,
     topic: MakeTopic,
@@ -389,6 +391,7 @@ def test_a_cluster_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Dagster's command line ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_line_knows_them(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
     """They are scaffolded, and load with no variable set and no broker; a wrong field is named with its line."""
     told = run_dg(sandbox.project_root, tmp_path, "list", "components")

@@ -146,6 +146,7 @@ def test_append_time_is_told_from_create_time(settings: ClientSettings, topic: M
     assert table["timestamp_type"].to_pylist() == [LOG_APPEND_TIME] * 2
 
 
+@pytest.mark.slow
 def test_markers_and_aborted_records_are_passed_wherever_they_lie(
     settings: ClientSettings, topic: MakeTopic
 ) -> None:
@@ -174,6 +175,7 @@ def test_markers_and_aborted_records_are_passed_wherever_they_lie(
     assert uncommitted == {tp: [0, 1, 2, 4, 5, 6, 7, 9, 10, 11, 12]}
 
 
+@pytest.mark.slow
 def test_any_set_of_offsets_is_read_exactly(settings: ClientSettings, topic: MakeTopic) -> None:
     """Random sets over several partitions and topics: each wanted record once, in order, no other."""
     rng = random.Random(3)
@@ -207,6 +209,7 @@ def test_large_holes_are_jumped_and_nothing_comes_twice(
     assert came == {tp: [offset for start, end in ends for offset in range(start, end)]}
 
 
+@pytest.mark.slow
 def test_compacted_offsets_are_passed_at_both_edges(
     settings: ClientSettings, topic: MakeTopic
 ) -> None:
@@ -338,6 +341,7 @@ def test_records_that_do_not_come_end_in_a_time_out_with_the_facts(
     assert caught.value.retriable
 
 
+@pytest.mark.slow
 def test_records_that_come_late_are_waited_for(settings: ClientSettings, topic: MakeTopic) -> None:
     """An end-of-partition event below the wanted end is stale, not the end."""
     tp = TopicPartition(topic(), 0)
@@ -349,6 +353,7 @@ def test_records_that_come_late_are_waited_for(settings: ClientSettings, topic: 
     assert sum(batch.num_rows for batch in came) == 10
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_is_told_from_a_slow_one(
     settings: ClientSettings, topic: MakeTopic
 ) -> None:

@@ -189,6 +189,7 @@ def test_a_ledger_that_takes_only_small_records_stores_all_or_nothing(
 # --- its end ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_anew", [False, True], ids=["deleted", "made-anew"])
 @pytest.mark.parametrize("process", ["running", "new"])
 def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
@@ -381,6 +382,7 @@ def right(
     return AclBinding(kind, name, pattern, "User:job", "*", operation, AclPermissionType.ALLOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "named"),
     [

@@ -47,6 +47,7 @@ foreign_key = st.one_of(
 ours_like = st.just({"koo-generation": "7", "koo-parts": "1"})
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(6),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -143,6 +144,7 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(
 # --- transactions of others -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_foreign_transaction_left_open_is_waited_for_and_then_named(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:

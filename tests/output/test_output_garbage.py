@@ -414,6 +414,7 @@ PLACES = (
 )
 
 
+@pytest.mark.slow
 @given(
     garbage=st.lists(
         st.tuples(st.sampled_from(PLACES), st.sampled_from(MAKES)), min_size=1, max_size=4

@@ -52,6 +52,7 @@ def _fields(output: StagedOutput) -> list[dict[str, object]]:
     return table.append_column("timestamp_ms", ms).to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_stage_holds_exactly_the_plan(
@@ -139,6 +140,7 @@ def test_progress_rises_to_all_offsets(bootstrap: str, topic: MakeTopic, tmp_pat
     assert reports[-1] == (case.plan.offsets, case.plan.offsets)
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_is_a_named_error_and_no_stage(bootstrap: str, tmp_path: Path) -> None:
     """A plan whose topic is gone fails by name and leaves no stage behind."""
     plan = plan_of([part_of("never-made", 0, OffsetSet.of((0, 5)))])

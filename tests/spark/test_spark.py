@@ -114,6 +114,7 @@ def test_both_engines_give_exactly_the_plan(
     assert {row.window_id for row in frame.select("window_id").collect()} == {case.plan.window_id}
 
 
+@pytest.mark.slow
 def test_order_is_kept_over_many_tasks(
     bootstrap: str, case: Case, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def test_two_windows_are_read_side_by_side(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_gone_is_a_named_error(
     bootstrap: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_topic_that_is_gone_is_a_named_error(
         read_window(spark, plan, settings_of(bootstrap), engine="stage", stall_timeout_s=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_time_that_spark_cannot_hold_names_the_record(
     bootstrap: str, topic: MakeTopic, spark: SparkSession, engine: Engine
@@ -264,6 +267,7 @@ def test_named_errors_are_found_in_text(text: str, kind: type) -> None:
     assert error is None or "SQLSTATE" not in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("sorted_by", ["read", "write"])
 def test_written_files_are_in_order_by_name(

@@ -86,6 +86,7 @@ def _place(row: Row) -> tuple[int, str, int, int]:
     return row.timestamp_ms, row.topic, row.partition, row.offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "windows"), [(1, 1), (2, 2), (3, 6)])
 def test_all_engines_give_the_same_rows(
     bootstrap: str,

@@ -165,6 +165,7 @@ def test_a_key_is_never_held_as_a_whole() -> None:
     assert max(ahead) <= 2
 
 
+@pytest.mark.slow
 def test_small_batches_of_a_result_travel_together() -> None:
     """A row for each of many keys is no batch for each of them; batches of other columns stay apart."""
     rows = [{"key": b"%d" % n, "topic": "t", "partition": 0, "offset": n} for n in range(25_000)]
@@ -181,6 +182,7 @@ def test_small_batches_of_a_result_travel_together() -> None:
 # With Spark
 
 
+@pytest.mark.slow
 def test_each_key_is_worked_on_in_order(spark: SparkSession) -> None:
     """Random records, batches of a few rows: keys span them, one is much larger than others, some have none."""
     rng = random.Random(4)
@@ -199,6 +201,7 @@ def test_each_key_is_worked_on_in_order(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+@pytest.mark.slow
 def test_a_window_is_worked_on_key_by_key(
     bootstrap: str, topic: MakeTopic, spark: SparkSession
 ) -> None:

@@ -73,6 +73,7 @@ def plan_list(log: Log, drawn: tuple[int, int]) -> list[Case]:
     return cases
 
 
+@pytest.mark.slow
 @given(drawn=PLAN_LISTS, ordered=st.booleans())
 @settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_reading_together_is_reading_one_by_one(
@@ -87,6 +88,7 @@ def test_reading_together_is_reading_one_by_one(
         assert unordered(rows) == unordered(wanted(cases))
 
 
+@pytest.mark.slow
 @given(drawn=PLAN_LISTS, ordered=st.booleans(), rows_per_file=st.integers(1, 60))
 @settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_staging_together_is_staging_one_by_one(
@@ -114,6 +116,7 @@ def test_staging_together_is_staging_one_by_one(
             assert output.facts["files"] == max(1, -(-len(rows) // rows_per_file))
 
 
+@pytest.mark.slow
 def test_a_union_of_single_reads_is_the_same(
     bootstrap: str, cases: list[Case], spark: SparkSession
 ) -> None:
@@ -125,6 +128,7 @@ def test_a_union_of_single_reads_is_the_same(
     assert together.dtypes == single[0].dtypes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_engines_agree(
@@ -149,6 +153,7 @@ def test_kafka_is_read_once(bootstrap: str, cases: list[Case], spark: SparkSessi
     assert text.count("Exchange ") == 1
 
 
+@pytest.mark.slow
 def test_a_stage_of_one_window_is_not_read_again(
     bootstrap: str, cases: list[Case], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -160,6 +165,7 @@ def test_a_stage_of_one_window_is_not_read_again(
     assert told(frame) == wanted(cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_covered_windows_alone_read_as_empty(spark: SparkSession, engine: Engine) -> None:
     """Nothing is theirs to read, and no broker is asked."""

@@ -125,6 +125,7 @@ def _many(topic: str, ends: dict[int, int]) -> list[WindowPlan]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "plans", "transaction_records"),
     [
@@ -223,6 +224,7 @@ def test_there_is_a_key_for_each_partition(partitions: int) -> None:
     assert len(set(keys)) == len(keys) == partitions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 2, 7, 200])
 def test_keys_lead_where_spark_puts_them(spark: SparkSession, partitions: int) -> None:
     """By Spark's own hash, and by where rows really come out."""
@@ -242,6 +244,7 @@ def dealing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(order, "_repartition_by_id", order._repartition_by_hash)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dealing")
 def test_windows_are_in_order_over_several_tasks(
     bootstrap: str, cases: list[Case], spark: SparkSession
@@ -324,6 +327,7 @@ def _by_key(frame: DataFrame, cases: list[Case], root: Path) -> None:
     assert frame.count() == sum(len(case.rows) for case in cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ordered", "take", "windows"),
     [
@@ -358,6 +362,7 @@ def test_each_slice_is_read_once(
     assert _offsets(slices) == planned
 
 
+@pytest.mark.slow
 def test_the_order_by_hash_reads_once_too(
     bootstrap: str,
     cases: list[Case],
@@ -372,6 +377,7 @@ def test_the_order_by_hash_reads_once_too(
     assert set(reads().values()) == {1}
 
 
+@pytest.mark.slow
 def test_an_order_by_spark_alone_reads_twice(
     bootstrap: str, cases: list[Case], spark: SparkSession, reads: Callable[[], Counter[str]]
 ) -> None:

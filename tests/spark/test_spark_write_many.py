@@ -65,6 +65,7 @@ def _reads(ordered: bool, engine: Engine) -> Callable[..., DataFrame]:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [
@@ -108,6 +109,7 @@ def test_each_window_gets_its_own_output(
     assert table.columns[-1] == "window_id"
 
 
+@pytest.mark.slow
 def test_writing_together_is_writing_one_by_one(
     bootstrap: str, cases: list[Case], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def spilling(spark: SparkSession) -> Iterator[None]:
     conf.remove(SPILL_ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spilling")
 def test_order_that_a_result_has_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Written as it comes, each window's rows stay in the order of the DataFrame, over many tasks and windows."""
@@ -191,6 +194,7 @@ def test_rows_of_another_window_are_never_dropped(
     assert left(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_records_of_a_window_that_was_read_are_never_dropped(
     bootstrap: str, cases: list[Case], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -202,6 +206,7 @@ def test_records_of_a_window_that_was_read_are_never_dropped(
     assert write_windows(frame, tmp_path, more)[-1].facts["records"] == 0
 
 
+@pytest.mark.slow
 def test_a_failed_job_leaves_no_stage(bootstrap: str, spark: SparkSession, tmp_path: Path) -> None:
     """A task's own error has its name, any other is a `SinkError`; no window keeps a stage."""
     plans = [
@@ -217,6 +222,7 @@ def test_a_failed_job_leaves_no_stage(bootstrap: str, spark: SparkSession, tmp_p
     assert left(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_a_failure_while_sealing_leaves_no_stage(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +246,7 @@ def test_a_failure_while_sealing_leaves_no_stage(
     assert len(write_windows(frame, tmp_path, plans)) == 4
 
 
+@pytest.mark.slow
 def test_what_a_killed_try_left_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """The folder of a try that was killed, half full, does not show in the next one, whatever overwriting means."""
     plans = [plan_of([], window_id=f"w{n}") for n in range(2)]
@@ -295,6 +302,7 @@ def test_covered_windows_and_frames_without_windows_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_the_user_keeps_stays_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Sorting keeps the rows meanwhile, and does not drop what was kept before."""
     plans = [plan_of([], window_id="w")]

@@ -137,6 +137,7 @@ def test_kill_9_of_spark_submit(running: Run, windows: OrderedWindows) -> None:
     check_still_planned(windows)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_kill_9_of_the_submitter(running: Run, windows: OrderedWindows) -> None:
     """The guard finds out, and ends all."""
@@ -203,6 +204,7 @@ def test_sigterm_of_the_submitter(
         run.close()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_time_out(windows: OrderedWindows, orders: str, tmp_path: Path) -> None:
     """Ends a real Spark, whatever it is doing, and says how long it had."""
@@ -224,6 +226,7 @@ def test_a_time_out(windows: OrderedWindows, orders: str, tmp_path: Path) -> Non
     check_still_planned(windows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["submitter", "guard"])
 def test_a_program_that_will_not_end_is_ended(
     bootstrap: str, group: str, orders: str, tmp_path: Path, killed: str
@@ -239,6 +242,7 @@ def test_a_program_that_will_not_end_is_ended(
         run.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_daemon_of_the_program_s_is_ended(
     windows: OrderedWindows, orders: str, tmp_path: Path, ends: bool
@@ -289,6 +293,7 @@ def test_a_process_that_cannot_be_ended_is_an_error(
         )
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_submitter_does_not_keep_the_run_alive(
     bootstrap: str, group: str, orders: str, tmp_path: Path
 ) -> None:
@@ -327,6 +332,7 @@ def test_an_exception_of_the_callers_ends_the_run(
     assert processes_of(ready(job)[0]) == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_meet(windows: OrderedWindows, orders: str, tmp_path: Path) -> None:
     """Of one attempt even: each has a folder of its own, and the end of one does not end the other."""
     plan = windows.plan(before(orders, 9, Earliest()), "w")
@@ -358,6 +364,7 @@ def test_two_runs_at_once_do_not_meet(windows: OrderedWindows, orders: str, tmp_
     assert StagedOutput.of(plan, tmp_path / "out").exists() is False
 
 
+@pytest.mark.slow
 def test_the_log_is_bounded_and_whole_lines_are_handed_on(
     windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:
@@ -391,6 +398,7 @@ def test_the_log_is_bounded_and_whole_lines_are_handed_on(
     assert len(numbers) > 10_000
 
 
+@pytest.mark.slow
 def test_a_job_that_prints_without_end_is_ended(
     windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:
@@ -403,6 +411,7 @@ def test_a_job_that_prints_without_end_is_ended(
     assert processes_of(ready(job)[0]) == []
 
 
+@pytest.mark.slow
 def test_a_job_ends_when_the_sign_of_life_stops(tmp_path: Path) -> None:
     """Or when the folder goes: where no kernel and no guard reaches it, in cluster mode."""
     script = """

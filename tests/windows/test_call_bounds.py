@@ -102,6 +102,7 @@ def test_a_call_ends_within_its_one_bound(silent: str, some_plan: WindowPlan, ca
         assert caught.value.retriable
 
 
+@pytest.mark.slow
 def test_what_fails_meanwhile_is_tried_again_while_there_is_time(
     bootstrap: str, orders: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_fault_of_a_caller_is_not_waited_for(bootstrap: str, group: str) -> 
         assert time.monotonic() - started < 20
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_says_what_for(
     silent: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_call_that_waits_says_what_for(
     assert [one for one in caplog.records if "waits for" in one.getMessage()] == []
 
 
+@pytest.mark.slow
 def test_waiting_for_others_has_its_own_bound() -> None:
     """What a policy agrees to wait for open windows comes on top of the call's bound."""
     policy = Policy(on_open_claim=OnOpenClaim.WAIT, claim_wait=timedelta(seconds=3))
@@ -266,6 +269,7 @@ def test_a_forked_child_is_told_at_once_and_ends(bootstrap: str, orders: str, gr
 # --- the log of a call --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_green_call_leaves_nothing_alarming_in_the_log(
     bootstrap: str, orders: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,6 +290,7 @@ def test_a_green_call_leaves_nothing_alarming_in_the_log(
     assert [one.getMessage() for one in loud] == []
 
 
+@pytest.mark.slow
 def test_what_the_client_says_of_a_fenced_producer_is_for_debugging(
     bootstrap: str, orders: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,6 +50,7 @@ raise SystemExit("still alive")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("fatal", "status_before", "status_after"),
@@ -93,6 +94,7 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
         assert set(read_plan(windows.settings, rest)) == {(name, 0, 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["committed", "ledger"])
 def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
     bootstrap: str,

@@ -126,6 +126,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
     assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(10),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -206,6 +207,7 @@ def test_a_start_beyond_the_end_is_no_start(
     assert offsets(windows, (orders, 0)) == [6]
 
 
+@pytest.mark.slow
 def test_a_start_below_the_log_is_loss(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -280,6 +282,7 @@ def delete_topic(bootstrap: str, name: str) -> None:
     wait_until_gone(bootstrap, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["names", "pattern"])
 def test_a_topic_deleted_between_plan_and_commit_does_not_block_the_other(
     bootstrap: str, windows: OrderedWindows, two_topics: tuple[str, str], by: str

@@ -38,6 +38,7 @@ def _ms(second: float) -> int:
     return BASE_MS + round(second * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["forward", "backward", "random"])
 @pytest.mark.parametrize("seed", range(2))
 def test_every_record_is_in_at_most_one_interval(
@@ -209,6 +210,7 @@ def test_records_of_earlier_intervals_on_a_new_partition_are_late(
     assert {key[1:] for key in read_plan(windows.settings, rest)} == {(1, 1)}
 
 
+@pytest.mark.slow
 def test_intervals_planned_at_once_by_several_processes_share_nothing(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_stop_lies_above_what_was_read_before(
     assert decided_end(windows, "narrow") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_backlog_comes_in_pieces(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, seed: int

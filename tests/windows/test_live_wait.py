@@ -117,6 +117,7 @@ def test_a_look_writes_nothing(
 # --- waiting -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_waiting_ends_when_the_last_partition_is_written(
     settings: ClientSettings, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_look_that_fails_while_waiting_is_made_again(
         wait_live(look_again, timeout_s=TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_an_error_that_stays_ends_the_wait(settings: ClientSettings, topic: MakeTopic) -> None:
     """Looking again would change nothing; and at the deadline the last failure is told."""
     name = topic()

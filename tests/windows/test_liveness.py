@@ -377,6 +377,7 @@ def test_a_compacted_record_proves_nothing(
 # --- the search --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_random_logs_are_live_where_a_consumer_finds_a_record(
     cluster: Cluster, bootstrap: str, topic: MakeTopic, seed: int
@@ -443,6 +444,7 @@ def test_a_search_through_old_records_ends_in_idle(
     assert isinstance(found.partitions[0].verdict, Idle)
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_are_one_look(
     cluster: Cluster, topic: MakeTopic, produce: Produce
 ) -> None:

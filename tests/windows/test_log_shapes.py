@@ -101,6 +101,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(
     # Each is a second or two of a real broker, so a failure is shown as it was found.
     max_examples=examples(6),
@@ -137,6 +138,7 @@ def test_windows_among_open_and_interleaved_transactions(
         oracle.check_complete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [
@@ -173,6 +175,7 @@ def test_progress_passes_whatever_lies_at_the_tail(
     assert oracle.plan(at(200)).content is PlanContent.EMPTY
 
 
+@pytest.mark.slow
 def test_an_open_transaction_holds_back_its_own_partition_only(
     topic: MakeTopic,
     produce: Produce,
@@ -193,6 +196,7 @@ def test_an_open_transaction_holds_back_its_own_partition_only(
     oracle.check_complete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["commit", "abort"])
 def test_a_transaction_that_ends_after_the_plan_changes_nothing_in_it(
     topic: MakeTopic,
@@ -219,6 +223,7 @@ def test_a_transaction_that_ends_after_the_plan_changes_nothing_in_it(
     oracle.check_complete()
 
 
+@pytest.mark.slow
 def test_a_producer_that_died_in_its_transaction_delays_records_and_loses_none(
     bootstrap: str, topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:
@@ -286,6 +291,7 @@ COMPACTED: Mapping[str, tuple[Sequence[tuple[str, int]], str]] = {
 ABORTED_TAIL = len(COMPACTED) - 1
 
 
+@pytest.mark.slow
 def test_compaction_before_and_after_the_plan_at_each_edge(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, group: str
 ) -> None:
@@ -361,6 +367,7 @@ def await_compaction(bootstrap: str, topic: str) -> None:
 # --- empty partitions, and many ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_empty_partitions_are_planned_with_the_rest(
     topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:
@@ -419,6 +426,7 @@ def test_a_partition_emptied_by_retention_starts_at_its_end(
     assert windows.plan(before(name, 14), "third").lost == {}
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_most_of_them_empty(
     topic: MakeTopic, produce: Produce, oracle_of: Callable[..., WindowOracle]
 ) -> None:

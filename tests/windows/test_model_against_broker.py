@@ -25,6 +25,7 @@ def transcript_of(world: MemoryWorld | BrokerWorld, script: Script) -> list[obje
         return list(world.transcript)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, name: str) -> None:
     """Plans, records, errors and their facts, committed offsets, states: step by step."""
@@ -33,6 +34,7 @@ def test_a_script_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, name: 
     assert in_memory == on_broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_random_walk_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, seed: int) -> None:
     """Forty steps of anything."""
@@ -41,6 +43,7 @@ def test_a_random_walk_sees_the_same_in_memory_and_on_a_broker(bootstrap: str, s
 
 
 # Long enough for a failure to be made small.
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_windows_in_memory_are_what_brute_force_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens in whatever order: each record once, in the right window, and exact progress."""

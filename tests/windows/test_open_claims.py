@@ -82,6 +82,7 @@ def test_open_windows_are_stepped_around_and_named(windows: OrderedWindows, orde
     assert windows.show("late").plan.stepped_around == ("early", "middle")
 
 
+@pytest.mark.slow
 def test_a_plan_waits_until_open_windows_are_committed(
     windows: OrderedWindows, orders: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_plan_waits_until_open_windows_are_committed(
     assert offsets_of(read_plan(windows.settings, late)) == {2, 4, 5}
 
 
+@pytest.mark.slow
 def test_a_plan_that_waited_takes_what_was_abandoned(windows: OrderedWindows, orders: str) -> None:
     """An open window that is given up is no longer in the way, and its records are free."""
     windows.commit(windows.plan(before(orders, 1, Earliest()), "first"))

@@ -43,6 +43,7 @@ def names(windows: OrderedWindows) -> list[str]:
     return [record.plan.window_id for record in windows.list()]
 
 
+@pytest.mark.slow
 def test_windows_are_pruned_by_age(windows: OrderedWindows, orders: str) -> None:
     """By when they were last changed, the oldest first; the open and the young stay whole."""
     with days_ago(windows, 10) as past:
@@ -128,6 +129,7 @@ def test_an_abandoned_stub_can_be_planned_anew(windows: OrderedWindows, orders: 
     windows.commit(plan)
 
 
+@pytest.mark.slow
 def test_forgotten_windows_leave_nothing_but_progress(windows: OrderedWindows, orders: str) -> None:
     """Stubs among them; another process no longer finds them, and their records never come again."""
     for number, cutoff in enumerate((1, 12, 25)):
@@ -168,6 +170,7 @@ def test_pruned_intervals_still_cover_their_times(
     assert windows.plan(sweep(name, 30), "rest").offsets == 1
 
 
+@pytest.mark.slow
 def test_more_windows_than_fit_one_transaction_are_pruned(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

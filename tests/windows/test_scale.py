@@ -245,6 +245,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LedgerLog.__init__, "__kwdefaults__", {"held_bytes_max": 5_000})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgetful")
 def test_a_long_past_is_no_hindrance(windows: OrderedWindows, past: str) -> None:
     """With thousands of old windows: the next is planned and committed, old ones are found, listed and pruned."""
@@ -291,6 +292,7 @@ def test_listing_a_long_past_reads_no_plans(
     assert set(parsed) == {"open"}
 
 
+@pytest.mark.slow
 def test_what_a_fold_holds_of_a_long_past_is_bounded(windows: OrderedWindows, past: str) -> None:
     """Some hundred bytes for each old window, whatever its plan; and all of them are there when asked for."""
     with OrderedWindows(windows.settings, windows.group) as other:
@@ -351,6 +353,7 @@ def test_many_times_are_looked_up_as_one_by_one(
             lookup.first_at_or_after_each(nowhere, times[:3], Isolation.READ_UNCOMMITTED)
 
 
+@pytest.mark.slow
 def test_a_month_of_hours_is_planned_and_committed_at_once(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
@@ -391,6 +394,7 @@ def test_a_change_larger_than_the_clients_queue_is_written(
     assert [one.base for _, one in state] == [40]
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_are_one_window(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:

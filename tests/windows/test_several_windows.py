@@ -66,6 +66,7 @@ def told(plan: WindowPlan) -> Mapping[object, object]:
 # --- the same windows -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["catch-up", "intervals"])
 @pytest.mark.parametrize("seed", range(2))
 def test_windows_planned_together_are_those_planned_one_by_one(
@@ -110,6 +111,7 @@ def test_windows_planned_together_are_those_planned_one_by_one(
         assert [(tp, one.done) for tp, one in mine] == [(tp, one.done) for tp, one in other_state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_backfill_of_intervals_is_exact(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, seed: int
@@ -152,6 +154,7 @@ def backlog(bootstrap: str, name: str, *, partitions: int, count: int, windows: 
     return partitions * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["catch-up", "intervals", "backward"])
 @pytest.mark.parametrize("together", [True, False], ids=["together", "one by one"])
 def test_a_backlog_is_scanned_once(

@@ -41,6 +41,7 @@ def plan(windows: OrderedWindows, orders: str) -> WindowPlan:
 # --- the shares -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(window_plans, st.integers(1, 40))
 def test_shares_are_the_plan_cut_by_weight(plan: WindowPlan, count: int) -> None:
@@ -77,6 +78,7 @@ def test_a_number_of_parts_has_limits(
     assert windows.show("w") == record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 500])
 def test_parts_read_alone_are_together_the_window(
     bootstrap: str, topic: MakeTopic, windows: OrderedWindows, count: int
@@ -144,6 +146,7 @@ def test_the_first_report_of_a_part_counts(windows: OrderedWindows, plan: Window
         windows.commit(plan)
 
 
+@pytest.mark.slow
 def test_reports_at_the_same_moment_all_count(windows: OrderedWindows, plan: WindowPlan) -> None:
     """Each from a process of its own; the last of them, whichever it is, completes the window."""
     parts = windows.split(plan, 4)

@@ -58,6 +58,7 @@ def write(log: ModelLog, written: Sequence[tuple[int, str]]) -> None:
 # --- in memory --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @settings(max_examples=examples(60))
 @given(
@@ -157,6 +158,7 @@ def visible_below(bootstrap: str, plan: WindowPlan) -> dict[tuple[str, int, int]
     return visible_records(bootstrap, {part.tp: part.decided_end for part in plan})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["one by one", "together", "intervals"])
 def test_windows_of_a_transactional_log_tell_the_true_number(
     bootstrap: str, windows: OrderedWindows, backlog: str, how: str, tmp_path: Path

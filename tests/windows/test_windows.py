@@ -63,6 +63,7 @@ def ledger_topic(topic: MakeTopic) -> str:
     return f"ledger-{uuid.uuid4().hex[:12]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_visible_record_is_in_exactly_one_window(
     bootstrap: str, topic: MakeTopic, group: str, seed: int

@@ -54,6 +54,7 @@ def test_records_that_retention_took_are_an_error_or_written_down(
     assert windows.plan(before(orders, 200), "after").lost == {}
 
 
+@pytest.mark.slow
 def test_loss_between_plan_and_retry_is_found_when_the_plan_is_taken_up(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_recreated_topic_is_not_read_as_the_old_one(
         windows.replay("w")
 
 
+@pytest.mark.slow
 def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> None:
     """Commits of ours and no state in the ledger: never the start bound again."""
     settings = {"bootstrap.servers": bootstrap}
@@ -157,6 +159,7 @@ def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> No
         windows.plan(before(orders, 20, Earliest()), "next")
 
 
+@pytest.mark.slow
 def test_a_lost_ledger_is_noticed_at_a_commit(bootstrap: str, group: str, orders: str) -> None:
     """By a process that was open, and by one that only has the plan: nothing is committed."""
     settings = {"bootstrap.servers": bootstrap}
@@ -202,6 +205,7 @@ def test_open_transactions_end_a_window_at_the_last_stable_offset(
     assert [partition.base for _, partition in state] == [8]
 
 
+@pytest.mark.slow
 def test_a_plan_larger_than_one_record_is_split_and_read_back(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic
 ) -> None:
