@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.app import app
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.support.cli_support import (
     FIRST_WINDOW,
     NOWHERE,
@@ -22,20 +22,10 @@ from tests.support.cli_support import (
     at,
     cli,
     commit_elsewhere,
-    fill,
     values,
 )
+from tests.support.cli_support import cluster as cluster
 from tests.support.windows_support import TIMEOUT_S, wait_until_gone
-
-
-@pytest.fixture
-def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
-) -> Cluster:
-    """The known records in a topic of two partitions."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    return Cluster(bootstrap, name, group, tmp_path / "out")
 
 
 def facts(cluster: Cluster, window_id: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.cli.crash import CRASH_AT, CrashPoint
 from tests.conftest import MakeTopic, Produce
 from tests.support.cli_support import (
     FIRST_WINDOW,
@@ -21,6 +20,7 @@ from tests.support.cli_support import (
     values,
     visible,
 )
+from tests.support.kill_points import KillPoint
 
 # The try after a crash may have to wait until the coordinator gives up the dead one's transaction.
 pytestmark = pytest.mark.timeout(300)
@@ -34,22 +34,21 @@ class _Window:
         self._sink = ("-t", topic, "--output", output, "--json")
 
     def run(
-        self, cutoff: str, *, engine: str = "stage", crash_at: CrashPoint | None = None
+        self, cutoff: str, *, engine: str = "stage", kill_at: KillPoint | None = None
     ) -> Outcome:
-        env = {} if crash_at is None else {CRASH_AT: crash_at.value}
         question = ("--cutoff", cutoff, "--start", "earliest")
         words = (*self._where, *self._sink, *question, "--engine", engine)
-        return cli("run", *words, env=env)
+        return cli("run", *words, kill_at=kill_at)
 
     def windows(self) -> Outcome:
         return cli("windows", "list", *self._where, "--json")
 
 
 def _check(
-    bootstrap: str, group: str, topic: str, output: Path, engine: str, point: CrashPoint
+    bootstrap: str, group: str, topic: str, output: Path, engine: str, point: KillPoint
 ) -> None:
     window = _Window(bootstrap, group, topic, output)
-    crashed = window.run(at(60), engine=engine, crash_at=point)
+    crashed = window.run(at(60), engine=engine, kill_at=point)
     assert (crashed.code, crashed.stdout) == (-signal.SIGKILL, "")
     assert not output.exists() or visible(output) == []
 
@@ -59,7 +58,7 @@ def _check(
     assert values(again.json["output"]) == FIRST_WINDOW
     assert committed(bootstrap, group, topic) == {0: 3, 1: 2}
     # What the dead try had finished is not done again.
-    assert again.json["ran"] == (point not in (CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_PUBLISH))
+    assert again.json["ran"] == (point not in (KillPoint.BEFORE_COMMIT, KillPoint.BEFORE_PUBLISH))
     assert len(visible(output)) == 1
     assert list(output.glob(".koo-stage/*/*")) == []
 
@@ -75,15 +74,14 @@ def _check(
     assert [one["status"] for one in known] == ["published", "published"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", list(CrashPoint))
+@pytest.mark.parametrize("point", list(KillPoint))
 def test_a_killed_run_ends_well_when_it_is_run_again(
     bootstrap: str,
     topic: MakeTopic,
     produce: Produce,
     group: str,
     tmp_path: Path,
-    point: CrashPoint,
+    point: KillPoint,
 ) -> None:
     """Wherever the process dies, the same command gives the same records, committed and published once."""
     name = topic(partitions=2)
@@ -93,14 +91,14 @@ def test_a_killed_run_ends_well_when_it_is_run_again(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("point", [CrashPoint.IN_READ, CrashPoint.AFTER_WRITE])
+@pytest.mark.parametrize("point", [KillPoint.IN_READ, KillPoint.AFTER_WRITE])
 def test_a_killed_spark_run_ends_well_when_it_is_run_again(
     bootstrap: str,
     topic: MakeTopic,
     produce: Produce,
     group: str,
     tmp_path: Path,
-    point: CrashPoint,
+    point: KillPoint,
 ) -> None:
     """The same with Spark, whose tasks die with the driver."""
     name = topic(partitions=2)
@@ -108,7 +106,6 @@ def test_a_killed_spark_run_ends_well_when_it_is_run_again(
     _check(bootstrap, group, name, tmp_path / "out", "python", point)
 
 
-@pytest.mark.slow
 def test_abandoning_a_killed_window_deletes_its_stage(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -116,7 +113,7 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
     window = _Window(bootstrap, group, name, output)
-    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
     assert written["status"] == "written"
     assert list(output.glob(".koo-stage/*/*/*.parquet")) != []
@@ -128,7 +125,6 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
 
 
-@pytest.mark.slow
 def test_committing_a_killed_window_publishes_what_it_wrote(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -136,7 +132,7 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
     window = _Window(bootstrap, group, name, output)
-    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
     words = ("windows", "commit", "-b", bootstrap, "-g", group, "--json", written["window_id"])
 
@@ -148,7 +144,6 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
     assert [values(output / folder) for folder in visible(output)] == [FIRST_WINDOW]
 
 
-@pytest.mark.slow
 def test_output_that_is_gone_is_written_again_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -156,7 +151,7 @@ def test_output_that_is_gone_is_written_again_once(
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
     window = _Window(bootstrap, group, name, output)
-    window.run(at(60), crash_at=CrashPoint.BEFORE_COMMIT)
+    window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     for _ in range(2):
         shutil.rmtree(output)
         again, third = window.run(at(60)), window.run(at(60))
@@ -165,7 +160,6 @@ def test_output_that_is_gone_is_written_again_once(
         assert committed(bootstrap, group, name) == {0: 3, 1: 2}
 
 
-@pytest.mark.slow
 def test_a_window_committed_by_hand_is_delivered_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -173,7 +167,7 @@ def test_a_window_committed_by_hand_is_delivered_once(
     name = topic(partitions=2)
     fill(produce, name)
     window = _Window(bootstrap, group, name, tmp_path / "out")
-    window.run(at(60), crash_at=CrashPoint.AFTER_PLAN)
+    window.run(at(60), kill_at=KillPoint.AFTER_PLAN)
     [planned] = window.windows().json["windows"]
     cli("windows", "commit", "-b", bootstrap, "-g", group, planned["window_id"])
     again, third = window.run(at(60)), window.run(at(60))
@@ -181,11 +175,8 @@ def test_a_window_committed_by_hand_is_delivered_once(
     assert values(third.json["output"]) == FIRST_WINDOW
 
 
-def test_an_unknown_crash_point_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kill_point_is_refused() -> None:
     """A misspelt point must not make a crash test pass."""
-    outcome = cli(
-        *("run", "-b", "127.0.0.1:1", "-g", "g", "-t", "t", "--cutoff", at(0)),
-        *("--output", tmp_path, "--engine", "stage", "--json"),
-        env={CRASH_AT: "somewhere"},
-    )
-    assert (outcome.code, outcome.error["type"]) == (2, "ConfigError")
+    outcome = cli("run", kill_at="somewhere")  # type: ignore[arg-type]
+    assert outcome.code == 1
+    assert "'somewhere' is not a valid KillPoint" in outcome.stderr

@@ -9,22 +9,16 @@ import pytest
 
 from kafka_ordered_ops.spark import stage_window
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.conftest import MakeTopic, Produce
-from tests.support.cli_support import Cluster, fill
+from tests.support.cli_support import Cluster
+from tests.support.cli_support import cluster as cluster
 
 PARTS = 3
 
 
-@pytest.fixture
-def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
-) -> Cluster:
+@pytest.fixture(autouse=True)
+def split(cluster: Cluster) -> None:
     """The known records, and a window over all of them that is split."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    made = Cluster(bootstrap, name, group, tmp_path / "out")
-    made.windows("plan", *made.question(60), "--window-id", "split")
-    return made
+    cluster.windows("plan", *cluster.question(60), "--window-id", "split")
 
 
 def report(cluster: Cluster, count: int) -> int:

@@ -6,48 +6,39 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import MakeTopic, Produce
-from tests.support.cli_support import NOWHERE, Cluster, cli, fill
+from tests.support.cli_support import NOWHERE, Cluster, cli
+from tests.support.cli_support import cluster as cluster
 
 HEADS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
 @pytest.fixture
-def cluster(bootstrap: str, topic: MakeTopic, produce: Produce, group: str, out: Path) -> Cluster:
+def delivered(cluster: Cluster) -> Cluster:
     """A delivered window, named `first`."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    cluster = Cluster(bootstrap, name, group, out)
     assert cluster.run(60, "--window-id", "first").code == 0
     return cluster
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """Where windows go."""
-    return tmp_path / "out"
-
-
-def test_a_window_is_drawn_from_the_ledger(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_window_is_drawn_from_the_ledger(delivered: Cluster, tmp_path: Path) -> None:
     """In each format, without its files; of a pruned window nothing is known that could be drawn."""
-    cluster.output.rename(tmp_path / "aside")
+    delivered.output.rename(tmp_path / "aside")
     for suffix, head in HEADS.items():
         file = tmp_path / f"first.{suffix}"
-        drawn = cluster.windows("plot", "first", "-o", file)
-        assert drawn.json == {"window_id": "first", "group": cluster.group, "output": str(file)}
+        drawn = delivered.windows("plot", "first", "-o", file)
+        assert drawn.json == {"window_id": "first", "group": delivered.group, "output": str(file)}
         assert file.read_bytes().startswith(head)
     assert "Window first" in (tmp_path / "first.svg").read_text(encoding="utf-8")
 
-    assert cluster.windows("prune", "--older-than", "PT0S").json["windows"] == ["first"]
-    refused = cluster.windows("plot", "first", "-o", tmp_path / "again.svg")
+    assert delivered.windows("prune", "--older-than", "PT0S").json["windows"] == ["first"]
+    refused = delivered.windows("plot", "first", "-o", tmp_path / "again.svg")
     assert (refused.code, refused.error["type"]) == (4, "WindowPrunedError")
     assert not (tmp_path / "again.svg").exists()
 
 
-def test_a_file_that_cannot_be_written_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_named(delivered: Cluster, tmp_path: Path) -> None:
     """By one line, as wrong usage."""
     (tmp_path / "a.svg").mkdir()
-    refused = cluster.windows("plot", "first", "-o", tmp_path / "a.svg")
+    refused = delivered.windows("plot", "first", "-o", tmp_path / "a.svg")
     assert (refused.code, refused.error["type"]) == (2, "ConfigError")
     assert "a.svg cannot be written: Is a directory" in refused.error["message"]
 

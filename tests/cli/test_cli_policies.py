@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from kafka_ordered_ops.cli import main
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import MakeTopic
 from tests.support.cli_support import (
     FIRST_WINDOW,
     NOWHERE,
@@ -17,20 +16,10 @@ from tests.support.cli_support import (
     at,
     cli,
     commit_elsewhere,
-    fill,
     values,
     visible,
 )
-
-
-@pytest.fixture
-def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
-) -> Cluster:
-    """The known records in a topic of two partitions."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    return Cluster(bootstrap, name, group, tmp_path / "out")
+from tests.support.cli_support import cluster as cluster
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 import signal
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops.cli import main
-from kafka_ordered_ops.cli.crash import CRASH_AT, CrashPoint
 from kafka_ordered_ops.cli.options.question import WINDOWS_AT_ONCE_MAX, Series
 from kafka_ordered_ops.core.errors import ConfigError
-from tests.conftest import MakeTopic, Produce
+from tests.conftest import Produce
 from tests.support.cli_support import (
     FIRST_WINDOW,
     NOWHERE,
@@ -26,10 +24,11 @@ from tests.support.cli_support import (
     Outcome,
     at,
     cli,
-    fill,
     values,
     visible,
 )
+from tests.support.cli_support import cluster as cluster
+from tests.support.kill_points import KillPoint
 
 #: What the windows of 15 s hold, by the seconds at which they end. One is empty.
 SERIES = {15: [0, 5, 10], 30: [15, 20], 45: [30], 60: [], 75: [65, 70], 90: [80]}
@@ -50,21 +49,10 @@ class Backfill:
         until: int = 90,
         *more: object,
         engine: str = "stage",
-        crash_at: CrashPoint | None = None,
+        kill_at: KillPoint | None = None,
     ) -> Outcome:
         words = (*self._cluster.where, *self._words, "--until", at(until))
-        env = {} if crash_at is None else {CRASH_AT: crash_at.value}
-        return cli("run", *words, *self._cluster.sink(engine), *more, env=env)
-
-
-@pytest.fixture
-def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
-) -> Cluster:
-    """The known records in a topic of two partitions."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    return Cluster(bootstrap, name, group, tmp_path / "out")
+        return cli("run", *words, *self._cluster.sink(engine), *more, kill_at=kill_at)
 
 
 @pytest.fixture
@@ -163,7 +151,6 @@ def test_a_series_is_bounded() -> None:
 # --- series ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_series_is_delivered_in_one_pass(cluster: Cluster, cutoffs: Backfill) -> None:
     """Each window holds what was stamped since the one before; the same command again finds all done."""
     first = cutoffs.run(90, "--json")
@@ -183,7 +170,6 @@ def test_a_series_is_delivered_in_one_pass(cluster: Cluster, cutoffs: Backfill) 
     assert [one["window_id"] for one in listed] == each(first, "window_id")
 
 
-@pytest.mark.slow
 def test_a_series_has_the_windows_of_single_commands(cluster: Cluster, cutoffs: Backfill) -> None:
     """A window that a single command has delivered is found by the series, under the same default name."""
     single = cluster.run(15)
@@ -193,7 +179,6 @@ def test_a_series_has_the_windows_of_single_commands(cluster: Cluster, cutoffs: 
     assert each(found, "window_id")[0] == single.json["window_id"]
 
 
-@pytest.mark.slow
 def test_a_series_goes_on_where_it_ended(cutoffs: Backfill) -> None:
     """With a later --until only the windows that are new are read."""
     cutoffs.run(45)
@@ -202,7 +187,6 @@ def test_a_series_goes_on_where_it_ended(cutoffs: Backfill) -> None:
     assert each(longer, "ran") == [False] * 3 + [True] * 3
 
 
-@pytest.mark.slow
 def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     """One row a window, the sums, where the files are; and in one sentence what was done."""
     first, again = cutoffs.run(90), cutoffs.run(90)
@@ -216,7 +200,6 @@ def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     assert "6 windows: 6 published already" in again.stderr
 
 
-@pytest.mark.slow
 def test_a_covered_window_of_a_series_gets_no_folder(cluster: Cluster, cutoffs: Backfill) -> None:
     """What another window has taken is not told as empty."""
     cluster.run(30, "--window-id", "before")
@@ -227,29 +210,27 @@ def test_a_covered_window_of_a_series_gets_no_folder(cluster: Cluster, cutoffs: 
     assert "2 covered by other windows" in cutoffs.run(45).stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", list(CrashPoint))
+@pytest.mark.parametrize("point", list(KillPoint))
 def test_a_killed_series_ends_well_when_it_is_run_again(
-    cluster: Cluster, cutoffs: Backfill, point: CrashPoint
+    cluster: Cluster, cutoffs: Backfill, point: KillPoint
 ) -> None:
     """Kill -9 between any two steps; the same command finishes what is left, nothing lost, nothing twice."""
-    crashed = cutoffs.run(90, "--json", crash_at=point)
+    crashed = cutoffs.run(90, "--json", kill_at=point)
     assert (crashed.code, crashed.stdout) == (-signal.SIGKILL, "")
     assert not cluster.output.exists() or visible(cluster.output) == []
     again = cutoffs.run(90, "--json")
     assert delivered(again) == list(SERIES.values())
     # What the dead try had finished is not done again.
-    finished = point in (CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_PUBLISH)
+    finished = point in (KillPoint.BEFORE_COMMIT, KillPoint.BEFORE_PUBLISH)
     assert each(again, "ran") == [not finished] * len(SERIES)
     assert cluster.committed == {0: 6, 1: 3}
     assert len(visible(cluster.output)) == len(SERIES)
     assert list(cluster.output.glob(".koo-stage/*/*")) == []
 
 
-@pytest.mark.slow
 def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
     """Windows that wait for their publishing and windows that nobody has planned go together."""
-    cutoffs.run(45, crash_at=CrashPoint.BEFORE_PUBLISH)
+    cutoffs.run(45, kill_at=KillPoint.BEFORE_PUBLISH)
     longer = cutoffs.run(90)
     assert "3 read and published, 3 written by an earlier try and published now" in longer.stderr
     again = cutoffs.run(90, "--json")
@@ -257,11 +238,10 @@ def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
     assert each(again, "ran") == [False] * 6
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Backfill) -> None:
     """One Spark job for all windows; killed between commit and publish, the next try starts no Spark."""
-    crashed = cutoffs.run(90, engine="python", crash_at=CrashPoint.BEFORE_PUBLISH)
+    crashed = cutoffs.run(90, engine="python", kill_at=KillPoint.BEFORE_PUBLISH)
     assert crashed.code == -signal.SIGKILL, crashed.stderr
     again = cutoffs.run(90, "--json", engine="python")
     assert delivered(again) == list(SERIES.values())
@@ -273,7 +253,6 @@ def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Bac
 # --- intervals and sweeps -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_an_interval_takes_its_own_times(cluster: Cluster) -> None:
     """With --since what was stamped before it stays; all results tell where the interval begins."""
     question = (*cluster.question(60), "--since", at(15))
@@ -288,7 +267,6 @@ def test_an_interval_takes_its_own_times(cluster: Cluster) -> None:
     assert cluster.run(90, "--since", at(60)).json["records"] == len(SECOND_WINDOW)
 
 
-@pytest.mark.slow
 def test_a_series_of_intervals_leaves_the_rest_to_a_sweep(
     cluster: Cluster, intervals: Backfill
 ) -> None:
@@ -317,7 +295,6 @@ def test_a_series_of_intervals_leaves_the_rest_to_a_sweep(
     assert "(sweep)" in cli("windows", "list", *cluster.where).stdout
 
 
-@pytest.mark.slow
 def test_late_records_of_intervals_go_to_the_next_series(
     cluster: Cluster, intervals: Backfill, produce: Produce
 ) -> None:
@@ -330,13 +307,11 @@ def test_late_records_of_intervals_go_to_the_next_series(
     assert each(series, "late") == [0, 0, 0, 0, 1, 0]
 
 
-@pytest.mark.slow
 def test_a_sweep_can_be_killed_too(cluster: Cluster) -> None:
     """It is a window like others: the same command finishes it."""
     cluster.run(90, "--since", at(60))
     words = ("sweep", *cluster.where, "-t", cluster.topic, "--cutoff", at(90), *cluster.sink())
-    env = {CRASH_AT: CrashPoint.BEFORE_PUBLISH.value}
-    assert cli("windows", *words, env=env).code == -signal.SIGKILL
+    assert cli("windows", *words, kill_at=KillPoint.BEFORE_PUBLISH).code == -signal.SIGKILL
     again = cli("windows", *words, "--json")
     assert (again.json["ran"], values(again.json["output"])) == (False, FIRST_WINDOW)
 

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.cli.crash import CRASH_AT, CrashPoint
 from kafka_ordered_ops.spark.submit.process import processes_of
-from tests.conftest import MakeTopic, Produce
 from tests.support.cli_support import (
     FIRST_WINDOW,
     SECOND_WINDOW,
@@ -25,10 +23,11 @@ from tests.support.cli_support import (
     arguments,
     at,
     cli,
-    fill,
     values,
     visible,
 )
+from tests.support.cli_support import cluster as cluster
+from tests.support.kill_points import KillPoint
 from tests.support.spark_support import spark41_jars
 from tests.support.submit_support import application, logs, ready, runs, wait_for
 
@@ -71,16 +70,6 @@ _LOCAL = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
-) -> Cluster:
-    """The known records."""
-    name = topic(partitions=2)
-    fill(produce, name)
-    return Cluster(bootstrap, name, group, tmp_path / "out")
-
-
 def words(cluster: Cluster, job: Path, seconds: int, *more: object) -> tuple[object, ...]:
     """The command line of one `run`."""
     return (
@@ -91,14 +80,15 @@ def words(cluster: Cluster, job: Path, seconds: int, *more: object) -> tuple[obj
     )
 
 
-def run(cluster: Cluster, job: Path, seconds: int, *more: object, **environment: str) -> Outcome:
+def run(
+    cluster: Cluster, job: Path, seconds: int, *more: object, kill_at: KillPoint | None = None
+) -> Outcome:
     """One `run` of an application."""
     done = subprocess.run(
-        arguments(*words(cluster, job, seconds, "--json", *more)),
+        arguments(*words(cluster, job, seconds, "--json", *more), kill_at=kill_at),
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
-        env={**os.environ, **environment},
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
@@ -145,7 +135,7 @@ def test_a_killed_run_ends_its_application_and_the_next_one_ends_well(
 ) -> None:
     """Kill -9 of the command in the middle of the job, and the same command again."""
     job = application(tmp_path, KEEP)
-    killed = run(cluster, job, 60, "--", "--slow", **{CRASH_AT: CrashPoint.IN_READ.value})
+    killed = run(cluster, job, 60, "--", "--slow", kill_at=KillPoint.IN_READ)
     assert (killed.code, killed.stdout) == (-signal.SIGKILL, "")
     token, _, _ = ready(job)
     wait_for(lambda: not processes_of(token), "no process of the run is left")

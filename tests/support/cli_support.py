@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafka_ordered_ops.output.staged_output import STAGE_FOLDER
-from tests.conftest import Produce, Record
+from tests.conftest import MakeTopic, Produce, Record
+from tests.support import kill_points
+from tests.support.kill_points import KillPoint
 
 _TIMEOUT_S = 180.0
 
@@ -57,15 +60,20 @@ class Outcome:
         return error
 
 
-def arguments(*words: object) -> list[str]:
-    """The command line of one command."""
-    return [sys.executable, "-m", "kafka_ordered_ops.cli", *map(str, words)]
+def arguments(*words: object, kill_at: KillPoint | None = None) -> list[str]:
+    """The command line of one command; with a point, of one that dies there."""
+    program = (
+        ["-m", "kafka_ordered_ops.cli"] if kill_at is None else [kill_points.__file__, kill_at]
+    )
+    return [sys.executable, *program, *map(str, words)]
 
 
-def cli(*words: object, env: Mapping[str, str] | None = None) -> Outcome:
+def cli(
+    *words: object, env: Mapping[str, str] | None = None, kill_at: KillPoint | None = None
+) -> Outcome:
     """Runs one command in a process of its own."""
     done = subprocess.run(
-        arguments(*words),
+        arguments(*words, kill_at=kill_at),
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,
@@ -160,3 +168,13 @@ class Cluster:
     @property
     def committed(self) -> dict[int, int]:
         return committed(self.bootstrap, self.group, self.topic)
+
+
+@pytest.fixture
+def cluster(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+) -> Cluster:
+    """The known records in a topic of two partitions."""
+    name = topic(partitions=2)
+    fill(produce, name)
+    return Cluster(bootstrap, name, group, tmp_path / "out")

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from kafka_ordered_ops.cli.crash import CrashPoint, crash
 from kafka_ordered_ops.cli.options.sink import Sink, bundled_java
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
@@ -87,7 +86,6 @@ class JobSink(Sink):
                 screen.phase(f"running {name}", unit="tasks")
                 running = True
             if now.tasks_total:
-                crash(CrashPoint.IN_READ)
                 note = f"{now.records:,} records" if now.records else ""
                 screen.report(now.tasks_done, now.tasks_total, note)
 

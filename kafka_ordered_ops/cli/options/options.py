@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from kafka_ordered_ops.cli.crash import windows_class
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
@@ -93,7 +92,7 @@ class Connection(Cluster):
         return self._open(screen, OnForeignCommit.FAIL)
 
     def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
-        return windows_class()(
+        return OrderedWindows(
             self.told_settings(screen),
             self.group,
             on_foreign_commit=on_foreign_commit,

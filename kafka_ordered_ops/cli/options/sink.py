@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops.cli.crash import CrashPoint, crash
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -114,7 +113,6 @@ class Sink:
 
         def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
             staged = self._stage(plans, settings, screen)
-            crash(CrashPoint.AFTER_WRITE)
             screen.phase("committing")
             return staged
 
@@ -132,12 +130,10 @@ class Sink:
     ) -> Sequence[StagedOutput]:
         from kafka_ordered_ops.output.stage import stage_windows
 
-        def progress(done: int, total: int) -> None:
-            crash(CrashPoint.IN_READ)
-            screen.report(done, total)
-
         screen.phase("reading")
-        return stage_windows(plans, settings, self.output, ordered=self.ordered, progress=progress)
+        return stage_windows(
+            plans, settings, self.output, ordered=self.ordered, progress=screen.report
+        )
 
     def _with_spark(
         self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
@@ -206,8 +202,6 @@ def _tasks_watched(spark: Any, screen: Screen) -> Iterator[None]:
                 for stage in tracker.getActiveStageIds()
                 if (info := tracker.getStageInfo(stage)) is not None
             ]
-            if any(info.numActiveTasks for info in stages):
-                crash(CrashPoint.IN_READ)
             if total := sum(info.numTasks for info in stages):
                 screen.report(sum(info.numCompletedTasks for info in stages), total)
 

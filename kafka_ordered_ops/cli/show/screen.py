@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, Final, Protocol, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -69,12 +68,7 @@ class Screen:
         logger.setLevel(logging.DEBUG if self.debug else self._log_level())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         logging.getLogger(_LOGGER).removeHandler(self._handler)
         if self.as_json:
             _put_stdout_back(self._stdout)
