@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.output.filesystem import Files
+from kafka_ordered_ops.output.filesystem import LocalFiles
 
 #: Footers read at a time: on a mounted folder the way there takes longer than the reading.
 _FOOTERS_AT_ONCE: Final = 8
@@ -85,7 +85,7 @@ class Holding:
         )
 
 
-def count(files: Files, folder: str) -> Holding:
+def count(files: LocalFiles, folder: str) -> Holding:
     """What the data files in a folder hold, rows included.
 
     Raises:
@@ -95,7 +95,7 @@ def count(files: Files, folder: str) -> Holding:
     return Holding.of(sizes, rows_in(files, folder, sorted(sizes)))
 
 
-def rows_in(files: Files, folder: str, names: Sequence[str]) -> int | None:
+def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
     """The rows in all of these files, by their footers alone; None unless all of them are Parquet.
 
     Raises:

@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.output.contents import Holding, count
 from kafka_ordered_ops.output.filesystem import (
     UNDER_WAY_NAME,
-    Files,
+    LocalFiles,
     as_sink_error,
     files_for,
     is_own_folder,
@@ -116,7 +116,7 @@ class Draft:
             found=holding.rows or 0,
         )
 
-    def _check_stage(self, files: Files) -> None:
+    def _check_stage(self, files: LocalFiles) -> None:
         """Raises `SinkError` when the stage is not this package's: it would have to go for the new one."""
         path = self.output.stage_path
         if files.exists(path) and not is_own_folder(files, path):

@@ -10,8 +10,8 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import BinaryIO, Final, Protocol
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
@@ -43,54 +43,8 @@ _ROOT_BYTES_MAX: Final = 3_072
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
-class Files(Protocol):
-    """A file system as `StagedOutput` sees it. A change is durable when the call returns."""
-
-    def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
-        """The content of a small file, cut one byte behind the limit; None when there is none."""
-
-    def open(self, path: str) -> BinaryIO:
-        """A data file, to be read here and there."""
-
-    def write(self, path: str, content: bytes) -> None:
-        """Writes a small file so that it is there whole or not at all."""
-
-    def exists(self, path: str) -> bool:
-        """Whether anything has this name."""
-
-    def is_folder(self, path: str) -> bool:
-        """Whether this is a folder; a link to one is none."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no folder."""
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """The data files in a folder, with their sizes."""
-
-    def make_folder(self, path: str) -> None:
-        """Makes a folder and its parents, where missing."""
-
-    def rename(self, source: str, target: str) -> None:
-        """Renames a folder in one step; `target` does not exist."""
-
-    def move(self, source: str, target: str) -> None:
-        """Moves a file in one step; durable once the target's folder has been settled."""
-
-    def remove(self, path: str) -> None:
-        """Removes a file, or a folder with all that is in it; nothing happens when it is not there."""
-
-    def remove_if_empty(self, folder: str) -> None:
-        """Removes a folder that holds nothing."""
-
-    def settle(self, folder: str) -> None:
-        """Makes durable what others wrote below a folder."""
-
-    def locked(self, folder: str) -> AbstractContextManager[None]:
-        """Keeps other publishers of the same root out, across processes."""
-
-
 class LocalFiles:
-    """`Files` on a local or mounted POSIX file system."""
+    """A local or mounted POSIX file system, as publishing needs it. A change is durable when the call returns."""
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
         """The content of a small file, cut one byte behind the limit; None when there is none.
@@ -293,7 +247,7 @@ def _local_root(text: str) -> str:
     return os.path.abspath(unquote(parts.path, errors="surrogateescape"))
 
 
-def files_for(root: str) -> Files:
+def files_for(root: str) -> LocalFiles:
     """The file system of a root as `normal_root` gives it.
 
     Raises:
@@ -315,7 +269,7 @@ def marker_path(folder: str) -> str:
     return f"{folder}/{MARKER_NAME}"
 
 
-def check_own_folder(files: Files, path: str) -> None:
+def check_own_folder(files: LocalFiles, path: str) -> None:
     """Raises `SinkError` when a place for a folder of this package is taken by a file or a link.
 
     What lies behind a link is not ours: it is neither written nor deleted.
@@ -327,7 +281,7 @@ def check_own_folder(files: Files, path: str) -> None:
         )
 
 
-def is_own_folder(files: Files, path: str) -> bool:
+def is_own_folder(files: LocalFiles, path: str) -> bool:
     """Whether this is a folder that this package has made: it says so, or is empty."""
     if not files.is_folder(path):
         return False
@@ -343,7 +297,7 @@ def is_own_folder(files: Files, path: str) -> bool:
     return isinstance(value, dict) and "window_id" in value
 
 
-def remove_stage(files: Files, folder: str) -> None:
+def remove_stage(files: LocalFiles, folder: str) -> None:
     """Removes a folder that may be complete; it is no longer, from the first step on.
 
     A link in its place is removed itself: what it leads to stays.
@@ -358,7 +312,7 @@ def is_data(name: str) -> bool:
     return not name.startswith((".", "_"))
 
 
-def data_names(files: Files, folder: str) -> list[str]:
+def data_names(files: LocalFiles, folder: str) -> list[str]:
     """The names of the files of an output, in the order in which its rows lie in them."""
     # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
     # made for where there are more; what else is in a name is the same for all files of one folder.

@@ -29,7 +29,7 @@ from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
     MARKER_NAME,
-    Files,
+    LocalFiles,
     as_sink_error,
     marker_path,
     normal_root,
@@ -183,7 +183,7 @@ class Layout:
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
 
-    def own_marker(self, files: Files, folder: str) -> Self | None:
+    def own_marker(self, files: LocalFiles, folder: str) -> Self | None:
         """What the marker in a folder says, if it is that of this very attempt, or part of it."""
         marker = self.read(files, self.root, folder)
         return marker if self.is_mine(marker) else None
@@ -197,7 +197,7 @@ class Layout:
         return _place(marker) == _place(self)
 
     @classmethod
-    def read(cls, files: Files, root: str, folder: str) -> Self | None:
+    def read(cls, files: LocalFiles, root: str, folder: str) -> Self | None:
         """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
         with as_sink_error(f"{marker_path(folder)} cannot be read"):
             content = files.read(marker_path(folder))

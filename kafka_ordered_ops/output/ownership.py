@@ -15,7 +15,7 @@ from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
     MARKER_NAME,
     UNDER_WAY_NAME,
-    Files,
+    LocalFiles,
     is_own_folder,
     marker_path,
 )
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
-def check_replaceable(files: Files, output: Layout, published: Layout | None) -> None:
+def check_replaceable(files: LocalFiles, output: Layout, published: Layout | None) -> None:
     """A folder that this package did not write is never replaced, nor another group's, nor a newer attempt's."""
     if files.exists(output.final_path):
         check_owned(files, output, published)
@@ -43,7 +43,7 @@ def check_replaceable(files: Files, output: Layout, published: Layout | None) ->
         check_newest(output, published)
 
 
-def check_owned(files: Files, output: Layout, published: Layout | None) -> None:
+def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> None:
     """Raises `SinkError` unless what stands in the window's place is an older output of this group's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
@@ -83,7 +83,7 @@ def check_newest(output: Layout, published: Layout) -> None:
         )
 
 
-def is_own_name(files: Files, output: Layout, name: str) -> bool:
+def is_own_name(files: LocalFiles, output: Layout, name: str) -> bool:
     """Whether a name among the window's stages is of this package, and not of another group."""
     path = f"{output.window_folder}/{name}"
     if name == REPLACED_FOLDER:
@@ -104,7 +104,7 @@ def under_way(group: str | None) -> bytes:
     return strict_json.dumps({"group": group}).encode()
 
 
-def _group_in(files: Files, folder: str) -> str | None:
+def _group_in(files: LocalFiles, folder: str) -> str | None:
     """The group that a stage or a draft says it is of; None where it says nothing."""
     for path in (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}"):
         try:
@@ -117,7 +117,7 @@ def _group_in(files: Files, folder: str) -> str | None:
     return None
 
 
-def lost_files(files: Files, marker: Layout, sizes: Mapping[str, int]) -> str | None:
+def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> str | None:
     """How the files that are there differ from those that a marker tells of; None where they do not."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
@@ -128,7 +128,7 @@ def lost_files(files: Files, marker: Layout, sizes: Mapping[str, int]) -> str | 
     return f"{written:,} files were written, and {len(sizes):,} are there"
 
 
-def whole_marker(files: Files, output: _Output, folder: str) -> _Output | None:
+def whole_marker(files: LocalFiles, output: _Output, folder: str) -> _Output | None:
     """The own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
     marker = output.own_marker(files, folder)
     if marker is None:
@@ -141,7 +141,7 @@ def whole_marker(files: Files, output: _Output, folder: str) -> _Output | None:
     return None
 
 
-def shown_marker(files: Files, output: _Output) -> _Output | None:
+def shown_marker(files: LocalFiles, output: _Output) -> _Output | None:
     """The marker of what readers see, if that is this very attempt's and has all its rows."""
     marker = output.own_marker(files, output.final_path)
     if marker is None:

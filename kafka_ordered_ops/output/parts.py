@@ -9,7 +9,7 @@ from typing import TypeVar
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import count
-from kafka_ordered_ops.output.filesystem import Files, is_data, marker_path, remove_stage
+from kafka_ordered_ops.output.filesystem import LocalFiles, is_data, marker_path, remove_stage
 from kafka_ordered_ops.output.layout import Facts, Layout
 
 _Output = TypeVar("_Output", bound=Layout)
@@ -67,7 +67,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
     return total
 
 
-def join_parts(files: Files, whole: _Output, parts: Sequence[_Output]) -> _Output:
+def join_parts(files: LocalFiles, whole: _Output, parts: Sequence[_Output]) -> _Output:
     """Moves the parts' files together and makes that the whole's stage; goes on where an earlier try ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
@@ -98,7 +98,7 @@ def join_parts(files: Files, whole: _Output, parts: Sequence[_Output]) -> _Outpu
     return joined
 
 
-def take_part_back(files: Files, part: Layout) -> None:
+def take_part_back(files: LocalFiles, part: Layout) -> None:
     """Removes what a part has written, wherever it is on its way. For who holds the root's lock."""
     # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
     remove_stage(files, part.stage_path)
@@ -114,7 +114,7 @@ def _prefix(output: Layout) -> str:
     return f"part-{_part_of(output).index:05d}-"
 
 
-def sizes_of_part(files: Files, part: Layout) -> dict[str, int]:
+def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
     """The files that a part has written, with their sizes: where they were, or where joining has moved them."""
     prefix = _prefix(part)
     moved = {
@@ -125,7 +125,7 @@ def sizes_of_part(files: Files, part: Layout) -> dict[str, int]:
     return {**moved, **files.sizes(part.stage_path)}
 
 
-def _marker_of(files: Files, part: _Output) -> _Output:
+def _marker_of(files: LocalFiles, part: _Output) -> _Output:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
         raise SinkError(
@@ -138,13 +138,13 @@ def _marker_of(files: Files, part: _Output) -> _Output:
     return marker
 
 
-def _is_as_written(files: Files, part: Layout) -> bool:
+def _is_as_written(files: LocalFiles, part: Layout) -> bool:
     """Whether a part's files, wherever they are, are those that its marker tells of."""
     return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
 
 
 def _check_files(
-    files: Files,
+    files: LocalFiles,
     whole: Layout,
     parts: Sequence[Layout],
     changed: Sequence[Layout],

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     windows: Int64Array
 
 
-#: Files under way at a time: Arrow works outside Python's lock, so they and the reading share the cores.
+#: LocalFiles under way at a time: Arrow works outside Python's lock, so they and the reading share the cores.
 FILES_AT_ONCE: Final = 2
 
 #: Makes the rows of a file, in whichever thread writes it.

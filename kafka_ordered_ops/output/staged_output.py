@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output.filesystem import (
-    Files,
+    LocalFiles,
     as_sink_error,
     check_own_folder,
     files_for,
@@ -96,7 +96,7 @@ class StagedOutput(Layout):
         with as_sink_error(f"the stage {self.stage_path} cannot be looked at"):
             return self.own_marker(files_for(self.root), self.stage_path) or self
 
-    def check_place(self, files: Files) -> None:
+    def check_place(self, files: LocalFiles) -> None:
         """Looks, before a job runs, whether its output could be published.
 
         Raises:
@@ -140,7 +140,7 @@ class StagedOutput(Layout):
                 self._swap(files)
             self._clean(files)
 
-    def _is_to_be_swapped(self, files: Files) -> bool:
+    def _is_to_be_swapped(self, files: LocalFiles) -> bool:
         """Whether the stage goes into the place; False: it is there. Raises what `publish` raises."""
         if self.part is not None:
             raise ConfigError(
@@ -236,19 +236,19 @@ class StagedOutput(Layout):
     def _is_there(self) -> bool:
         return any(one.exists() or one.is_published() for one in (self, self.whole))
 
-    def _swap(self, files: Files) -> None:
+    def _swap(self, files: LocalFiles) -> None:
         if files.exists(self.final_path):
             # One left by a crash is older than what is published: it was on its way out.
             files.remove(self.replaced_path)
             files.rename(self.final_path, self.replaced_path)
         files.rename(self.stage_path, self.final_path)
 
-    def _restore_replaced(self, files: Files) -> None:
+    def _restore_replaced(self, files: LocalFiles) -> None:
         """Puts the older output back where a crash between the two renames has left nothing visible."""
         if not files.exists(self.final_path) and is_own_folder(files, self.replaced_path):
             files.rename(self.replaced_path, self.final_path)
 
-    def _check_published(self, files: Files) -> None:
+    def _check_published(self, files: LocalFiles) -> None:
         """Raises unless readers see this attempt's output; for one that has no stage."""
         published = StagedOutput.read(files, self.root, self.final_path)
         if self.is_mine(published):
@@ -266,7 +266,7 @@ class StagedOutput(Layout):
             attempt=self.attempt,
         )
 
-    def _visible(self, files: Files) -> str:
+    def _visible(self, files: LocalFiles) -> str:
         """A sentence on what is in the window's place."""
         published = StagedOutput.read(files, self.root, self.final_path)
         if published is None:
@@ -275,7 +275,7 @@ class StagedOutput(Layout):
         lost = lost_files(files, published, files.sizes(self.final_path))
         return f"{holds}." if lost is None else f"{holds}, of which files are gone: {lost}."
 
-    def _clean(self, files: Files) -> None:
+    def _clean(self, files: LocalFiles) -> None:
         """Removes what the published output has made worthless, and nothing that may still be published."""
         for name in files.names(self.window_folder):
             stage = STAGE_NAME.fullmatch(name)
@@ -285,7 +285,7 @@ class StagedOutput(Layout):
         files.remove_if_empty(self.window_folder)
 
 
-def read_marker(files: Files, root: str, folder: str) -> StagedOutput | None:
+def read_marker(files: LocalFiles, root: str, folder: str) -> StagedOutput | None:
     """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
     return StagedOutput.read(files, root, folder)
 

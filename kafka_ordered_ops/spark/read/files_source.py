@@ -31,7 +31,7 @@ SOURCE_NAME: Final = "ordered_files"
 #: So many files at most are a union: planning it takes less than a second.
 UNION_FILES_MAX: Final = 64
 
-#: Files up to so many bytes together are one task's; a larger one is a task's of its own.
+#: LocalFiles up to so many bytes together are one task's; a larger one is a task's of its own.
 TASK_BYTES: Final = 32 * 1024**2
 
 #: What opening a file costs, in bytes that could be read meanwhile.

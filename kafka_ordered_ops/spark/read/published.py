@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.output.filesystem import (
-    Files,
+    LocalFiles,
     as_sink_error,
     data_names,
     files_for,
@@ -78,7 +78,7 @@ def read_output(
     return frame_of_files(spark, found, schema)
 
 
-def _folders(files: Files, root: str, window_ids: Sequence[str] | None) -> dict[str, str]:
+def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> dict[str, str]:
     """The folders of the windows, by their ids, in the order wanted."""
     if window_ids is None:
         names = [name for name in files.names(root) if name.startswith(_PREFIX)]
@@ -108,7 +108,7 @@ def _folders(files: Files, root: str, window_ids: Sequence[str] | None) -> dict[
     return folders
 
 
-def _published_id(files: Files, root: str, folder: str) -> str | None:
+def _published_id(files: LocalFiles, root: str, folder: str) -> str | None:
     """The window whose output a folder says it holds; None for one that this package did not write."""
     marker = read_marker(files, root, folder)
     return None if marker is None else marker.window_id

@@ -15,7 +15,7 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import (
-    Files,
+    LocalFiles,
     as_sink_error,
     data_names,
     files_for,
@@ -290,7 +290,7 @@ def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) 
         empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 
 
-def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
+def _copy_empty(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
     names = data_names(files, written.empty_folder)
     if not names:
         raise SinkError(
@@ -304,7 +304,7 @@ def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
     return {"files": 1, "bytes": len(content)}
 
 
-def _move(files: Files, written: _Written, draft: Draft) -> Facts:
+def _move(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
     """Makes a window's files its stage's, under names that keep their order."""
     folder = written.folder_of(draft.output.window_id)
     names = data_names(files, folder)
