@@ -1,7 +1,7 @@
 """Takes the documentation's pictures of Airflow: ``python -m tests.support.airflow_screenshots``.
 
-A whole Airflow runs two of the example DAGs on a real broker, and a real browser looks at them. It needs
-``chromium`` on the path, and two minutes. Look at the pictures before they are kept: Airflow prints some
+A whole Airflow runs two of the example DAGs on a real broker, and a real browser looks at them. It needs what
+`screenshots` says, and two minutes. Look at the pictures before they are kept: Airflow prints some
 durations with a rounding error.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
 from tests.support.airflow_support import Airflow, standalone
-from tests.support.chromium import Page, chromium, keep_picture
+from tests.support.screenshots import await_text, chromium, keep_picture
 
 ROOT: Final = Path(__file__).parents[2]
 TOPIC: Final = "orders"
@@ -39,8 +39,8 @@ def main(folder: Path) -> None:
         _write_orders(bootstrap, cutoff)
         _run_backfill(airflow)
         _run_sensor(airflow, bootstrap, cutoff)
-        page.go(airflow.url)
-        page.await_text("Home")
+        page.goto(airflow.url)
+        await_text(page, "Home")
         _take_grid(airflow, page, folder / "airflow-backfill.png")
         _take_log(airflow, page, folder / "airflow-sensor.png")
 
@@ -112,31 +112,35 @@ def _run_sensor(airflow: Airflow, bootstrap: str, cutoff: datetime) -> None:
     airflow.await_run(dag_id, run_id)
 
 
-def _take_grid(airflow: Airflow, page: Page, file: Path) -> None:
+def _take_grid(airflow: Airflow, page: Any, file: Path) -> None:
     """The grid, and which runs it has: the backfill's began together."""
-    page.size(1440, 800)
+    page.set_viewport_size({"width": 1440, "height": 800})
     _divide(page, 25)
-    page.go(f"{airflow.url}/dags/orders_by_hour/runs")
-    page.await_text(f"{RUNS} Dag Runs")
-    page.until(f"document.querySelectorAll('[data-testid=task-state-badge]').length == {RUNS}")
-    keep_picture(page.picture(), file)
+    page.goto(f"{airflow.url}/dags/orders_by_hour/runs")
+    await_text(page, f"{RUNS} Dag Runs")
+    page.wait_for_function(
+        f"document.querySelectorAll('[data-testid=task-state-badge]').length == {RUNS}"
+    )
+    keep_picture(page, file)
 
 
-def _take_log(airflow: Airflow, page: Page, file: Path) -> None:
+def _take_log(airflow: Airflow, page: Any, file: Path) -> None:
     """The sensor's log, with the first table and the last."""
-    page.size(1340, 705)
+    page.set_viewport_size({"width": 1340, "height": 705})
     _divide(page, 6)
-    page.go(f"{airflow.url}/dags/orders_when_live/runs/by-hand/tasks/live")
-    page.until("document.body?.innerText.split(/partition +state +lag +why/).length == 3")
-    panel = page.run("document.getElementById('details-panel').getBoundingClientRect().x")
-    keep_picture(page.picture(left=round(panel) + 14, top=60), file)
+    page.goto(f"{airflow.url}/dags/orders_when_live/runs/by-hand/tasks/live")
+    page.wait_for_function(
+        "document.body?.innerText.split(/partition +state +lag +why/).length == 3"
+    )
+    panel = page.evaluate("document.getElementById('details-panel').getBoundingClientRect().x")
+    keep_picture(page, file, left=round(panel) + 14, top=60)
 
 
-def _divide(page: Page, percent: int) -> None:
+def _divide(page: Any, percent: int) -> None:
     """Gives the grid so much of the width, on the pages that come."""
     layout = {"details-panel,main-panel": {"expandToSizes": {}, "layout": [percent, 100 - percent]}}
     text = json.dumps(json.dumps(layout))
-    page.run(f"localStorage.setItem('react-resizable-panels:grid-ltr', {text})")
+    page.evaluate(f"localStorage.setItem('react-resizable-panels:grid-ltr', {text})")
 
 
 if __name__ == "__main__":

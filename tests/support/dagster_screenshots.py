@@ -1,7 +1,7 @@
 """Takes the documentation's pictures of Dagster: ``python -m tests.support.dagster_screenshots``.
 
-A whole Dagster runs the assets below on a real broker, and a real browser looks at them. It needs ``chromium`` on
-the path, that there is no folder ``/tmp/lake``, and a few minutes. Look at the pictures before they are kept.
+A whole Dagster runs the assets below on a real broker, and a real browser looks at them. It needs what
+`screenshots` says, that there is no folder ``/tmp/lake``, and a few minutes. Look at the pictures before they are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import dagster as dg
@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.dagster import KafkaResource, build_ordered_window_asset
 from kafka_ordered_ops.embedded import EmbeddedKafka
-from tests.support.chromium import Page, chromium, keep_picture
 from tests.support.dagster_real import Dagster, dagster_dev
+from tests.support.screenshots import await_text, chromium, keep_picture
 
 ROOT: Final = Path(__file__).parents[2]
 #: It is seen in a picture.
@@ -71,10 +71,10 @@ def defs() -> dg.Definitions:
 def main(folder: Path) -> None:
     """Takes all pictures, into a folder."""
     with _house() as (dagster, bootstrap), chromium() as page:
-        page.go(dagster.url)
-        page.await_text("Catalog")
+        page.goto(dagster.url)
+        await_text(page, "Catalog")
         # Or it asks for an e-mail address first.
-        page.run("localStorage.setItem('communityNux', 1)")
+        page.evaluate("localStorage.setItem('communityNux', 1)")
         _run_backfills(dagster, bootstrap)
         _take_runs(dagster, page, folder)
         _run_an_hour_more(dagster, bootstrap)
@@ -155,59 +155,58 @@ def _key(hour: int) -> str:
 # --- the pictures ----------------------------------------------------------------------------------
 
 
-def _take_runs(dagster: Dagster, page: Page, folder: Path) -> None:
+def _take_runs(dagster: Dagster, page: Any, folder: Path) -> None:
     """All runs, of both backfills, the newest first."""
-    page.size(1600, 1000)
-    page.go(f"{dagster.url}/runs?view=runs")
-    page.until(f"document.body?.innerText.split('Backfill:').length == {HOURS + 2}")
+    page.set_viewport_size({"width": 1600, "height": 1000})
+    page.goto(f"{dagster.url}/runs?view=runs")
+    page.wait_for_function(f"document.body?.innerText.split('Backfill:').length == {HOURS + 2}")
     _await_still(page)
-    picture = page.picture(
+    keep_picture(
+        page,
+        folder / "dagster-backfill.png",
         left=_edge(page, "ID", "left"),
         top=_edge(page, "ID", "top"),
         right=_edge(page, "View", "left") - 24,
         bottom=_edge(page, "View", "bottom") + 43,
     )
-    keep_picture(picture, folder / "dagster-backfill.png")
 
 
-def _take_metadata(dagster: Dagster, page: Page, folder: Path) -> None:
+def _take_metadata(dagster: Dagster, page: Any, folder: Path) -> None:
     """What is told of the hour that was run last, and the picture of its window."""
-    page.size(1300, 2000)
-    page.go(f"{dagster.url}/assets/{ONE_RUN}?view=partitions&partition={quote(_key(HOURS))}")
-    page.await_text("[Show Markdown]")
+    page.set_viewport_size({"width": 1300, "height": 2000})
+    page.goto(f"{dagster.url}/assets/{ONE_RUN}?view=partitions&partition={quote(_key(HOURS))}")
+    await_text(page, "[Show Markdown]")
     _await_still(page)
     left, top = _edge(page, "Latest materialization", "left"), _edge(page, "Materialized", "top")
-    picture = page.picture(left - 14, top - 16, bottom=_edge(page, "Tags", "top"))
-    keep_picture(picture, folder / "dagster-metadata.png")
+    bottom = _edge(page, "Tags", "top")
+    keep_picture(page, folder / "dagster-metadata.png", left=left - 14, top=top - 16, bottom=bottom)
     _click(page, "[Show Markdown]")
-    # The small one in the table is there as well.
-    image = "[...document.querySelectorAll('img[src^=\"data:image\"]')].pop()"
-    page.await_text("Close")
-    page.until(f"{image}?.complete")
+    image = "document.querySelector('img[src^=\"data:image\"]')"
+    await_text(page, "Close")
+    page.wait_for_function(f"{image}?.complete")
     _await_still(page)
-    sides = [
-        f"{image}.getBoundingClientRect().{side}" for side in ("left", "top", "right", "bottom")
-    ]
-    keep_picture(
-        page.picture(*(round(page.run(side)) for side in sides)), folder / "dagster-picture.png"
-    )
+    sides = {
+        side: round(page.evaluate(f"{image}.getBoundingClientRect().{side}"))
+        for side in ("left", "top", "right", "bottom")
+    }
+    keep_picture(page, folder / "dagster-picture.png", **sides)
 
 
-def _take_check(dagster: Dagster, page: Page, folder: Path) -> None:
+def _take_check(dagster: Dagster, page: Any, folder: Path) -> None:
     """Why the check has warned."""
-    page.size(1420, 1000)
-    page.go(f"{dagster.url}/assets/{ONE_RUN}?view=checks")
-    page.await_text("waiting")
+    page.set_viewport_size({"width": 1420, "height": 1000})
+    page.goto(f"{dagster.url}/assets/{ONE_RUN}?view=checks")
+    await_text(page, "waiting")
     _await_still(page)
     left, top = _edge(page, "Latest execution", "left"), _edge(page, "About", "top")
-    picture = page.picture(left - 14, top - 8, bottom=_edge(page, "Plots", "top") - 16)
-    keep_picture(picture, folder / "dagster-check.png")
+    bottom = _edge(page, "Plots", "top") - 16
+    keep_picture(page, folder / "dagster-check.png", left=left - 14, top=top - 8, bottom=bottom)
 
 
-def _await_still(page: Page) -> None:
+def _await_still(page: Any) -> None:
     """Waits until nothing on the page moves any more, so that places can be measured."""
     tops = "[...document.querySelectorAll('*')].map(e => e.getBoundingClientRect().top).join()"
-    page.until(f"(before => (window.before = {tops}) == before)(window.before)")
+    page.wait_for_function(f"(before => (window.before = {tops}) == before)(window.before)")
 
 
 def _last(text: str) -> str:
@@ -215,14 +214,15 @@ def _last(text: str) -> str:
     return f"[...document.querySelectorAll('*')].filter(e => e.innerText?.trim() == '{text}').pop()"
 
 
-def _click(page: Page, text: str) -> None:
-    page.until(f"!!{_last(text)}")
-    page.run(f"{_last(text)}.click()")
+def _click(page: Any, text: str) -> None:
+    page.wait_for_function(f"!!{_last(text)}")
+    page.evaluate(f"{_last(text)}.click()")
 
 
-def _edge(page: Page, text: str, side: str) -> int:
+def _edge(page: Any, text: str, side: str) -> int:
     """Where what says just this begins or ends, in pixels."""
-    return round(float(page.until(f"{_last(text)}?.getBoundingClientRect().{side}")))
+    script = f"{_last(text)}?.getBoundingClientRect().{side}"
+    return round(float(page.wait_for_function(script).json_value()))
 
 
 if __name__ == "__main__":
