@@ -168,10 +168,6 @@ class OffsetSet:
             return OffsetSet(np.concatenate(parts, dtype=np.int64, casting="unsafe"))
         return OffsetSet.from_edges([*first, *(int(one) for one in self._edges[low:high]), *last])
 
-    def complement(self, start: int, end: int) -> OffsetSet:
-        """The offsets of [start, end) that are not in the set."""
-        return OffsetSet.of((start, end)) - self
-
     def __contains__(self, offset: int) -> bool:
         return bool(bisect_right(self._edges, offset) & 1)
 

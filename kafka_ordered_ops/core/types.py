@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
-
-#: A record's place in one partition's log. Gaps are normal; a range excludes its end.
-Offset = NewType("Offset", int)
-
-#: Milliseconds since 1970-01-01T00:00Z. Kafka allows negative ones; -1 also means "no timestamp".
-TimestampMs = NewType("TimestampMs", int)
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)

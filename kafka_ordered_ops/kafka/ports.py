@@ -7,7 +7,6 @@ where it is ``memory:<name>``, the `InMemoryKafka` of that name in this process.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
@@ -39,13 +38,7 @@ class _Door(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
+    def __exit__(self, *exc_info: object) -> None: ...
 
     def close(self) -> None:
         """Gives up what it holds; may be called twice."""

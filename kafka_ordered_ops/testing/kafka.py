@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 
 from kafka_ordered_ops.core.cluster_facts import MEMORY_SCHEME, CommittedOffset, is_memory_name
 from kafka_ordered_ops.core.errors import ConfigError
@@ -87,12 +86,7 @@ class InMemoryKafka:
         registry.register(self._cluster)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         registry.unregister(self._cluster)
 
     @property
@@ -342,13 +336,8 @@ class Transaction:
     def __enter__(self) -> Transaction:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is not None:
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is not None:
             self.abort()
         elif not self._left_open:
             self.commit()

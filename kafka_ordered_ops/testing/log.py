@@ -11,9 +11,6 @@ from typing import Final
 from kafka_ordered_ops.core.record_schema import CREATE_TIME
 from kafka_ordered_ops.core.types import Isolation
 
-#: What Kafka stores where a record has no timestamp.
-NO_TIMESTAMP_MS: Final = -1
-
 #: Kafka's default for ``segment.ms``: a record stamped so much later than a segment's first one opens another.
 SEGMENT_MS: Final = 7 * 24 * 3_600_000
 

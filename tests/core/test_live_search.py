@@ -166,7 +166,7 @@ def test_the_newest_offsets_are_read_next(
     """At most so many, and none that is unread lies behind them."""
     end = offsets.end if offsets else 0
     facts = LogFacts(TP, TOPIC_ID, 0, end, end, found=0)
-    already = Seen(TOPIC_ID, seen | offsets.complement(0, end))
+    already = Seen(TOPIC_ID, seen | (OffsetSet.of((0, end)) - offsets))
     expected = sorted(members(offsets) - members(seen))[-offsets_max:]
     assert sorted(members(far(facts, already, offsets_max=offsets_max))) == expected
 

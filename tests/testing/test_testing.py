@@ -113,7 +113,7 @@ def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
 
 def test_no_client_is_made_for_a_model(kafka: InMemoryKafka) -> None:
     """It would look for a host of that name until its time-out."""
-    with pytest.raises(ConfigError, match=r"kafka\.doors"):
+    with pytest.raises(ConfigError, match=r"kafka\.ports"):
         Lookup(ClientSettings.from_mapping(kafka.settings))
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress
-from types import TracebackType
 from typing import Final, TypeVar
 
 import confluent_kafka as ck
@@ -170,13 +169,8 @@ class RangeReader:
         self._uncounted.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._uncounted.end(failed=error is not None)
+    def __exit__(self, *exc_info: object) -> None:
+        self._uncounted.end(failed=exc_info[0] is not None)
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Final
 
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
@@ -55,12 +54,7 @@ class GroupWatch:
     def __enter__(self) -> GroupWatch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
