@@ -30,6 +30,7 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapTooLargeError,
     invariant,
 )
+from kafka_ordered_ops.core.offset_map.ours import METADATA_BYTES_MAX as METADATA_BYTES_MAX
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.answers import UNANSWERED, NoAnswerError, committed_offset
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
@@ -39,8 +40,6 @@ from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: The broker's default limit (``offset.metadata.max.bytes``).
-METADATA_BYTES_MAX: Final = 4_096
 #: Reading committed offsets: longer than an abandoned transaction can hold them back.
 TIMEOUT_S: Final = 30.0
 #: One try, of many: the error callback, which tells of a wrong password, runs only between them.

@@ -34,7 +34,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client import answers
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
-from kafka_ordered_ops.kafka.client.errors import FaultReasons
+from kafka_ordered_ops.kafka.client.errors import UNKNOWN_TOPIC, FaultReasons
 from kafka_ordered_ops.kafka.epochs import diverged
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -48,15 +48,6 @@ _NAMED_MAX: Final = 20
 #: Partitions times times that are asked about at once: enough to hide the way there and back, and no more
 #: than a broker answers within a second.
 _LOOKUPS_AT_ONCE: Final = 2_000
-
-_UNKNOWN_TOPIC: Final = frozenset(
-    {
-        ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
-        ck.KafkaError._UNKNOWN_PARTITION,
-        ck.KafkaError._UNKNOWN_TOPIC,
-        ck.KafkaError._NOENT,
-    }
-)
 
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -80,9 +71,9 @@ class _AtTime(NamedTuple):
 
 
 _ANYTHING: Final = Rules()
-_TOPIC: Final = Rules(_UNKNOWN_TOPIC, UNKNOWN_NAME_RETRY_S)
+_TOPIC: Final = Rules(UNKNOWN_TOPIC, UNKNOWN_NAME_RETRY_S)
 #: Of partitions that exist: a leader is being elected, which may take as long as the whole look-up.
-_LEADER: Final = Rules(passing=_UNKNOWN_TOPIC)
+_LEADER: Final = Rules(passing=UNKNOWN_TOPIC)
 #: Newer brokers say "no such group" instead of describing a dead one.
 _GROUP: Final = Rules(frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
 

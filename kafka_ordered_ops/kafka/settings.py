@@ -35,7 +35,8 @@ QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
 QUEUED_MIN_MESSAGES: Final = 20_000
 #: How long a broker may hold a fetch at the end of the log: the end of a bounded read is felt this late.
 FETCH_WAIT_MAX_MS: Final = 100
-#: An owner that died blocks other readers of the group's offsets this long.
+#: An owner that died inside a transaction blocks other readers of the group's offsets, and of its ledger partition,
+#: this long.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 #: The client's settings for every connection.

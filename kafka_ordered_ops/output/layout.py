@@ -39,6 +39,8 @@ from kafka_ordered_ops.output.filesystem import (
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
 
+#: What the folder of a published window begins with: a column, to whoever reads them all.
+WINDOW_PREFIX: Final = "window_id="
 STAGE_FOLDER: Final = ".koo-stage"
 MERGING: Final = "~merging"
 #: Where a window's older output is for the instant of a publish.
@@ -95,7 +97,7 @@ class Layout:
     @property
     def final_path(self) -> str:
         """The folder that readers see once the window is published."""
-        return f"{self.root}/window_id={safe_name(self.window_id)}"
+        return f"{self.root}/{WINDOW_PREFIX}{safe_name(self.window_id)}"
 
     @property
     def stage_path(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from kafka_ordered_ops.core.errors import ConfigError, EnvironmentConflictError
 
@@ -27,6 +29,15 @@ def check_pyspark() -> None:
         raise ConfigError(
             "pyspark is not installed: pip install 'kafka-ordered-ops[spark]', or the version of your cluster"
         )
+
+
+def pyspark_home() -> str | None:
+    """The folder of the installed pyspark, which has a spark-submit; None without one."""
+    try:
+        found = find_spec("pyspark")
+    except ValueError:
+        return None
+    return None if found is None or found.origin is None else os.path.dirname(found.origin)
 
 
 def _version(distribution: str) -> str | None:

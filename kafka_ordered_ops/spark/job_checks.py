@@ -16,21 +16,21 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.environment import check_pyspark, pyspark_home
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.spark.submit.spark_submit import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings
 
-#: Who reads Kafka, by name: the enumeration `engines.Engine` comes with the Kafka client.
-ENGINES: Final = ("python", "jvm", "stage")
+#: Who reads Kafka, by name.
+ENGINES: Final = tuple(engine.value for engine in Engine)
 
 #: What Spark and spark-submit take as a master.
 _MASTER: Final = re.compile(
@@ -56,6 +56,23 @@ _FOR_GOOD: Final = frozenset(
         errno.EROFS,
     }
 )
+
+
+class Submission(Protocol):
+    """How spark-submit is run, as far as it is checked here; see `submit.SparkSubmit`."""
+
+    @property
+    def master(self) -> str | None:
+        """As spark-submit has it."""
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Spark's settings."""
+
+    @property
+    def command(self) -> str:
+        """The spark-submit that is run; raises `ConfigError`."""
+
 
 # --- form ------------------------------------------------------------------------------------------
 
@@ -140,7 +157,7 @@ def check_master(master: object) -> None:
         )
 
 
-def check_submit(how: SparkSubmit) -> None:
+def check_submit(how: Submission) -> None:
     """Raises `ConfigError` for settings of spark-submit that cannot be."""
     check_master(how.master)
     check_spark_conf(how.conf)
@@ -183,7 +200,7 @@ def check_application(application: object) -> str:
     return path
 
 
-def check_submission(application: object, settings: ClientSettings, how: SparkSubmit) -> str:
+def check_submission(application: object, settings: ClientSettings, how: Submission) -> str:
     """Return the application's full path.
 
     Raises:
@@ -238,7 +255,6 @@ def check_reading(
         group: the consumer group.
     """
     from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-    from kafka_ordered_ops.spark.read.engines import Engine
 
     if Engine.of(engine, settings) is not Engine.JVM:
         return
@@ -284,7 +300,5 @@ def _conf_folder(home: Path) -> Path:
 
 
 def _spark_home() -> Path | None:
-    from kafka_ordered_ops.spark.submit.spark_submit import pyspark_home
-
     home = os.environ.get("SPARK_HOME") or pyspark_home()
     return None if home is None else Path(home)

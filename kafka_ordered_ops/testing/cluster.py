@@ -6,7 +6,6 @@ One lock guards all of it. A change wakes whoever waits for one: for records, fo
 from __future__ import annotations
 
 import base64
-import re
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from kafka_ordered_ops.core.cluster_facts import (
 from kafka_ordered_ops.core.errors import ConfigError, WindowFencedError
 from kafka_ordered_ops.core.record_schema import LOG_APPEND_TIME
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.window import is_topic_name
 from kafka_ordered_ops.testing.log import (
     SEGMENT_MS,
     Entry,
@@ -35,8 +35,6 @@ from kafka_ordered_ops.testing.log import (
     TransactionFate,
     TransactionState,
 )
-
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 #: Kafka's default for ``message.timestamp.after.max.ms``: a record stamped further ahead is refused.
 TIMESTAMP_AFTER_MAX_MS: Final = 3_600_000
@@ -167,7 +165,7 @@ class Cluster:
         Raises:
             ConfigError: there is one of that name, or there can be none like that.
         """
-        if not _TOPIC_NAME.fullmatch(name) or partitions < 1:
+        if not is_topic_name(name) or partitions < 1:
             raise ConfigError(
                 f"no topic {name!r} with {partitions} partitions can be made: a name has 1 to 249 letters, digits, "
                 "'.', '_' or '-', and a topic at least one partition"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
 from kafka_ordered_ops.core.errors import (
@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerFold, StaleFoldError
 from kafka_ordered_ops.core.group.ledger_rules import (
+    CALL_TIMEOUT_S,
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
     Prepare,
@@ -45,9 +46,6 @@ from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.testing.registry import reach
 
 _Seen = TypeVar("_Seen")
-
-#: Reading committed offsets inside a change; as long as one call to a real coordinator may take.
-_CALL_TIMEOUT_S: Final = 15.0
 
 
 @dataclass
@@ -210,7 +208,7 @@ class MemoryLedger:
         """The committed offsets, then the ledger; again, if that knows of more partitions, or of newer offsets."""
         seen: GroupState | None = None
         while True:
-            left_s = min(_CALL_TIMEOUT_S, deadline - time.monotonic())
+            left_s = min(CALL_TIMEOUT_S, deadline - time.monotonic())
             committed = self.committed_offsets(group, sorted(known), timeout_s=left_s)
             view = self._view(group, wanted, everything, None, deadline)
             held = {tp for tp, _ in view.state} if view.state else set()

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
@@ -22,10 +23,7 @@ from kafka_ordered_ops.core.types import PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client.calls import within
-from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset
 from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
-
-Committed = Mapping[TopicPartition, CommittedOffset | None]
 
 _T = TypeVar("_T")
 
@@ -163,7 +161,9 @@ def check_committable(group: str, plan: WindowPlan) -> None:
         )
 
 
-def commits_of_others(committed: Committed, state: GroupState | None) -> dict[TopicPartition, int]:
+def commits_of_others(
+    committed: CommittedOffsets, state: GroupState | None
+) -> dict[TopicPartition, int]:
     """The committed offsets that this package did not write last.
 
     Others' carry no map of ours with this base: a program that sets an offset back and hands our metadata on
@@ -218,8 +218,8 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 
-def expired_notes(view: GroupView, committed: Committed) -> tuple[str, ...]:
-    """Committed offsets of an idle group expire; the ledger has them, and the next commit restores them."""
+def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:
+    """CommittedOffsets offsets of an idle group expire; the ledger has them, and the next commit restores them."""
     if view.state is None:
         return ()
     gone = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kafka_ordered_ops.core.cluster_facts import check_group_empty
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, check_group_empty
 from kafka_ordered_ops.core.errors import ForeignCommitError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.group import splitting, transitions
 from kafka_ordered_ops.core.group.checks import known_window
@@ -25,7 +25,6 @@ from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
-    Committed,
     check_committable,
     check_plans,
     commits_of_others,
@@ -105,7 +104,7 @@ class Committer:
             # 2a. Before the fence: topics, logs and members.
             return partial(decide, facts=self._look(plans))
 
-        def decide(view: GroupView, committed: Committed, facts: _Facts) -> Outcome:
+        def decide(view: GroupView, committed: CommittedOffsets, facts: _Facts) -> Outcome:
             nonlocal refusal
             refusal = None
             # 2b. Inside: what was asked must be about the group that is found here.
@@ -142,7 +141,7 @@ class Committer:
         view: GroupView,
         *,
         plans: Sequence[WindowPlan],
-        committed: Committed,
+        committed: CommittedOffsets,
         facts: _Facts,
         now_ms: int,
     ) -> Outcome:
@@ -200,7 +199,7 @@ class Committer:
         """See `OrderedWindows.abandon`; with `owner` only while that attempt may commit it."""
         removed: WindowRecord | None = None
 
-        def decide(view: GroupView, _: Committed) -> Outcome:
+        def decide(view: GroupView, _: CommittedOffsets) -> Outcome:
             nonlocal removed
             if owner is None and window_id in view.unreadable:
                 removed = stand_in(view, window_id)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from kafka_ordered_ops.core.arguments import check_span
-from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group import adoption
 from kafka_ordered_ops.core.group.adoption import Adoption, LogNow
 from kafka_ordered_ops.core.group.checks import known_state
@@ -22,7 +22,7 @@ from kafka_ordered_ops.kafka.facts.log_spans import log_spans
 from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
 from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
-from kafka_ordered_ops.windows.checks import Committed, commits_of_others, present, until_decided
+from kafka_ordered_ops.windows.checks import commits_of_others, present, until_decided
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
@@ -33,16 +33,18 @@ class _Facts:
 
     view: GroupView
     known: KnownLogs
-    committed: Committed
+    committed: CommittedOffsets
     topics: Mapping[str, TopicFacts]
     logs: Mapping[TopicPartition, LogNow]
 
-    def adopted(self, view: GroupView, committed: Committed) -> tuple[Change | None, Adoption]:
+    def adopted(
+        self, view: GroupView, committed: CommittedOffsets
+    ) -> tuple[Change | None, Adoption]:
         """What others did, and what comes of it for the group."""
         others = commits_of_others(committed, view.state)
         return adoption.adopt(view, others, self.logs, self.topics)
 
-    def are_about(self, view: GroupView, committed: Committed) -> bool:
+    def are_about(self, view: GroupView, committed: CommittedOffsets) -> bool:
         """Whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
         then, now = known_state(self.view).topics, known_state(view).topics
         return (
@@ -89,7 +91,7 @@ class Keeper:
             # 1. Before the fence: the group, what is committed for it, its logs.
             facts = self._look(settle=True)
 
-            def decide(view: GroupView, committed: Committed) -> Outcome:
+            def decide(view: GroupView, committed: CommittedOffsets) -> Outcome:
                 nonlocal adopted
                 # 2. Inside: they must be those that were looked at.
                 if not facts.are_about(view, committed):
@@ -170,8 +172,8 @@ class Keeper:
 
 def _pruning(
     names: list[str], *, before_ms: int, forget: bool
-) -> Callable[[GroupView, Committed], Outcome]:
-    def decide(view: GroupView, _: Committed) -> Outcome:
+) -> Callable[[GroupView, CommittedOffsets], Outcome]:
+    def decide(view: GroupView, _: CommittedOffsets) -> Outcome:
         change = prune(view, names, before_ms=before_ms, forget=forget)
         return () if change is None else change
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     ForeignCommitError,
@@ -44,7 +45,6 @@ from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
 from kafka_ordered_ops.kafka.facts.window_facts import Surveyor, partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
-    Committed,
     check_cutoff,
     commits_of_others,
     covers,
@@ -176,7 +176,7 @@ class Planner:
             return self._ledger.read(self._group, list(taken_up))
         wish = self._draft(fresh, open_claims.policy, open_claims.notes)[1] if fresh else None
 
-        def decide(view: GroupView, committed: Committed) -> transitions.Outcome:
+        def decide(view: GroupView, committed: CommittedOffsets) -> transitions.Outcome:
             # 5. Inside: whether that is still about the group as it is now; then the claims.
             steps = list(again)
             if wish is not None:

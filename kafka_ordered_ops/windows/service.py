@@ -40,6 +40,7 @@ from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.checks import check_function, check_list
 from kafka_ordered_ops.windows.committer import Committer
@@ -49,9 +50,6 @@ from kafka_ordered_ops.windows.maintenance import Keeper
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import Looks
 from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
-
-#: A read whose position stands still for this long is over.
-STALL_TIMEOUT_S: Final = 60.0
 
 #: Steps around open windows, plans nothing where all is taken, changes nothing of the group.
 DEFAULT_POLICY: Final = Policy()

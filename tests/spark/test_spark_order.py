@@ -25,7 +25,7 @@ from kafka_ordered_ops.output.records.columns import MANY_ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark import map_by_key, read_windows, write_window, write_windows
 from kafka_ordered_ops.spark.read import edges, order, source
 from kafka_ordered_ops.spark.read.edges import Edge, edges_of
-from kafka_ordered_ops.spark.read.engines import Reading
+from kafka_ordered_ops.spark.read.reading import Reading
 from kafka_ordered_ops.spark.read.source import KafkaWindowReader, KafkaWindowSource, WindowRead
 from tests.conftest import MakeTopic
 from tests.support.spark_many_support import cases, log, plans_of, small_tasks, told, wanted

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.core.cluster_facts import is_selected
+from kafka_ordered_ops.core.group.progress import TopicState
 from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.time_ranges import LateSteps, TimeRange
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
-
-if TYPE_CHECKING:
-    from kafka_ordered_ops.core.group.group_state import GroupState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +36,18 @@ class Claims:
         )
 
 
-def appeared_since(state: GroupState, plan: WindowPlan) -> list[TopicPartition]:
+def appeared_since(topics: Mapping[str, TopicState], plan: WindowPlan) -> list[TopicPartition]:
     """The partitions that a window selects and that were not there when it was planned.
 
     All of its times are late on them: they count as planned without a record.
     """
-    if len(plan.partitions) == sum(len(topic.partitions) for topic in state.topics.values()):
+    if len(plan.partitions) == sum(len(topic.partitions) for topic in topics.values()):
         return []
     held = {part.tp for part in plan}
     ids = {part.tp.topic: part.topic_id for part in plan}
     return [
         TopicPartition(name, number)
-        for name, topic in state.topics.items()
+        for name, topic in topics.items()
         # Offsets in an older topic of the same name say nothing of this one.
         if ids.get(name, topic.topic_id) == topic.topic_id
         and (name in ids or is_selected(name, plan.window.topics, plan.window.exclude))

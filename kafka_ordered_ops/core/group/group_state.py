@@ -15,59 +15,23 @@ from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.claims import Claims as Claims
 from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
+from kafka_ordered_ops.core.group.progress import PartitionState as PartitionState
+from kafka_ordered_ops.core.group.progress import TopicState as TopicState
+from kafka_ordered_ops.core.group.progress import topic_from_json, topic_to_json
 from kafka_ordered_ops.core.group.reports import PartReports as PartReports
 from kafka_ordered_ops.core.group.reports import Pruned as Pruned
-from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
-from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
+from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import Isolation, Mode, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import (
     PartitionPlan,
     WindowPlan,
-    ranges_from_json,
-    ranges_to_json,
 )
 from kafka_ordered_ops.core.window.window import Window
 
 #: Version of every record in the ledger. A reader refuses a higher one.
 LEDGER_VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """A group's progress on one partition."""
-
-    #: Where the group began, or began again when it took over what others did. Everything below counts as done,
-    #: whoever delivered it; above it, only windows that are not rewound have taken offsets.
-    origin: int
-    #: Offsets that committed windows took; holds [0, origin).
-    done: OffsetSet
-    #: The group's committed offset in Kafka when it was last written or seen; None: there was none.
-    committed: int | None
-    #: The times that committed windows cover.
-    late: LateSteps = NO_STEPS
-    #: Of the log's leader when the group last looked; None: not known.
-    leader_epoch: int | None = None
-
-    @property
-    def base(self) -> int:
-        """The first offset that is not done: the group's committed offset."""
-        return self.done.first_missing(0)
-
-    def lag(self, log_start: int, end_offset: int) -> int:
-        """How many offsets of the log are not done; those behind the first of them, which are, do not count."""
-        return (OffsetSet.of((log_start, end_offset)) - self.done).count
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A group's progress on one topic."""
-
-    topic_id: str
-    #: Whether a window with this topic was ever committed; until then its origin may be chosen anew.
-    settled: bool
-    partitions: Mapping[int, PartitionState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +133,7 @@ class GroupState:
             "sequence": self.sequence,
             "definition": self.definition.to_json(),
             "patterns": list(self.patterns),
-            "topics": [_topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
+            "topics": [topic_to_json(name, topic) for name, topic in sorted(self.topics.items())],
             "open": list(self.open),
             **(
                 {} if self.offsets_sequence is None else {"offsets_sequence": self.offsets_sequence}
@@ -187,7 +151,7 @@ class GroupState:
             sequence=fields.integer("sequence", least=1),
             definition=GroupDefinition.from_json(fields.object("definition")),
             patterns=fields.texts("patterns"),
-            topics=dict(_topic_from_json(topic) for topic in fields.objects("topics")),
+            topics=dict(topic_from_json(topic) for topic in fields.objects("topics")),
             open=fields.texts("open"),
             offsets_sequence=(
                 fields.integer("offsets_sequence", least=1)
@@ -327,7 +291,7 @@ class GroupView:
             times = record.plan.window.times
             for part in record.plan:
                 by_partition.setdefault(part.tp, []).append((part, times))
-            for tp in appeared_since(self.state, record.plan):
+            for tp in appeared_since(self.state.topics, record.plan):
                 appeared.setdefault(tp, []).append(times)
         return Claims(by_partition, appeared)
 
@@ -438,46 +402,3 @@ def check_version(fields: Fields, what: str) -> None:
         raise JsonVersionError(
             f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
         )
-
-
-def _topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
-    return {
-        "topic": name,
-        "topic_id": topic.topic_id,
-        "settled": topic.settled,
-        "partitions": [
-            {
-                "partition": number,
-                "origin": state.origin,
-                "done": ranges_to_json(state.done),
-                "committed": state.committed,
-                "late": state.late.to_json(),
-                **({} if state.leader_epoch is None else {"leader_epoch": state.leader_epoch}),
-            }
-            for number, state in sorted(topic.partitions.items())
-        ],
-    }
-
-
-def _topic_from_json(fields: Fields) -> tuple[str, TopicState]:
-    name = fields.text("topic")
-    topic = TopicState(
-        topic_id=fields.text("topic_id"),
-        settled=fields.boolean("settled"),
-        partitions=dict(_partition_from_json(one) for one in fields.objects("partitions")),
-    )
-    fields.done()
-    return name, topic
-
-
-def _partition_from_json(fields: Fields) -> tuple[int, PartitionState]:
-    number = fields.integer("partition", least=0)
-    state = PartitionState(
-        origin=fields.integer("origin", least=0),
-        done=ranges_from_json(fields.integers("done")),
-        committed=fields.integer_or_none("committed"),
-        late=LateSteps.from_json(fields.integers("late")),
-        leader_epoch=fields.integer("leader_epoch") if fields.has("leader_epoch") else None,
-    )
-    fields.done()
-    return number, state

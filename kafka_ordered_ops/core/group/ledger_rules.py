@@ -41,6 +41,9 @@ LEDGER_CONFIG: Final[Mapping[str, str]] = {
 LEDGER_REPLICAS: Final = 3
 LEDGER_MIN_IN_SYNC: Final = 2
 
+#: One blocking call to the coordinator of a group, or of its transactions.
+CALL_TIMEOUT_S: Final = 15.0
+
 #: What is decided inside the fence, on the newest state of the group and its newest committed offsets; asks nobody.
 Decision = Callable[[GroupView, CommittedOffsets], Outcome]
 

@@ -327,7 +327,7 @@ def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) 
     """The state with the times of committed windows on partitions that appeared while these were open."""
     steps: dict[TopicPartition, list[TimeRange]] = {}
     for plan in plans:
-        for tp in appeared_since(state, plan):
+        for tp in appeared_since(state.topics, plan):
             steps.setdefault(tp, []).append(plan.window.times)
     topics = dict(state.topics)
     for tp, ranges in steps.items():

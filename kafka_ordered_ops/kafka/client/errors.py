@@ -157,16 +157,17 @@ _UNREACHABLE: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-_UNKNOWN_TOPIC: Final = frozenset(
+#: What brokers and the client say of a topic that is not there; right after its creation a broker may not have
+#: heard of it.
+UNKNOWN_TOPIC: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._NOENT,
-        KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError.TOPIC_EXCEPTION,
     }
 )
+_NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_ID, KafkaError.TOPIC_EXCEPTION})
 _CORRUPT: Final = frozenset(
     {
         KafkaError._BAD_MSG,
@@ -349,7 +350,7 @@ def translate(
             resource=resource,
             rights=rights,
         )
-    if code in _UNKNOWN_TOPIC:
+    if code in UNKNOWN_TOPIC or code in _NO_TOPIC:
         return UnknownTopicError(
             f"unknown topic or partition {context}: {told}. Check the name, that the topic was "
             "not deleted, and that this principal may DESCRIBE it",

@@ -43,14 +43,15 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, StaleFoldError
-from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.ledger_rules import (
+    CALL_TIMEOUT_S,
     Prepare,
     check_not_lost,
     offsets_to_commit,
     put_back,
     with_written_only,
 )
+from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
@@ -74,14 +75,8 @@ _Seen = TypeVar("_Seen")
 #: What this package's transactional ids begin with: one prefixed right is enough for every group.
 TRANSACTIONAL_PREFIX: Final = "koo."
 
-#: A process that dies inside a transaction holds back the readers of its ledger partition for this long.
-TRANSACTION_TIMEOUT_MS: Final = 10_000
-
 #: All tries of one change together.
 UPDATE_TIMEOUT_S: Final = 120.0
-
-#: One blocking call to a transaction coordinator.
-_CALL_TIMEOUT_S: Final = 15.0
 
 #: Between two looks for room in the client's queue.
 _ROOM_LOOK_S: Final = 0.01
@@ -374,7 +369,6 @@ class _Transaction:
         ledger = self._ledger
         config = ledger._settings.producer(
             transactional_id=self._transactional_id(),
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             # Plans are JSON that repeats itself; every new process reads what is left of all of them.
             compression_type="lz4",
         )
@@ -484,4 +478,4 @@ class _Transaction:
         return f"{TRANSACTIONAL_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def _call_timeout_s(self) -> float:
-        return max(min(_CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)
+        return max(min(CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)

@@ -34,22 +34,15 @@ from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC as LEDGER_TOP
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S, Asker, Rules
 from kafka_ordered_ops.kafka.client.calls import within
-from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
-from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.client.errors import UNKNOWN_TOPIC, FaultReasons, translate
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
-#: One question to the cluster, asked again until then.
-_TIMEOUT_S: Final = 30.0
-
 #: Different warnings that a process remembers to have given.
 _WARNINGS_MAX: Final = 64
 
-#: Right after its creation, a broker may not have heard of the topic.
-_NOT_HEARD_OF: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._NOENT}
-)
 _ANSWERS_TO_CREATE: Final = (
     KafkaError.TOPIC_ALREADY_EXISTS,
     KafkaError.INVALID_REPLICATION_FACTOR,
@@ -139,7 +132,7 @@ class LedgerTopic:
             lambda _, timeout_s: asker.admin.create_topics([new], request_timeout=timeout_s),
             lambda _: True,
             Rules(refusals_too=True),
-            _TIMEOUT_S,
+            TIMEOUT_S,
         )
         error = refused.get(self.name)
         code = None if error is None else error.args[0].code()
@@ -155,7 +148,7 @@ class LedgerTopic:
         """
         doing = "asking for the size of the cluster"
         try:
-            found = asker.admin.list_topics(timeout=within(_TIMEOUT_S).left_s)
+            found = asker.admin.list_topics(timeout=within(TIMEOUT_S).left_s)
         except KafkaException as error:
             raise self._translated(error, doing) from error
         brokers = set(found.brokers)
@@ -168,7 +161,7 @@ class LedgerTopic:
 
     def _known(self) -> TopicFacts:
         """The topic that was just made: its name spreads over the brokers one by one."""
-        deadline = within(_TIMEOUT_S)
+        deadline = within(TIMEOUT_S)
         while True:
             try:
                 return self._lookup.topics([self.name])[self.name]
@@ -236,8 +229,8 @@ class LedgerTopic:
             [self.name],
             lambda _, timeout_s: {self.name: ask(timeout_s)},
             fact,
-            Rules(passing=_NOT_HEARD_OF),
-            _TIMEOUT_S,
+            Rules(passing=UNKNOWN_TOPIC),
+            TIMEOUT_S,
         )
         return facts[self.name]
 
@@ -249,8 +242,8 @@ class LedgerTopic:
             [resource],
             lambda some, timeout_s: asker.admin.describe_configs(some, request_timeout=timeout_s),
             _entries,
-            Rules(refusals_too=True, passing=_NOT_HEARD_OF),
-            _TIMEOUT_S,
+            Rules(refusals_too=True, passing=UNKNOWN_TOPIC),
+            TIMEOUT_S,
         )
         for error in refused.values():
             if error.args[0].code() not in _NOT_ALLOWED:

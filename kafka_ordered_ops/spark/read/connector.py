@@ -35,10 +35,11 @@ from kafka_ordered_ops.spark.read.connector_loads import (
     offsets_of,
 )
 from kafka_ordered_ops.spark.read.connector_settings import java_settings
-from kafka_ordered_ops.spark.read.engines import (
-    PARALLELISM_UNKNOWN,
+from kafka_ordered_ops.spark.read.reading import (
     SLICE_OFFSETS_MIN,
     TASKS_PER_CORE,
+    is_connect,
+    parallelism,
 )
 from kafka_ordered_ops.spark.read.source import SOURCE_DDL
 
@@ -83,7 +84,7 @@ def jvm_frame(
     java = java_settings(
         settings, group=group, isolation=isolation, stall_timeout_s=stall_timeout_s
     )
-    if _is_connect(spark) and java.secrets_from:
+    if is_connect(spark) and java.secrets_from:
         raise ConfigError(
             f"engine 'jvm' does not take {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
             "as options, and Connect writes every request into its web page and its event log as it is. Use "
@@ -114,7 +115,7 @@ def jvm_frame(
 
 def _check_connector(spark: SparkSession) -> None:
     """Raises `ConfigError` unless the session has the connector of its own version, as far as it tells."""
-    if _is_connect(spark):
+    if is_connect(spark):
         # A client of Connect cannot look into the server's class path: Spark says so at the first action.
         return
     jvm: Any = spark._jvm
@@ -145,17 +146,13 @@ def _minor(version: str) -> str:
     return found.group() if found else version
 
 
-def _is_connect(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _loaded(
     spark: SparkSession, loads: Sequence[Load], options: Mapping[str, str], read_offsets: int
 ) -> DataFrame:
     """All that the loads bring, under our columns' names."""
     from pyspark.sql import functions as f
 
-    tasks = _parallelism(spark) * TASKS_PER_CORE
+    tasks = parallelism(spark) * TASKS_PER_CORE
     task_offsets = max(SLICE_OFFSETS_MIN, -(-read_offsets // tasks))
     reader = spark.read.format(_FORMAT).options(**options)
     reader = reader.option("maxRecordsPerPartition", str(task_offsets))
@@ -183,10 +180,6 @@ def _ranges(load: Load) -> dict[str, str]:
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
     }
-
-
-def _parallelism(spark: SparkSession) -> int:
-    return PARALLELISM_UNKNOWN if _is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def _if_time_is_kept(column: str) -> Column:

@@ -23,7 +23,7 @@ from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.output.records.columns import SPARK_TIMESTAMP_MS_MAX
 from kafka_ordered_ops.output.records.pieces import Piece
 from kafka_ordered_ops.output.records.slices import sample_of
-from kafka_ordered_ops.spark.read.engines import Reading
+from kafka_ordered_ops.spark.read.reading import Reading
 
 #: Runs for each share: with 32 of them a share is rarely off by more than a quarter of its size.
 RUNS_PER_BUCKET: Final = 8

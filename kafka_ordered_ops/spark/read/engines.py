@@ -11,115 +11,21 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from kafka_ordered_ops.core.errors import ConfigError, invariant
-from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.core.errors import invariant
 from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
-from kafka_ordered_ops.output.records.pieces import Piece, pieces_of
+from kafka_ordered_ops.output.records.pieces import Piece
 from kafka_ordered_ops.output.records.slices import slices_of
+from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.read.reading import SLICE_OFFSETS_MIN, TASKS_PER_CORE, Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: More slices than cores, so that a slow one does not hold the job; each one costs a connection.
-TASKS_PER_CORE: Final = 3
-
-#: A slice smaller than this is read faster than its task and its connection are set up.
-SLICE_OFFSETS_MIN: Final = 20_000
-
-#: What to cut for when the number of cores cannot be asked for: over Spark Connect.
-PARALLELISM_UNKNOWN: Final = 8
-
 #: Between registering a data source and loading it, no other thread may register one of the same name.
 _REGISTERING: Final = threading.Lock()
-
-
-class Engine(StrEnum):
-    """Who reads Kafka."""
-
-    #: The executors, in Python, by this package's own data source.
-    PYTHON = "python"
-    #: The executors, in Java, by the Kafka connector that the cluster has.
-    JVM = "jvm"
-    #: This process, once, into files that Spark reads.
-    STAGE = "stage"
-
-    @classmethod
-    def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
-        """The engine of this name, as far as it can read from where the settings lead.
-
-        Raises:
-            ConfigError: no such engine, or one that cannot reach a Kafka in memory.
-        """
-        try:
-            engine = cls(name)
-        except ValueError:
-            known = ", ".join(repr(known.value) for known in cls)
-            raise ConfigError(f"engine {name!r} is unknown; there are {known}") from None
-        if settings.memory_name is None:
-            return engine
-        if engine is cls.JVM:
-            raise ConfigError(
-                f"engine 'jvm' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
-                "memory. Leave the engine out, or give the address of real brokers"
-            )
-        # Executors are other processes: they cannot see what lies in this one's memory.
-        return cls.STAGE
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What is to be read, and where from: the same for every engine."""
-
-    spark: SparkSession
-    plans: tuple[WindowPlan, ...]
-    settings: ClientSettings
-    stall_timeout_s: float = STALL_TIMEOUT_S
-
-    @cached_property
-    def pieces(self) -> list[Piece]:
-        """All that the plans take."""
-        return pieces_of(self.plans)
-
-    @property
-    def window_ids(self) -> tuple[str, ...]:
-        """The windows, by their numbers."""
-        return tuple(plan.window_id for plan in self.plans)
-
-    @property
-    def group(self) -> str:
-        """The group of all the plans."""
-        return self.plans[0].group
-
-    @property
-    def isolation(self) -> Isolation:
-        """The isolation of all the plans."""
-        return self.plans[0].isolation
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets there are to read."""
-        return sum(plan.offsets for plan in self.plans)
-
-    @property
-    def is_connect(self) -> bool:
-        """Asked of the object: Connect's classes need packages that a classic installation lacks."""
-        return type(self.spark).__module__.startswith("pyspark.sql.connect")
-
-    @property
-    def parallelism(self) -> int:
-        """How many tasks can run at a time."""
-        if self.is_connect:
-            return PARALLELISM_UNKNOWN
-        return self.spark.sparkContext.defaultParallelism
 
 
 def frame_of(engine: Engine, reading: Reading) -> DataFrame:

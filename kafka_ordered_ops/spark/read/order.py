@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from kafka_ordered_ops.output.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark.read.edges import Edge, edges_of
-from kafka_ordered_ops.spark.read.engines import Reading
+from kafka_ordered_ops.spark.read.reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

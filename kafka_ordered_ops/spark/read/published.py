@@ -17,6 +17,7 @@ from kafka_ordered_ops.output.filesystem import (
     normal_root,
     spark_path,
 )
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX
 from kafka_ordered_ops.output.staged_output import read_marker
 from kafka_ordered_ops.spark.environment import check_pyspark
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: How a published window's folder begins.
-_PREFIX: Final = "window_id="
 
 #: Names that an error lists.
 _SHOWN_MAX: Final = 8
@@ -81,7 +81,7 @@ def read_output(
 def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> dict[str, str]:
     """The folders of the windows, by their ids, in the order wanted."""
     if window_ids is None:
-        names = [name for name in files.names(root) if name.startswith(_PREFIX)]
+        names = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
         by_id = {
             window_id: f"{root}/{name}"
             for name in names
@@ -97,7 +97,7 @@ def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> 
     twice = [window_id for window_id, count in Counter(window_ids).items() if count > 1]
     if twice:
         raise ConfigError(f"window {twice[0]} is asked for twice: name each window once")
-    folders = {one: f"{root}/{_PREFIX}{safe_name(one)}" for one in window_ids}
+    folders = {one: f"{root}/{WINDOW_PREFIX}{safe_name(one)}" for one in window_ids}
     missing = [one for one, folder in folders.items() if _published_id(files, root, folder) != one]
     if missing:
         shown = ", ".join(missing[:_SHOWN_MAX]) + (" ..." if len(missing) > _SHOWN_MAX else "")

@@ -11,11 +11,12 @@ from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.environment import check_pyspark
-from kafka_ordered_ops.spark.read.engines import Engine as Engine
-from kafka_ordered_ops.spark.read.engines import Reading, frame_of
+from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
 from kafka_ordered_ops.spark.read.read_stage import read_staged
+from kafka_ordered_ops.spark.read.reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from kafka_ordered_ops.output.filesystem import data_names, files_for
 from kafka_ordered_ops.output.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.read.engines import Reading
 from kafka_ordered_ops.spark.read.order import InOrder, is_in_order
+from kafka_ordered_ops.spark.read.reading import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_mode, check_surroundings
+from kafka_ordered_ops.spark.environment import pyspark_home
 
 #: A job that runs for a day is stuck, or has windows that are better split.
 TIMEOUT_S: Final = 24 * 3600.0
@@ -125,12 +125,3 @@ class SparkSubmit:
         if not any(name in variables for name in names) and not self.conf.keys() & set(settings):
             variables["PYSPARK_PYTHON"] = sys.executable
         return variables
-
-
-def pyspark_home() -> str | None:
-    """The folder of the installed pyspark, which has a spark-submit; None without one."""
-    try:
-        found = find_spec("pyspark")
-    except ValueError:
-        return None
-    return None if found is None or found.origin is None else os.path.dirname(found.origin)

@@ -1,0 +1,44 @@
+"""The engines that read Kafka, by name; needs neither pyspark nor a Kafka client."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+class Engine(StrEnum):
+    """Who reads Kafka."""
+
+    #: The executors, in Python, by this package's own data source.
+    PYTHON = "python"
+    #: The executors, in Java, by the Kafka connector that the cluster has.
+    JVM = "jvm"
+    #: This process, once, into files that Spark reads.
+    STAGE = "stage"
+
+    @classmethod
+    def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
+        """The engine of this name, as far as it can read from where the settings lead.
+
+        Raises:
+            ConfigError: no such engine, or one that cannot reach a Kafka in memory.
+        """
+        try:
+            engine = cls(name)
+        except ValueError:
+            known = ", ".join(repr(known.value) for known in cls)
+            raise ConfigError(f"engine {name!r} is unknown; there are {known}") from None
+        if settings.memory_name is None:
+            return engine
+        if engine is cls.JVM:
+            raise ConfigError(
+                f"engine 'jvm' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
+                "memory. Leave the engine out, or give the address of real brokers"
+            )
+        # Executors are other processes: they cannot see what lies in this one's memory.
+        return cls.STAGE

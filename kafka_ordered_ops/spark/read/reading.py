@@ -1,0 +1,80 @@
+"""What an engine is given to read, and into how many tasks it may cut that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.records.pieces import Piece, pieces_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: More slices than cores, so that a slow one does not hold the job; each one costs a connection.
+TASKS_PER_CORE: Final = 3
+
+#: A slice smaller than this is read faster than its task and its connection are set up.
+SLICE_OFFSETS_MIN: Final = 20_000
+
+#: What to cut for when the number of cores cannot be asked for: over Spark Connect.
+PARALLELISM_UNKNOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is to be read, and where from: the same for every engine."""
+
+    spark: SparkSession
+    plans: tuple[WindowPlan, ...]
+    settings: ClientSettings
+    stall_timeout_s: float = STALL_TIMEOUT_S
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """All that the plans take."""
+        return pieces_of(self.plans)
+
+    @property
+    def window_ids(self) -> tuple[str, ...]:
+        """The windows, by their numbers."""
+        return tuple(plan.window_id for plan in self.plans)
+
+    @property
+    def group(self) -> str:
+        """The group of all the plans."""
+        return self.plans[0].group
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of all the plans."""
+        return self.plans[0].isolation
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there are to read."""
+        return sum(plan.offsets for plan in self.plans)
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the session is Spark Connect's."""
+        return is_connect(self.spark)
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks can run at a time."""
+        return parallelism(self.spark)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is Spark Connect's; its classes need packages that a classic installation lacks."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks a session can run at a time."""
+    return PARALLELISM_UNKNOWN if is_connect(spark) else spark.sparkContext.defaultParallelism
