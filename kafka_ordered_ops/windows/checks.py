@@ -142,8 +142,7 @@ def check_function(value: object, *, what: str) -> None:
 
 def check_committable(group: str, plan: WindowPlan) -> None:
     """Raises when this is no plan, when a plan is of another group, or only a preview."""
-    if not isinstance(plan, WindowPlan):
-        raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
+    check_plan(plan)
     if plan.group != group:
         raise WindowMismatchError(
             f"the plan of window {plan.window_id} is of group {plan.group}, not {group}",

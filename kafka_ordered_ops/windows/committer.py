@@ -56,7 +56,7 @@ class Committer:
         self._lookup = lookup
         self._ledger = ledger
         self._clock = clock
-        #: Of the group when it was last seen: all of its offsets are committed again with each window's.
+        #: Of the group when it was last seen: its offsets on all of them are committed again with each window's.
         self._topics: frozenset[str] = frozenset()
 
     def write_down(
@@ -98,30 +98,35 @@ class Committer:
 
     def _committed(self, plans: Sequence[WindowPlan], steps: Sequence[_Step]) -> list[WindowPlan]:
         now_ms = self._now_ms()
+        # Committed already, a window is committed whatever became of its topics since: nothing need be asked.
+        asks = any(plan.status.is_open for plan in plans)
         refusal: KafkaOrderedOpsError | None = None
 
         def prepare() -> Decision:
             # 2a. Before the fence: topics, logs and members.
-            return partial(decide, facts=self._look(plans))
+            return partial(decide, facts=self._look(plans) if asks else None)
 
-        def decide(view: GroupView, committed: CommittedOffsets, facts: _Facts) -> Outcome:
-            nonlocal refusal
-            refusal = None
-            # 2b. Inside: what was asked must be about the group that is found here.
-            self._topics = frozenset(view.state.topics if view.state else ())
-            if not facts.plans.asked >= self._topics:
-                return None
-            # 2c. The outputs are written down, and the offsets become part of the progress.
+        def decide(view: GroupView, committed: CommittedOffsets, facts: _Facts | None) -> Outcome:
+            nonlocal asks, refusal
+            asks, refusal = True, None
+            others = commits_of_others(committed, view.state)
+
+            def commit(view: GroupView) -> Outcome:
+                # 2c. Then the offsets become part of the progress.
+                present = facts.plans.topics if facts else {}
+                outcome = transitions.commit(
+                    view, plans, now_ms=now_ms, others=others, present=present
+                )
+                return self._checked(outcome, plans, facts)
+
+            # 2b. Inside it: the outputs are written down.
             written = in_turn(view, steps)
-            committing = partial(
-                self._commit, plans=plans, committed=committed, facts=facts, now_ms=now_ms
-            )
             try:
-                return in_turn(view, [*steps, committing])
+                return in_turn(view, [*steps, commit])
             except KafkaOrderedOpsError as error:
                 if not isinstance(written, Change):
                     raise
-                # 2d. Refused: an attempt that comes after this one need not run the job again.
+                # 2d. Refused: the next attempt need not run the job again.
                 refusal = error
                 return written
 
@@ -136,27 +141,17 @@ class Committer:
             self._lookup.group_members(self._group),
         )
 
-    def _commit(
-        self,
-        view: GroupView,
-        *,
-        plans: Sequence[WindowPlan],
-        committed: CommittedOffsets,
-        facts: _Facts,
-        now_ms: int,
+    def _checked(
+        self, outcome: Outcome, plans: Sequence[WindowPlan], facts: _Facts | None
     ) -> Outcome:
-        """The decision inside the fence, by values alone."""
-        outcome = transitions.commit(
-            view,
-            plans,
-            now_ms=now_ms,
-            others=commits_of_others(committed, view.state),
-            present=facts.plans.topics,
-        )
-        # What is committed already is, whatever became of its topics since.
-        if isinstance(outcome, Change):
-            facts.plans.check(plans)
-            check_group_empty(self._group, facts.members)
+        """A commit, by value checked against what the cluster said; None where it was not asked about all of it."""
+        if not isinstance(outcome, Change):
+            return outcome
+        self._topics = frozenset(outcome.state.topics)
+        if facts is None or not facts.plans.asked >= self._topics:
+            return None
+        facts.plans.check(plans)
+        check_group_empty(self._group, facts.members)
         return outcome
 
     def publish(self, plans: Sequence[WindowPlan], staged: Sequence[Staged]) -> list[WindowPlan]:

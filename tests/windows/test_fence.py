@@ -46,6 +46,8 @@ class Watch:
     is_inside: bool = False
     fences: int = 0
     writes: int = 0
+    #: How often the group's members were asked for.
+    asked_outside: int = 0
     questions: list[str] = field(default_factory=list)
 
     def enter(self) -> None:
@@ -58,6 +60,7 @@ class Watch:
 
     def asked(self, name: str, about: Any) -> None:
         """A question; the ledger's own records are no question to the cluster."""
+        self.asked_outside += not self.is_inside and name == "group_members"
         topics = {getattr(one, "topic", one) for one in about if not isinstance(about, str)}
         if self.is_inside and topics != {LEDGER_TOPIC}:
             self.questions.append(f"{name}({about})")
@@ -334,6 +337,18 @@ def test_a_commit_looks_again_at_topics_that_came_to_the_group_meanwhile(
         "orders": 2,
         "new": 2,
     }
+
+
+def test_a_commit_that_is_done_asks_nothing(
+    kafka: InMemoryKafka, mine: OrderedWindows, watch: Watch
+) -> None:
+    """Neither members nor a topic that was recreated since matter to what is committed already."""
+    done = mine.commit(mine.plan(before(12), "w"))
+    REFUSALS[TopicRecreatedError](kafka)
+    with kafka.join("g"):
+        asked = watch.asked_outside
+        assert mine.commit(done) == done
+    assert watch.asked_outside == asked
 
 
 def test_an_adoption_believes_an_offset_that_was_committed_after_it_looked(
