@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
@@ -51,6 +51,10 @@ _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 #: Counts and times of what was written: whole numbers, or None where there is nothing to say.
 Facts = Mapping[str, int | None]
+
+
+#: What is found of an output is of its own class.
+Output = TypeVar("Output", bound="Layout")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
@@ -19,10 +19,8 @@ from kafka_ordered_ops.output.filesystem import (
     is_own_folder,
     marker_path,
 )
-from kafka_ordered_ops.output.layout import REPLACED_FOLDER, Layout
+from kafka_ordered_ops.output.layout import REPLACED_FOLDER, Layout, Output
 from kafka_ordered_ops.output.parts import sizes_of_part
-
-_Output = TypeVar("_Output", bound=Layout)
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +126,7 @@ def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> s
     return f"{written:,} files were written, and {len(sizes):,} are there"
 
 
-def whole_marker(files: LocalFiles, output: _Output, folder: str) -> _Output | None:
+def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | None:
     """The own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
     marker = output.own_marker(files, folder)
     if marker is None:
@@ -141,7 +139,7 @@ def whole_marker(files: LocalFiles, output: _Output, folder: str) -> _Output | N
     return None
 
 
-def shown_marker(files: LocalFiles, output: _Output) -> _Output | None:
+def shown_marker(files: LocalFiles, output: Output) -> Output | None:
     """The marker of what readers see, if that is this very attempt's and has all its rows."""
     marker = output.own_marker(files, output.final_path)
     if marker is None:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.filesystem import LocalFiles, is_data, marker_path, remove_stage
-from kafka_ordered_ops.output.layout import Facts, Layout
-
-_Output = TypeVar("_Output", bound=Layout)
+from kafka_ordered_ops.output.layout import Facts, Layout, Output
 
 
-def in_part_order(outputs: Sequence[_Output]) -> list[_Output]:
+def in_part_order(outputs: Sequence[Output]) -> list[Output]:
     """The parts of one window by their index.
 
     Raises:
         ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
             one that stands twice; or not all of them: which are missing.
     """
-    by_index: dict[int, _Output] = {}
+    by_index: dict[int, Output] = {}
     for output in outputs:
         part = _part_of(output)
         if _whole(output) != _whole(outputs[0]):
@@ -67,7 +64,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
     return total
 
 
-def join_parts(files: LocalFiles, whole: _Output, parts: Sequence[_Output]) -> _Output:
+def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Output:
     """Moves the parts' files together and makes that the whole's stage; goes on where an earlier try ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
@@ -125,7 +122,7 @@ def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
     return {**moved, **files.sizes(part.stage_path)}
 
 
-def _marker_of(files: LocalFiles, part: _Output) -> _Output:
+def _marker_of(files: LocalFiles, part: Output) -> Output:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
         raise SinkError(

@@ -218,7 +218,7 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:
-    """CommittedOffsets offsets of an idle group expire; the ledger has them, and the next commit restores them."""
+    """Committed offsets of an idle group expire; the ledger has them, and the next commit restores them."""
     if view.state is None:
         return ()
     gone = [

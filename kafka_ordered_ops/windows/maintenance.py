@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -37,12 +37,10 @@ class _Facts:
     topics: Mapping[str, TopicFacts]
     logs: Mapping[TopicPartition, LogNow]
 
-    def adopted(
-        self, view: GroupView, committed: CommittedOffsets
-    ) -> tuple[Change | None, Adoption]:
+    def adopted(self) -> tuple[Change | None, Adoption]:
         """What others did, and what comes of it for the group."""
-        others = commits_of_others(committed, view.state)
-        return adoption.adopt(view, others, self.logs, self.topics)
+        others = commits_of_others(self.committed, self.view.state)
+        return adoption.adopt(self.view, others, self.logs, self.topics)
 
     def are_about(self, view: GroupView, committed: CommittedOffsets) -> bool:
         """Whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
@@ -81,15 +79,15 @@ class Keeper:
     def adopt(self, *, dry_run: bool) -> Adoption:
         """See `OrderedWindows.adopt`."""
         if dry_run:
-            facts = self._look(settle=False)
-            return facts.adopted(facts.view, facts.committed)[1]
-        known_state(self._ledger.read(self._group))
-        self._lookup.check_no_members(self._group)
+            return self._look(settle=False).adopted()[1]
         adopted = Adoption()
 
         def attempt() -> GroupView | None:
-            # 1. Before the fence: the group, what is committed for it, its logs.
+            # 1. Before the fence: the group, what is committed for it, its logs. Most often nothing is to be done.
             facts = self._look(settle=True)
+            self._lookup.check_no_members(self._group)
+            if not facts.adopted()[1]:
+                return facts.view
 
             def decide(view: GroupView, committed: CommittedOffsets) -> Outcome:
                 nonlocal adopted
@@ -97,7 +95,7 @@ class Keeper:
                 if not facts.are_about(view, committed):
                     return None
                 # 3. What others did becomes progress.
-                change, found = facts.adopted(view, committed)
+                change, found = replace(facts, view=view, committed=committed).adopted()
                 # A change that came through unheard leaves nothing to do on the next look.
                 adopted = found or adopted
                 return () if change is None else change

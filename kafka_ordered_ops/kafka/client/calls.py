@@ -25,7 +25,8 @@ _log = logging.getLogger("kafka_ordered_ops.windows")
 FIRST_LINE_S: Final = 3.0
 #: Lines of the client that a failed call shows.
 CLIENT_LINES_MAX: Final = 5
-_DIGITS: Final = re.compile(r"\d+")
+#: What differs between two lines that say the same.
+DIGITS: Final = re.compile(r"\d+")
 #: Errors that the client's lines may explain.
 _OF_THE_CLUSTER: Final = (BrokerError, LedgerError, CommitError, ReadError)
 
@@ -102,7 +103,7 @@ class Call:
     def client_said(self, line: str) -> None:
         """Keeps what the client calls an error: the first of each kind, and not many."""
         if len(self._client_said) < CLIENT_LINES_MAX:
-            self._client_said.setdefault(_DIGITS.sub("#", line), line)
+            self._client_said.setdefault(DIGITS.sub("#", line), line)
 
     def end(self, error: BaseException | None) -> None:
         """Ends the lines; of a call that fails by the cluster, says what the client called errors meanwhile."""

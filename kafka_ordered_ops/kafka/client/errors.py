@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,7 +33,7 @@ from kafka_ordered_ops.core.errors import (
     TlsError,
     UnknownTopicError,
 )
-from kafka_ordered_ops.kafka.client.calls import client_said
+from kafka_ordered_ops.kafka.client.calls import DIGITS, client_said
 from kafka_ordered_ops.kafka.client.forks import keep_in_children
 
 #: The same line again within this time is dropped: a client that cannot connect writes dozens a second.
@@ -51,7 +50,7 @@ class _DropRepeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is new, or old enough to be told again."""
         now = time.monotonic()
-        line = _DIGITS.sub("#", record.getMessage())
+        line = DIGITS.sub("#", record.getMessage())
         if now - self._seen.get(line, -LOG_REPEAT_S) < LOG_REPEAT_S:
             return False
         if len(self._seen) >= _LOG_LINES_MAX:
@@ -79,7 +78,6 @@ class _ClientLines:
         client_said(text)
 
 
-_DIGITS: Final = re.compile(r"\d+")
 _LOG_LINES_MAX: Final = 1_000
 
 #: The client's own log lines come here, instead of to stderr: nothing is shown unless logging is set up.
