@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from dagster import AssetKey
 
-from kafka_ordered_ops.core.arguments import check_choice, check_flag, check_group, check_span
+from kafka_ordered_ops.core.arguments import check_choice, check_span
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import time_at
-from kafka_ordered_ops.core.types import (
-    Isolation,
-    OnCovered,
-    OnDataLoss,
-    OnForeignCommit,
-    OnOpenClaim,
-)
-from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
-from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.hosting.window_spec import WindowSpec
 from kafka_ordered_ops.spark.job_checks import check_engine, check_output
-
-#: Stands for a window's cutoff where the other parts of its question are looked at.
-_ANY_TIME: Final = time_at(0)
 
 
 class OnNotLive(StrEnum):
@@ -42,7 +30,7 @@ class OnNotLive(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowSettings:
+class WindowSettings(WindowSpec):
     """What all windows of an asset have in common.
 
     Args:
@@ -72,74 +60,30 @@ class WindowSettings:
         ConfigError: no topic or group, or what cannot be one of the above.
     """
 
-    topics: Sequence[str]
-    group_id: str
-    start: Bound | str | None = None
-    allowed_lateness: timedelta | None = None
-    isolation: Isolation | str = Isolation.READ_COMMITTED
-    exclude: Sequence[str] = ()
-    on_covered: OnCovered | str = OnCovered.REPLAY
-    on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND
-    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL
-    on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL
     on_not_live: OnNotLive | str = OnNotLive.WARN
     grace: timedelta | None = None
     open_lag: timedelta | None = None
     output: str | None = None
     ordered: bool = True
     engine: str = "python"
-    redefine: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str) or isinstance(self.exclude, str):
             raise ConfigError("topics and exclude are lists of names or patterns")
-        if not self.topics or not self.group_id:
-            raise ConfigError(
-                "topics and group_id are needed: what to read, and whose progress it is"
-            )
-        check_group(self.group_id)
-        choices = {
-            "isolation": Isolation,
-            "on_covered": OnCovered,
-            "on_open_claim": OnOpenClaim,
-            "on_data_loss": OnDataLoss,
-            "on_foreign_commit": OnForeignCommit,
-            "on_not_live": OnNotLive,
-        }
-        for name, choice in choices.items():
-            object.__setattr__(self, name, check_choice(getattr(self, name), choice, what=name))
+        super().__post_init__()
+        choice = check_choice(self.on_not_live, OnNotLive, what="on_not_live")
+        object.__setattr__(self, "on_not_live", choice)
         check_engine(self.engine)
-        check_flag(self.redefine, what="redefine")
         if self.output is not None:
             check_output(self.output)
-        for name in ("allowed_lateness", "grace", "open_lag"):
+        for name in ("grace", "open_lag"):
             if getattr(self, name) is not None:
                 check_span(getattr(self, name), what=name)
-        if isinstance(self.start, str):
-            object.__setattr__(self, "start", parse_bound(self.start))
-        # All that any window of the asset asks for, but its times.
-        self.window(_ANY_TIME, None)
-        object.__setattr__(self, "topics", tuple(self.topics))
-        object.__setattr__(self, "exclude", tuple(self.exclude))
 
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> WindowSettings:
         """The settings that are among a function's arguments; raises `ConfigError`."""
         return cls(**{one.name: given[one.name] for one in fields(cls)})
-
-    def window(self, cutoff: datetime, since: datetime | None) -> Window:
-        """The question for these times; raises `ConfigError`."""
-        start = self.start
-        return Window(
-            self.topics,
-            cutoff,
-            since=since,
-            start=None if isinstance(start, str) else start,
-            allowed_lateness=self.allowed_lateness,
-            isolation=Isolation(self.isolation),
-            exclude=self.exclude,
-            on_data_loss=OnDataLoss(self.on_data_loss),
-        )
 
 
 def window_id_of(key: AssetKey, name: str) -> str:

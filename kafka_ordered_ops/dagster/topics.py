@@ -23,6 +23,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
@@ -84,7 +85,10 @@ def build_kafka_topic_assets(
         raise ConfigError(
             f"{', '.join(wrong)}: an asset stands for one topic, so name each of them"
         )
-    names, isolation = list(dict.fromkeys(topics)), _isolation_of(isolation)
+    names, isolation = (
+        list(dict.fromkeys(topics)),
+        check_choice(isolation, Isolation, what="isolation"),
+    )
     keys = {topic: (translator or KafkaWindowTranslator()).topic_key(topic) for topic in names}
 
     def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
@@ -119,14 +123,6 @@ def build_kafka_topic_assets(
             required_resource_keys={kafka_resource},
         )(observe)
     return made
-
-
-def _isolation_of(given: Isolation | str) -> Isolation:
-    try:
-        return Isolation(given)
-    except ValueError as error:
-        known = ", ".join(one.value for one in Isolation)
-        raise ConfigError(f"isolation is {given!r}, not one of {known}") from error
 
 
 def _ends(

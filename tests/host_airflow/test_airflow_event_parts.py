@@ -70,7 +70,7 @@ def test_a_trigger_survives_what_airflow_stores_of_it() -> None:
         ({"offset": timedelta(seconds=-1)}, "offset"),
         ({"grace": timedelta(seconds=-1)}, "grace"),
         ({"allowed_lateness": timedelta(seconds=-1)}, "negative"),
-        ({"isolation": "serializable"}, "read_committed or read_uncommitted"),
+        ({"isolation": "serializable"}, "give one of 'read_committed', 'read_uncommitted'"),
         ({"poke_interval": 0.5}, "poke_interval"),
         ({"poke_interval": float("nan")}, "poke_interval"),
     ],

@@ -211,7 +211,9 @@ def test_what_is_no_topic_is_named_when_the_assets_are_built(topics: Any, named:
 
 def test_what_is_no_isolation_is_named_when_the_assets_are_built() -> None:
     """With those that there are."""
-    with pytest.raises(ConfigError, match="'none', not one of read_committed, read_uncommitted"):
+    with pytest.raises(
+        ConfigError, match="'none': give one of 'read_committed', 'read_uncommitted'"
+    ):
         build_kafka_topic_assets(["orders"], isolation="none")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +19,13 @@ from kafka_ordered_ops.airflow.support.times import (
     moment_of,
     resolve,
 )
-from kafka_ordered_ops.core.arguments import check_choice, check_group, check_span, check_texts
+from kafka_ordered_ops.core.arguments import check_choice, check_texts
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms, time_at
+from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.core.window.window import Window, check_window_id
+from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows
@@ -118,8 +120,6 @@ class WindowTask(BaseOperator):
 
     def _check_literals_of_window(self) -> None:
         """Raises `ConfigError` for what can be seen to be wrong without a run."""
-        if is_literal(self.group_id):
-            check_group(self.group_id)
         if self.window_id is not None and is_literal(self.window_id):
             check_window_id(self.window_id)
         if not isinstance(self.partition_span, timedelta | None):
@@ -159,21 +159,24 @@ class WindowTask(BaseOperator):
     def window_of(
         self, times: WindowTimes, *, is_known: Callable[[Any], bool] = lambda _: True
     ) -> Window:
-        """The question to the group; in place of what is not known yet stands something that can be.
+        """The question to the group, as far as it is known; raises `ConfigError`."""
+        return self.spec(is_known).window(times.cutoff, times.since)
+
+    def spec(self, is_known: Callable[[Any], bool] = lambda _: True) -> WindowSpec:
+        """All that the task's windows ask for; in place of what is not known yet stands something that can be.
 
         Raises:
             ConfigError: a parameter that cannot be.
         """
-        return Window(
-            _list(self.topics, "topics") if is_known(self.topics) else ["unknown"],
-            cutoff=times.cutoff,
-            since=times.since,
-            start=parse_bound(str(self.start)) if self.start and is_known(self.start) else None,
-            allowed_lateness=span_of(self.allowed_lateness, "allowed_lateness"),
-            isolation=self.isolation,
-            exclude=_list(self.exclude, "exclude") if is_known(self.exclude) else (),
-            on_data_loss=self.on_data_loss,
-        )
+        names = {one.name for one in fields(WindowSpec)} & vars(self).keys()
+        given = {name: getattr(self, name) for name in names}
+        known = {name: value for name, value in given.items() if is_known(value)}
+        for name in {"topics", "exclude"} & known.keys():
+            known[name] = _list(known[name], name)
+        # A template that found nothing is rendered to an empty text.
+        known["start"] = known.get("start") or None
+        known["allowed_lateness"] = span_of(self.allowed_lateness, "allowed_lateness")
+        return WindowSpec(**{"topics": ["unknown"], "group_id": "unknown", **known})
 
     def window_id_of(self, context: Context) -> str:
         """The window's id: the task's own, or one that is the same for every try of this run's task."""
@@ -192,15 +195,6 @@ class WindowTask(BaseOperator):
             ledger_topic=self.ledger_topic,
             **self.windows_options(context),
         )
-
-
-def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
-    """A span from a parameter; raises `ConfigError`."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return timedelta(milliseconds=parse_duration_ms(value, what=what))
-    return check_span(value, what=what)
 
 
 def _list(value: Any, what: str) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
-from kafka_ordered_ops.airflow.operators.base import WindowTask, span_of
+from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.support.facts import lines_of
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.airflow.support.times import WindowMode, WindowTimes
@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.hosting.held_text import held_facts, held_text
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -92,7 +93,7 @@ class PlanTask(WindowTask):
         )
         self.redefine = redefine
         self.max_offsets = max_offsets
-        self._policy(self.on_covered)
+        self._policy(self.on_covered, is_literal)
         if is_literal(max_offsets):
             self._limit()
         self._check_alone()
@@ -176,15 +177,10 @@ class PlanTask(WindowTask):
         )
         return windows.plan(window, window_id, self._policy(OnCovered.SKIP))
 
-    def _policy(self, on_covered: OnCovered) -> Policy:
-        given = {"claim_age": self.claim_age, "claim_wait": self.claim_wait}
-        spans = {name: span for name, span in given.items() if span is not None}
-        return Policy(
-            on_covered=on_covered,
-            on_open_claim=self.on_open_claim,
-            redefine=self.redefine,
-            **spans,
-        )
+    def _policy(
+        self, on_covered: OnCovered, is_known: Callable[[Any], bool] = lambda _: True
+    ) -> Policy:
+        return self.spec(is_known).policy(on_covered, self.claim_age, self.claim_wait)
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
         # A higher attempt took up what an earlier try has planned, and perhaps written.

@@ -15,7 +15,7 @@ from kafka_ordered_ops.airflow.compat import (
     conf,
     errors_for_airflow,
 )
-from kafka_ordered_ops.airflow.operators.base import WindowTask, span_of
+from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.support.question import Look, Question, Until, lines_of
 from kafka_ordered_ops.airflow.support.times import default_window_id
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 #: What the sensor takes beside the question.
 _OWN: Final = ("until", "grace", "window_task_id", "deferrable")

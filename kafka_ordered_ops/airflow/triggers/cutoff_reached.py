@@ -19,13 +19,14 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from kafka_ordered_ops.airflow.compat import asset_store
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
-from kafka_ordered_ops.airflow.operators.base import span_of
 from kafka_ordered_ops.airflow.support.question import LOOK_TIMEOUT_S, Look, Question
+from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.window import Window, safe_name
 from kafka_ordered_ops.hosting.search import NewestReached
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 #: However often it is to look: each look has connections of its own.
 POKE_INTERVAL_MIN_S: Final = 1.0
@@ -127,10 +128,10 @@ class CutoffReachedTrigger(BaseEventTrigger):
                 [topics] if isinstance(topics, str) else topics,
                 cutoff=time_at(0),
                 allowed_lateness=span_of(allowed_lateness, "allowed_lateness"),
-                isolation=_isolation(isolation),
+                isolation=check_choice(isolation, Isolation, what="isolation"),
                 exclude=[exclude] if isinstance(exclude, str) else exclude,
             ),
-            grace=_grace(grace),
+            grace=span_of(grace, "grace"),
             settings_allowed=tuple(settings_allowed),
             ledger_topic=ledger_topic,
         )
@@ -318,20 +319,6 @@ def _name(value: str, what: str) -> str:
             f"{what}={value!r}: a name, as it is; a watcher's arguments are no templates"
         )
     return value
-
-
-def _isolation(value: Isolation | str) -> Isolation:
-    try:
-        return Isolation(value)
-    except ValueError as error:
-        raise ConfigError(f"isolation={value!r}: {' or '.join(Isolation)}") from error
-
-
-def _grace(value: timedelta | str | None) -> timedelta | None:
-    grace = span_of(value, "grace")
-    if grace is not None and grace < timedelta(0):
-        raise ConfigError(f"grace={value} is negative")
-    return grace
 
 
 def _span_text(span: timedelta | None) -> str | None:

@@ -22,7 +22,6 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import (
     OnCovered,
     OnForeignCommit,
-    OnOpenClaim,
     PlanContent,
     TopicPartition,
 )
@@ -250,11 +249,7 @@ class Step:
     def _policy(self) -> Policy:
         # What the pieces of a partition have taken is no other's.
         fails = self.settings.on_covered is OnCovered.FAIL and self.settings.open_lag is None
-        return Policy(
-            on_covered=OnCovered.FAIL if fails else OnCovered.SKIP,
-            on_open_claim=OnOpenClaim(self.settings.on_open_claim),
-            redefine=self.settings.redefine,
-        )
+        return self.settings.policy(OnCovered.FAIL if fails else OnCovered.SKIP)
 
     def _to_do(
         self, windows: OrderedWindows, plans: Sequence[WindowPlan]
