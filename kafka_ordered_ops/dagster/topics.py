@@ -14,11 +14,7 @@ from dagster import (
     AutomationCondition,
     BetaWarning,
     DataVersion,
-    MetadataValue,
     ObserveResult,
-    TableColumn,
-    TableRecord,
-    TableSchema,
     multi_observable_source_asset,
 )
 
@@ -28,6 +24,7 @@ from kafka_ordered_ops.core.cluster_facts import is_pattern
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.window import is_topic_name
+from kafka_ordered_ops.dagster.metadata.tables import table
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
@@ -36,18 +33,8 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.resource import KafkaResource
     from kafka_ordered_ops.windows.queries.topics import TopicEnds
 
-#: Rows in a table of partitions: a topic may have thousands.
-ROWS_MAX: Final = 200
-
 _PREFIX: Final = "kafka_ordered_ops"
-_SCHEMA: Final = TableSchema(
-    columns=[
-        TableColumn("partition", "int"),
-        TableColumn("log_start", "int"),
-        TableColumn("end_offset", "int"),
-        TableColumn("offsets", "int"),
-    ]
-)
+_COLUMNS: Final = ("partition", "log_start", "end_offset", "offsets")
 
 
 def build_kafka_topic_assets(
@@ -141,22 +128,20 @@ def _version(topic: "TopicEnds") -> DataVersion:
 
 
 def _metadata(topic: "TopicEnds") -> dict[str, Any]:
-    rows = [
-        TableRecord(
-            {
-                "partition": one.partition,
-                "log_start": one.log_start,
-                "end_offset": one.end_offset,
-                "offsets": one.end_offset - one.log_start,
-            }
-        )
-        for one in topic.partitions[:ROWS_MAX]
-    ]
+    rows = (
+        {
+            "partition": one.partition,
+            "log_start": one.log_start,
+            "end_offset": one.end_offset,
+            "offsets": one.end_offset - one.log_start,
+        }
+        for one in topic.partitions
+    )
     return {
         f"{_PREFIX}/topic_id": topic.topic_id,
         f"{_PREFIX}/partitions": len(topic.partitions),
         f"{_PREFIX}/offsets": sum(one.end_offset - one.log_start for one in topic.partitions),
-        f"{_PREFIX}/ends": MetadataValue.table(rows, schema=_SCHEMA),
+        f"{_PREFIX}/ends": table(_COLUMNS, rows),
     }
 
 

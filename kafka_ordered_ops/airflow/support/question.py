@@ -104,6 +104,17 @@ class Question:
             return self._progress()
         return self._liveness(None if before is None else before.liveness)
 
+    def open_windows(self) -> OrderedWindows:
+        """The service for the group, with the bounds of a look."""
+        return open_windows(
+            self.conn_id,
+            self.group,
+            settings_allowed=self.settings_allowed,
+            ledger_topic=self.ledger_topic,
+            timeout_s=LOOK_TIMEOUT_S,
+            lookup_timeout_s=LOOK_TIMEOUT_S,
+        )
+
     def _progress(self) -> Look:
         from kafka_ordered_ops.windows.queries.caught_up import catch_up
 
@@ -117,14 +128,7 @@ class Question:
         return Look(found.is_caught_up, f"{found}", found.to_json())
 
     def _liveness(self, before: Liveness | None) -> Look:
-        with open_windows(
-            self.conn_id,
-            self.group,
-            settings_allowed=self.settings_allowed,
-            ledger_topic=self.ledger_topic,
-            timeout_s=LOOK_TIMEOUT_S,
-            lookup_timeout_s=LOOK_TIMEOUT_S,
-        ) as windows:
+        with self.open_windows() as windows:
             # Of a window that is done, retention may have taken the records, and more.
             if (done := self._done_window(windows)) is not None:
                 return Look(True, f"window {self.window_id} is {done} already", {}, done)

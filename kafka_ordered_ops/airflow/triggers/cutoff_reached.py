@@ -18,8 +18,8 @@ from typing import Any, Final
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from kafka_ordered_ops.airflow.compat import asset_store
-from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
-from kafka_ordered_ops.airflow.support.question import LOOK_TIMEOUT_S, Look, Question
+from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
+from kafka_ordered_ops.airflow.support.question import Look, Question
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
@@ -199,15 +199,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
 
     def _cutoffs(self) -> list[int]:
         """The cutoffs of the group's windows that hold records, or did."""
-        question = self._question
-        with open_windows(
-            question.conn_id,
-            question.group,
-            settings_allowed=question.settings_allowed,
-            ledger_topic=question.ledger_topic,
-            timeout_s=LOOK_TIMEOUT_S,
-            lookup_timeout_s=LOOK_TIMEOUT_S,
-        ) as windows:
+        with self._question.open_windows() as windows:
             return [
                 record.plan.cutoff_ms
                 for record in windows.list()

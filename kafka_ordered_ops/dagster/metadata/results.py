@@ -11,23 +11,16 @@ from dagster import (
     DataVersion,
     MarkdownMetadataValue,
     MetadataValue,
-    TableColumn,
-    TableRecord,
-    TableSchema,
 )
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
 from kafka_ordered_ops.hosting import plots
-from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.reported import result_facts
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
-    from kafka_ordered_ops.core.window.plan import WindowPlan
-
-#: Rows in a table of ranges: a topic may have thousands of partitions.
-ROWS_MAX: Final = 200
 
 #: Windows of a step with pictures: each takes half a second, and 40 kB of Dagster's event log, a database.
 PICTURES_MAX: Final = 20
@@ -44,25 +37,6 @@ _TOLD: Final = (
     "offsets",
     "late",
     "stragglers",
-)
-_RANGES: Final = TableSchema(
-    columns=[
-        TableColumn("topic"),
-        TableColumn("partition", "int"),
-        TableColumn("from", "int"),
-        TableColumn("up_to", "int"),
-        TableColumn("offsets", "int"),
-        TableColumn("lost", "int"),
-    ]
-)
-_HELD: Final = TableSchema(
-    columns=[
-        TableColumn("window"),
-        TableColumn("held_by"),
-        TableColumn("offsets", "int"),
-        TableColumn("status"),
-        TableColumn("touched_at"),
-    ]
 )
 
 
@@ -84,7 +58,7 @@ def window_metadata(
         f"{_PREFIX}/last_record": told["timestamp_max"],
         f"{_PREFIX}/ran": ran,
         "dagster/uri": told["output"],
-        f"{_PREFIX}/ranges": _ranges(plan),
+        f"{_PREFIX}/ranges": ranges_table(plan),
         f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
         f"{_PREFIX}/returned": None
         if told["result"] is None
@@ -152,39 +126,3 @@ def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
         for record in records
     }
     return DataVersion(hashlib.sha256(strict_json.dumps(every).encode()).hexdigest()[:32])
-
-
-def held_table(plans: Sequence[WindowPlan]) -> Any:
-    """The open windows that hold records of some windows' times."""
-    rows = [
-        TableRecord(
-            {
-                "window": plan.window_id,
-                "held_by": one["window_id"],
-                "offsets": one["offsets"],
-                "status": one["status"],
-                "touched_at": one["touched_at"],
-            }
-        )
-        for plan in plans
-        for one in held_facts(plan)
-    ]
-    return MetadataValue.table(rows[:ROWS_MAX], schema=_HELD)
-
-
-def _ranges(plan: WindowPlan) -> Any:
-    parts = [part for part in plan if part.taken or part.lost]
-    rows = [
-        TableRecord(
-            {
-                "topic": part.tp.topic,
-                "partition": part.tp.partition,
-                "from": part.taken.first if part.taken else 0,
-                "up_to": part.taken.end if part.taken else 0,
-                "offsets": part.taken.count,
-                "lost": part.lost.count,
-            }
-        )
-        for part in parts[:ROWS_MAX]
-    ]
-    return MetadataValue.table(rows, schema=_RANGES)

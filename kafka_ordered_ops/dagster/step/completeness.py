@@ -13,7 +13,7 @@ from dagster import (
 )
 
 from kafka_ordered_ops.core.types import PlanContent
-from kafka_ordered_ops.dagster.metadata.results import held_table
+from kafka_ordered_ops.dagster.metadata.tables import held_table
 from kafka_ordered_ops.hosting.held_text import held_texts
 
 if TYPE_CHECKING:

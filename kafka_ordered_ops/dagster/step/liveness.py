@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dagster import (
     AssetCheckResult,
@@ -11,13 +11,10 @@ from dagster import (
     AssetCheckSpec,
     AssetKey,
     Failure,
-    MetadataValue,
-    TableColumn,
-    TableRecord,
-    TableSchema,
 )
 
 from kafka_ordered_ops.core.errors import UnknownWindowError
+from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.times import Asked
 
@@ -27,18 +24,6 @@ if TYPE_CHECKING:
 
 #: The name of the check.
 PARTITIONS_LIVE: Final = "partitions_live"
-
-#: Partitions in a check's table: those that wait come first.
-PARTITIONS_MAX: Final = 200
-
-_SCHEMA: Final = TableSchema(
-    columns=[
-        TableColumn("topic"),
-        TableColumn("partition", "int"),
-        TableColumn("state"),
-        TableColumn("why"),
-    ]
-)
 
 
 def live_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
@@ -93,23 +78,6 @@ def live_result(found: Liveness | None, settings: WindowSettings) -> AssetCheckR
         description=str(found),
         metadata={"partitions": partitions_table(found)},
     )
-
-
-def partitions_table(found: Liveness) -> Any:
-    """Topic, partition, state and the reason, those that wait first."""
-    every = sorted(found.partitions, key=lambda one: one not in found.waiting)
-    rows = [
-        TableRecord(
-            {
-                "topic": one.tp.topic,
-                "partition": one.tp.partition,
-                "state": one.state.value,
-                "why": str(one.verdict),
-            }
-        )
-        for one in every[:PARTITIONS_MAX]
-    ]
-    return MetadataValue.table(rows, schema=_SCHEMA)
 
 
 def _is_done(windows: OrderedWindows, window_id: str) -> bool:
