@@ -1,0 +1,190 @@
+"""The one handle that jobs get of their windows, and the dispatch of jobs, in memory and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError, WindowCoveredError
+from kafka_ordered_ops.core.types import OnCovered, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.job import Job, submit_of
+from kafka_ordered_ops.hosting.summary import window_summary
+from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.spark import StagedOutput, stage_windows
+from tests.support.hosts_support import GROUP, asked
+from tests.support.hosts_support import kafka as kafka
+from tests.support.hosts_support import windows as windows
+
+Make = Callable[..., WindowHandle]
+
+
+@pytest.fixture
+def make(windows: OrderedWindows, tmp_path: Path) -> Make:
+    """A handle of one window, or of several."""
+
+    def make(*plans: WindowPlan, **given: Any) -> WindowHandle:
+        arguments: dict[str, Any] = {
+            "output": str(tmp_path / "out"),
+            "ordered": True,
+            "engine": "python",
+            "lacks": "give output=",
+            "stop": Stop("A test"),
+            "say": lambda line: None,
+        }
+        every = plans or (windows.plan(asked(), "w"),)
+        return WindowHandle(every, windows.settings, **{**arguments, **given})
+
+    return make
+
+
+def test_a_window_has_one_output(make: Make) -> None:
+    """Whatever way it came."""
+    handle = make()
+    [staged] = handle.copy()
+    assert handle.outputs(None) == [staged]
+    again: list[Callable[[], Any]] = [
+        handle.copy,
+        handle.collect,
+        lambda: handle.submit("job.py"),
+        lambda: handle.write(None),
+        lambda: handle.report([staged]),
+    ]
+    for way in again:
+        with pytest.raises(ConfigError, match="one output"):
+            way()
+
+
+def test_each_window_has_an_output(make: Make, windows: OrderedWindows) -> None:
+    """All of them, by time."""
+    plans = windows.plan_many([asked(3), asked(60)], ["a", "b"])
+    handle = make(*plans)
+    with pytest.raises(ConfigError, match="2 windows and 1 outputs"):
+        handle.report([Reported()])
+    assert handle.staged is None
+    assert [one.window_id for one in handle.copy()] == ["a", "b"]
+
+
+def test_without_a_folder_the_host_says_what_is_missing(make: Make, tmp_path: Path) -> None:
+    """Unless the job names one."""
+    handle = make(output=None)
+    with pytest.raises(ConfigError, match=r"give output="):
+        handle.copy()
+    assert handle.copy(tmp_path / "named")[0].exists()
+
+
+def test_what_another_program_has_written_is_taken_up(make: Make, tmp_path: Path) -> None:
+    """If it is there, and whole."""
+    handle = make()
+    with pytest.raises(SinkError, match="1 of 1 windows have no complete output"):
+        handle.collect()
+    [staged] = stage_windows(handle.plans, handle.client, tmp_path / "out")
+    assert [one.stage_path for one in handle.collect()] == [staged.stage_path]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(output="/out"),
+        Job(batch_function=lambda batches, plan: list(batches)),
+    ],
+    ids=["copy", "batches"],
+)
+def test_a_job_ends_when_it_is_told_to(make: Make, tmp_path: Path, job: Job) -> None:
+    """In the midst of reading; nothing is left."""
+    handle = make()
+    handle.stop.set()
+    with pytest.raises(JobFailedError, match="window w: A test ended this try"):
+        job.deliver(handle)
+    assert list((tmp_path / "out").rglob("*.parquet")) == []
+
+
+def test_a_function_gets_batches_in_order(make: Make) -> None:
+    """With its arguments; what it returns is the delivery."""
+
+    def count(batches: Iterator[Any], plan: WindowPlan, *, factor: int) -> int:
+        times = [time for batch in batches for time in batch.column("timestamp").to_pylist()]
+        assert times == sorted(times)
+        return factor * len(times)
+
+    [told] = Job(batch_function=count, keywords={"factor": 2}).deliver(make(output=None))
+    assert isinstance(told, Reported)
+    assert (told.result["returned"], told.result["facts"]["records"]) == (20, 10)
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (Job(engine="flink"), "python, jvm, stage"),
+        (Job(output=" "), "not a path"),
+        (Job(application=7), "path of a Python file"),
+        (Job(spark_function=lambda spark: None), "called with spark and window"),
+        (Job(batch_function=print, keywords={"no": 1}), "print"),
+        (Job(spark_conf={"master": "local"}), "begin with 'spark.'"),
+        (Job(application="a.py", submit={"mastre": "local"}), "no way to run spark-submit"),
+        (Job(application="a.py", submit={"master": "locl"}), "not a Spark master"),
+    ],
+)
+def test_what_cannot_be_a_job_is_named_before_there_is_a_window(job: Job, told: str) -> None:
+    """Where a DAG or an asset is defined."""
+    with pytest.raises(ConfigError, match=told):
+        job.check_form()
+
+
+def test_what_is_not_known_yet_is_not_looked_at() -> None:
+    """A template, or a function's arguments that come from another task."""
+    Job(application="{{ a }}", output="{{ b }}").check_form(lambda value: "{{" not in str(value))
+    Job(batch_function=lambda batches, plan, more: None, keywords=None).check_form()
+    assert submit_of(None) is None
+
+
+def test_what_is_finished_is_replayed_or_left(windows: OrderedWindows, tmp_path: Path) -> None:
+    """By one verdict; another run's delivery has a place of its own."""
+
+    def write(plan: WindowPlan) -> StagedOutput:
+        return stage_windows([plan], windows.settings, tmp_path / "out")[0]
+
+    plan = windows.plan(asked(), "w")
+    assert not is_finished(plan, None)
+    windows.deliver(plan, write, StagedOutput.found)
+    record = windows.show("w")
+    done = record.plan
+    assert is_finished(done, record.result)
+    assert (is_replayed(done, OnCovered.REPLAY), is_replayed(done, OnCovered.SKIP)) == (True, False)
+    with pytest.raises(
+        WindowCoveredError, match=r"window w .* is published already, and on_covered='fail'"
+    ):
+        is_replayed(done, OnCovered.FAIL)
+    attempts = {
+        as_replay(done, record.result, run_id=run, try_number=number).attempt
+        for run in ("a", "b")
+        for number in (1, 2)
+    }
+    assert len(attempts) == 4
+    assert min(attempts) > done.attempt
+    covered = windows.plan(asked(30), "other")
+    assert nothing_left(covered).endswith("other windows have taken its records")
+    assert not is_replayed(covered, OnCovered.REPLAY)
+
+
+def test_a_summary_has_what_the_sink_counted(windows: OrderedWindows, tmp_path: Path) -> None:
+    """And says that it does not know what nobody has counted."""
+    windows.plan(asked(), "w")
+    before = window_summary(windows.show("w"))
+    assert (before["status"], before["records"], before["output"]) == ("planned", None, None)
+    windows.deliver(
+        windows.plan(asked(), "w"),
+        lambda plan: stage_windows([plan], windows.settings, tmp_path / "out")[0],
+        StagedOutput.found,
+    )
+    told = window_summary(windows.show("w"))
+    assert (told["status"], told["group"]) == (WindowStatus.PUBLISHED.value, GROUP)
+    assert (told["records"], told["offsets"], told["result"]) == (10, 10, None)
+    assert Path(told["output"]).is_dir()
+    assert told["timestamp_min"] < told["timestamp_max"]
