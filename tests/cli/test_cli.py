@@ -36,6 +36,7 @@ from tests.support.cli_support import cluster as cluster
 SECRET = "correct-horse"
 
 
+@pytest.mark.slow
 def test_preview_tells_the_offsets_and_writes_nothing(cluster: Cluster) -> None:
     """Twice the same answer, no topic, no committed offset, no window."""
     before = topics(cluster.bootstrap)
@@ -107,6 +108,7 @@ def test_run_delivers_a_window_once(cluster: Cluster) -> None:
     assert cluster.committed == {0: 6, 1: 3}
 
 
+@pytest.mark.slow
 def test_run_tells_people_what_it_did(cluster: Cluster) -> None:
     """A summary with the folder on stdout; the second time it says that it was done already."""
     words = ("run", *cluster.where, *cluster.question(60), "--output", cluster.output)
@@ -117,6 +119,7 @@ def test_run_tells_people_what_it_did(cluster: Cluster) -> None:
     assert "already published" in second.stderr
 
 
+@pytest.mark.slow
 def test_an_empty_window_is_published_and_a_covered_one_is_not(cluster: Cluster) -> None:
     """No record before the cutoff gives a file without rows; what others have taken gives no file."""
     empty = cluster.run(-60)
@@ -130,6 +133,7 @@ def test_an_empty_window_is_published_and_a_covered_one_is_not(cluster: Cluster)
     assert len(visible(cluster.output)) == 2
 
 
+@pytest.mark.slow
 def test_a_straggler_that_comes_later_is_late(cluster: Cluster, produce: Produce) -> None:
     """A record of a window that is gone is in the next one, and counted."""
     cluster.run(60)
@@ -144,6 +148,7 @@ def test_a_straggler_that_comes_later_is_late(cluster: Cluster, produce: Produce
     assert part["late_steps"] == [{"offset": 3, "since": None, "before": before}]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_run_with_spark_writes_the_same_records(cluster: Cluster) -> None:
     """The default engine gives the same window, and its Java prints nothing on stdout."""
@@ -153,6 +158,7 @@ def test_run_with_spark_writes_the_same_records(cluster: Cluster) -> None:
     assert values(outcome.json["output"]) == FIRST_WINDOW
 
 
+@pytest.mark.slow
 def test_a_window_around_a_job_of_ones_own(cluster: Cluster) -> None:
     """Plan, look, commit; again is a no-op, and the committed window cannot be abandoned."""
     planned = cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -172,6 +178,7 @@ def test_a_window_around_a_job_of_ones_own(cluster: Cluster) -> None:
     assert (refused.code, refused.error["type"]) == (4, "WindowSupersededError")
 
 
+@pytest.mark.slow
 def test_an_abandoned_windows_records_go_to_the_next(cluster: Cluster) -> None:
     """Abandoning gives the offsets free; what is open is stepped around."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
@@ -183,6 +190,7 @@ def test_an_abandoned_windows_records_go_to_the_next(cluster: Cluster) -> None:
     assert free.json["offsets"] == len(FIRST_WINDOW) + len(SECOND_WINDOW)
 
 
+@pytest.mark.slow
 def test_replay_reads_again_and_commits_nothing(cluster: Cluster, tmp_path: Path) -> None:
     """The same records in another folder; the window and the group stay as they are."""
     first = cluster.run(60).json
@@ -198,6 +206,7 @@ def test_replay_reads_again_and_commits_nothing(cluster: Cluster, tmp_path: Path
     assert cluster.committed == {0: 3, 1: 2}
 
 
+@pytest.mark.slow
 def test_the_windows_of_a_group_for_people(cluster: Cluster) -> None:
     """A table by cutoff, and all of one window."""
     cluster.run(60, "--window-id", "noon")
@@ -212,6 +221,7 @@ def test_the_windows_of_a_group_for_people(cluster: Cluster) -> None:
     assert "no open windows" in none.stderr
 
 
+@pytest.mark.slow
 def test_settings_come_from_file_option_and_address(cluster: Cluster, tmp_path: Path) -> None:
     """-b beats -X, which beats the file; no secret is printed, whatever is said."""
     config = tmp_path / "client.properties"
@@ -299,6 +309,7 @@ def test_an_unknown_topic_exits_4_and_is_not_created(cluster: Cluster) -> None:
     assert name not in topics(cluster.bootstrap)
 
 
+@pytest.mark.slow
 def test_failures_that_a_person_must_mend_exit_4(cluster: Cluster) -> None:
     """No start bound, another question under the same id, an unknown window."""
     question = ("-t", cluster.topic, "--cutoff", at(60))
@@ -328,6 +339,7 @@ def test_no_broker_exits_1_within_a_bounded_time() -> None:
     assert (outcome.code, outcome.error["type"]) == (1, "BrokerUnreachableError")
 
 
+@pytest.mark.slow
 def test_ctrl_c_exits_130() -> None:
     """Also while a broker is waited for."""
     process = subprocess.Popen(
@@ -420,6 +432,7 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     assert outcome.stdout.startswith("Usage: kafka-ordered-ops")
 
 
+@pytest.mark.slow
 def test_broker_runs_until_it_is_told_to_end() -> None:
     """It prints its address when it answers there, and leaves nothing behind."""
     from kafka_ordered_ops.embedded import free_port

@@ -74,6 +74,7 @@ def _check(
     assert [one["status"] for one in known] == ["published", "published"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", list(KillPoint))
 def test_a_killed_run_ends_well_when_it_is_run_again(
     bootstrap: str,
@@ -106,6 +107,7 @@ def test_a_killed_spark_run_ends_well_when_it_is_run_again(
     _check(bootstrap, group, name, tmp_path / "out", "python", point)
 
 
+@pytest.mark.slow
 def test_abandoning_a_killed_window_deletes_its_stage(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
 
 
+@pytest.mark.slow
 def test_committing_a_killed_window_publishes_what_it_wrote(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
     assert [values(output / folder) for folder in visible(output)] == [FIRST_WINDOW]
 
 
+@pytest.mark.slow
 def test_output_that_is_gone_is_written_again_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
@@ -160,6 +164,7 @@ def test_output_that_is_gone_is_written_again_once(
         assert committed(bootstrap, group, name) == {0: 3, 1: 2}
 
 
+@pytest.mark.slow
 def test_a_window_committed_by_hand_is_delivered_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
 ) -> None:
