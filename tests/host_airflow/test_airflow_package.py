@@ -50,6 +50,28 @@ def run_python(code: str, **environment: str) -> str:
     return run.stdout
 
 
+def stored_dag(folder: Path, facts: str, **environment: str) -> dict[str, Any]:
+    """The one DAG in a folder, as Airflow stores it: items of a dict, of its text and of what is read `back`."""
+    code = (
+        "import json, sys\n"
+        "try:\n"
+        "    from airflow.dag_processing.dagbag import DagBag\n"
+        "    from airflow.serialization.serialized_objects import DagSerialization\n"
+        "except ImportError:  # before Airflow 3.2\n"
+        "    from airflow.models.dagbag import DagBag\n"
+        "    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization\n"
+        f"bag = DagBag({str(folder)!r})\n"
+        "assert not bag.import_errors, bag.import_errors\n"
+        "[dag] = bag.dags.values()\n"
+        "text = json.dumps(DagSerialization.to_dict(dag))\n"
+        "back = DagSerialization.from_dict(json.loads(text))\n"
+        f"print(json.dumps({{{facts}}}))"
+    )
+    printed = run_python(code, **{"AIRFLOW_HOME": str(folder / "home"), **environment})
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return told
+
+
 def test_airflow_has_all_that_came_with_its_version() -> None:
     """Where one feature is not found by its name any more, the tests that need it would be left out silently."""
     assert HAS_RETRY_POLICIES == HAS_EVENT_PARTITIONS
@@ -219,26 +241,12 @@ def test_a_dag_with_every_operator_parses_without_asking_anybody(tmp_path: Path)
     """The connection leads nowhere and a second one is broken; nothing is even loaded that could ask."""
     (tmp_path / "every_operator.py").write_text(DAG_FILE)
     code = (
-        "import json, sys\n"
-        "try:\n"
-        "    from airflow.dag_processing.dagbag import DagBag\n"
-        "    from airflow.serialization.serialized_objects import DagSerialization\n"
-        "except ImportError:  # before Airflow 3.2\n"
-        "    from airflow.models.dagbag import DagBag\n"
-        "    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization\n"
-        f"bag = DagBag({str(tmp_path)!r})\n"
-        "assert not bag.import_errors, bag.import_errors\n"
-        "[dag] = bag.dags.values()\n"
-        "text = json.dumps(DagSerialization.to_dict(dag))\n"
-        "back = DagSerialization.from_dict(json.loads(text))\n"
-        "print(json.dumps({\n"
         "    'tasks': sorted(back.task_ids),\n"
         "    'links': back.get_task('copy').extra_links,\n"
         "    'loaded': sorted({'pyspark', 'confluent_kafka'} & set(sys.modules)),\n"
-        "}))"
     )
-    broken = {"AIRFLOW_CONN_AWAY": "no connection at all", "AIRFLOW_HOME": str(tmp_path / "home")}
-    told = json.loads(run_python(code, **broken).splitlines()[-1])
+    broken = {"AIRFLOW_CONN_AWAY": "no connection at all"}
+    told = stored_dag(tmp_path, code, **broken)
     assert told == {
         "tasks": sorted(
             ["wait", "group", "copy", "spark", "submit", "plan", "part", "commit", "let_go"]

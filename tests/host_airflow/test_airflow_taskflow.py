@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows import OrderedWindows
-from tests.host_airflow.test_airflow_package import run_python
+from tests.host_airflow.test_airflow_package import stored_dag
 from tests.support.airflow_context import (
     committed,
     context_of,
@@ -328,26 +328,12 @@ def test_airflow_finds_the_decorator_and_stores_its_tasks(tmp_path: Path) -> Non
     """By the provider's name for it, mapped or not, beside a watcher; nothing is loaded that could ask anybody."""
     (tmp_path / "taskflow.py").write_text(DAG_FILE)
     code = (
-        "import json, sys\n"
-        "try:\n"
-        "    from airflow.dag_processing.dagbag import DagBag\n"
-        "    from airflow.serialization.serialized_objects import DagSerialization\n"
-        "except ImportError:  # before Airflow 3.2\n"
-        "    from airflow.models.dagbag import DagBag\n"
-        "    from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization\n"
-        f"bag = DagBag({str(tmp_path)!r})\n"
-        "assert not bag.import_errors, bag.import_errors\n"
-        "[dag] = bag.dags.values()\n"
-        "text = json.dumps(DagSerialization.to_dict(dag))\n"
-        "back = DagSerialization.from_dict(json.loads(text))\n"
-        "print(json.dumps({\n"
         "    'tasks': {task.task_id: task.operator_name for task in back.tasks},\n"
         "    'link': back.get_task('spark').extra_links,\n"
         "    'watched': 'CutoffReachedTrigger' in text,\n"
         "    'loaded': sorted({'pyspark', 'confluent_kafka'} & set(sys.modules)),\n"
-        "}))"
     )
-    told = json.loads(run_python(code, AIRFLOW_HOME=str(tmp_path / "home")).splitlines()[-1])
+    told = stored_dag(tmp_path, code)
     ours = "@task.kafka_window"
     assert told == {
         "tasks": {"tables": "@task", "tables__1": "@task", "spark": ours, "batches": ours},

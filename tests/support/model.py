@@ -232,6 +232,16 @@ class ModelGroup:
             for offset, time in self.logs[part.tp].visible(part.taken).items()
         }
 
+    def check_all_done(self, delivered: set[tuple[TopicPartition, int]]) -> None:
+        """Every visible record was delivered, progress is at the ends, and nothing else is remembered."""
+        assert delivered == {
+            (tp, offset) for tp, log in self.logs.items() for offset in log.visible_below(log.end)
+        }
+        assert self.view.state is not None
+        bases = {tp: one.base for tp, one in self.view.state}
+        assert bases == {tp: log.end for tp, log in self.logs.items()}
+        assert not any(self.view.time_maps.values()), "a time map outlives its records"
+
 
 def _through_json(value: object, where: str) -> Fields:
     return Fields(strict_json.loads(strict_json.dumps(value), limit_bytes=10**8), where)
