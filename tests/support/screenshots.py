@@ -29,7 +29,8 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=options, chromium_sandbox=False
         )
-        page = browser.new_page()
+        # Pages forbid scripts in texts, which is what waiting for them comes to.
+        page = browser.new_page(bypass_csp=True)
         page.set_default_timeout(_PAGE_TIMEOUT_MS)
         yield page
         browser.close()
