@@ -121,6 +121,8 @@ def rows_plot(
     title: str, rows: Sequence[Row], file_format: str, *, width_inches: float = 10, dpi: int = _DPI
 ) -> bytes:
     """Rows below one another, as a file of one of `FORMATS`."""
+    import matplotlib as mpl
+
     # Not pyplot, which keeps figures for the whole process and looks for a display.
     from matplotlib.figure import Figure
 
@@ -133,9 +135,10 @@ def rows_plot(
     ):
         _draw_row(below, row, width_inches)
     written = BytesIO()
-    # Drawn again, the same picture is the same file.
+    # Drawn again, the same picture is the same file: no date, and no random names in it.
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
-    figure.savefig(written, format=file_format, metadata=undated)
+    with mpl.rc_context({"svg.hashsalt": title}):
+        figure.savefig(written, format=file_format, metadata=undated)
     return written.getvalue()
 
 

@@ -31,8 +31,6 @@ CUTOFF_MS, SINCE_MS = (round(moment.timestamp() * 1000) for moment in (CUTOFF, S
 HOUR_BEFORE = NO_STEPS.with_step(30, TimeRange(SINCE_MS - 3_600_000, SINCE_MS))
 ORDERS = TopicPartition("orders", 0)
 
-SVG = "{http://www.w3.org/2000/svg}"
-
 
 def hour(parts: Sequence[PartitionPlan]) -> WindowPlan:
     """A window of one hour."""
@@ -70,6 +68,13 @@ def test_a_large_window_is_drawn_small(file_format: str) -> None:
     started = time.process_time()
     assert len(window_plot(plan, file_format)) < 200_000
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize("file_format", plots.FORMATS)
+def test_the_same_window_is_the_same_file(file_format: str) -> None:
+    """So that a drawing in a repository changes only with what it shows."""
+    plan = hour([part_of("orders", 0, OffsetSet.of((20, 80)), late=HOUR_BEFORE)])
+    assert window_plot(plan, file_format) == window_plot(plan, file_format)
 
 
 def test_an_hour_with_all_that_there_is_to_see() -> None:
