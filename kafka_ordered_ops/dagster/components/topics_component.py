@@ -144,7 +144,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         state_path.write_text(strict_json.dumps({"topics": found}))
 
     def _ask(self) -> list[str]:
-        from kafka_ordered_ops.windows.queries.topic_names import topic_names
+        from kafka_ordered_ops.windows.queries.topics import topic_names
 
         kafka = _as_set_here(self._cluster())
         # A ledger of another name than usual is no internal topic to Kafka.

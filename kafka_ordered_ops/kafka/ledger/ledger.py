@@ -118,6 +118,7 @@ class Ledger:
         self._topic = LedgerTopic(settings, lookup, topic, self._reasons)
         self._logs: dict[str, LedgerLog] = {}
         self._offsets: dict[str, OffsetsReader] = {}
+        self._cluster: str | None = None
 
     def __enter__(self) -> Ledger:
         return self
@@ -342,6 +343,12 @@ class Ledger:
         reader = self._offsets.setdefault(group, OffsetsReader(self._settings, group))
         return reader.read(partitions, timeout_s=timeout_s)
 
+    def _cluster_id(self) -> str:
+        """Asked once: a ledger topic of another cluster is another one, which every change looks at (`check_same`)."""
+        if self._cluster is None:
+            self._cluster = self._lookup.cluster_id()
+        return self._cluster
+
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
@@ -473,7 +480,7 @@ class _Transaction:
                 producer.poll(_ROOM_LOOK_S)
 
     def _transactional_id(self) -> str:
-        name = f"{self._ledger._lookup.cluster_id()}/{self._group}"
+        name = f"{self._ledger._cluster_id()}/{self._group}"
         # Never the user's text.
         return f"{TRANSACTIONAL_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 

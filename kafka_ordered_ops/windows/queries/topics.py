@@ -1,4 +1,4 @@
-"""Where topics begin and end now, for hosts that show them: nothing is read of them."""
+"""Which topics there are, and where they begin and end now, for hosts: nothing is read of them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,30 @@ class TopicEnds:
     topic_id: str
     #: By number.
     partitions: tuple[PartitionEnds, ...]
+
+
+def topic_names(
+    settings: ClientSettings,
+    topics: Sequence[str],
+    *,
+    exclude: Sequence[str] = (),
+    timeout_s: float = TIMEOUT_S,
+) -> list[str]:
+    """The topics that names and patterns mean now, sorted; those that this principal may describe.
+
+    Args:
+        settings: how to reach the cluster.
+        topics: names, or patterns that begin with ``^``; a pattern means no internal topic.
+        exclude: names or patterns to leave out.
+        timeout_s: bound for the question.
+
+    Raises:
+        UnknownTopicError: a topic does not exist, or no topic matches.
+        BrokerError: the cluster refuses, or cannot be reached.
+        ConfigError: a pattern is no regular expression.
+    """
+    with open_lookup(settings, timeout_s=timeout_s) as lookup:
+        return lookup.matching(topics, exclude)
 
 
 def topic_ends(
