@@ -16,6 +16,7 @@ from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.operators.follower import WindowFollower
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.operators.plan_task import PlanTask
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster import (
     KafkaResource,
     WindowSettings,
@@ -158,3 +159,13 @@ def test_arguments_are_passed_on_by_name() -> None:
             self.found = arguments(locals(), own=["two"])
 
     assert Passing(one=1, three=3).found == {"one": 1, "three": 3}
+
+
+@pytest.mark.parametrize("missing", ["topics", "group_id"])
+def test_none_for_what_is_needed_is_this_packages_own_error(missing: str) -> None:
+    """Whichever class or function finds it."""
+    given: dict[str, Any] = {"topics": ["t"], "group_id": "g", "output": "/lake", missing: None}
+    with pytest.raises(ConfigError):
+        airflow_room.OrderedWindowOperator(task_id="t", **given)
+    with pytest.raises(ConfigError):
+        build_ordered_window_asset(key="a", **given)
