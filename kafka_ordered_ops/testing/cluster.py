@@ -95,7 +95,7 @@ class LostAnswers:
     read_back: bool
 
 
-class Turn:
+class GroupLock:
     """One try at changing a group's state: the newest one begun is the only one that may write."""
 
     def __init__(self, group: Group, deadline: float, where: str) -> None:
@@ -104,7 +104,7 @@ class Turn:
         self._where = where
         self._epoch = 0
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> GroupLock:
         self._acquire()
         self._group.epoch += 1
         self._epoch = self._group.epoch

@@ -40,7 +40,7 @@ from kafka_ordered_ops.core.group.ledger_rules import (
 )
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.testing.cluster import Cluster, Turn
+from kafka_ordered_ops.testing.cluster import Cluster, GroupLock
 from kafka_ordered_ops.testing.log import TransactionState
 from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.testing.registry import reach
@@ -135,7 +135,7 @@ class MemoryLedger:
             try:
                 cluster = reach(self._name)
                 decide = prepare()
-                with Turn(cluster.group(group), deadline, where) as turn:
+                with GroupLock(cluster.group(group), deadline, where) as turn:
                     view, committed = self._read_all(group, wanted, everything, known, deadline)
                     unknown = False
                     outcome = decide(view, committed)
@@ -281,7 +281,7 @@ class MemoryLedger:
     def _write(
         self,
         cluster: Cluster,
-        turn: Turn,
+        turn: GroupLock,
         group: str,
         change: Change,
         offsets: dict[TopicPartition, CommittedOffset],

@@ -59,10 +59,10 @@ class Committer:
         #: Of the group when it was last seen: its offsets on all of them are committed again with each window's.
         self._topics: frozenset[str] = frozenset()
 
-    def write_down(
+    def mark_written(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> list[WindowPlan]:
-        """See `OrderedWindows.write_down_many`."""
+        """See `OrderedWindows.mark_written_many`."""
         self._check(plans)
         check_results(plans, results)
         steps = self._writing(plans, results)
@@ -224,7 +224,7 @@ class Committer:
         now_ms = self._now_ms()
         return [
             partial(
-                transitions.write_down, plan=plan, result=kept_result(plan, result), now_ms=now_ms
+                transitions.mark_written, plan=plan, result=kept_result(plan, result), now_ms=now_ms
             )
             for plan, result in zip(plans, results, strict=True)
             if plan.status.is_open

@@ -42,7 +42,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
-from kafka_ordered_ops.kafka.facts.window_facts import Surveyor, partitions_of
+from kafka_ordered_ops.kafka.facts.window_facts import SnapshotReader, partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
     check_cutoff,
@@ -71,7 +71,7 @@ class Planner:
         group: str,
         lookup: LookupDoor,
         ledger: LedgerDoor,
-        surveyor: Surveyor,
+        snapshots: SnapshotReader,
         *,
         lookup_timeout_s: float,
         run_id: str | None,
@@ -81,7 +81,7 @@ class Planner:
         self._group = group
         self._lookup = lookup
         self._ledger = ledger
-        self._surveyor = surveyor
+        self._snapshots = snapshots
         self._lookup_timeout_s = lookup_timeout_s
         self._run_id = run_id
         self._owner = owner
@@ -127,7 +127,7 @@ class Planner:
             if view.state is not None and not policy.redefine:
                 check_owner(view.state, self._owner)
             existing = {name: existing_window(view, name) for name in wanted}
-            taken_up = {name: one for name, one in existing.items() if one is not None}
+            resumed = {name: one for name, one in existing.items() if one is not None}
             fresh = {name: one for name, one in wanted.items() if existing[name] is None}
             # 3. Others that stand in the way of new ones.
             if fresh:
@@ -136,7 +136,7 @@ class Planner:
                     continue
             try:
                 # 4. Facts and scan, before the fence; 5. one transaction for all of them.
-                after = self._claimed(fresh, taken_up, wanted, open_claims)
+                after = self._claimed(fresh, resumed, wanted, open_claims)
             except WindowCoveredError as error:
                 # 6. What others have taken is read from their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
@@ -165,15 +165,15 @@ class Planner:
     def _claimed(
         self,
         fresh: Mapping[str, Window],
-        taken_up: Mapping[str, WindowRecord],
+        resumed: Mapping[str, WindowRecord],
         wanted: Mapping[str, Window],
         open_claims: OpenClaims,
     ) -> GroupView | None:
         """The view with the windows claimed; None where the group changed since it was looked at."""
         # 4. Before the fence: what the cluster says of the windows that are there, and of the new ones.
-        again = self._taking_up(taken_up, wanted)
+        again = self._resuming(resumed, wanted)
         if not fresh and not again:
-            return self._ledger.read(self._group, list(taken_up))
+            return self._ledger.read(self._group, list(resumed))
         wish = self._draft(fresh, open_claims.policy, open_claims.notes)[1] if fresh else None
 
         def decide(view: GroupView, committed: CommittedOffsets) -> transitions.Outcome:
@@ -284,21 +284,21 @@ class Planner:
         view = self._ledger.read(self._group, list(fresh))
         self._ledger.check_not_lost(view, committed)
         now_ms = self._now_ms()
-        survey = self._surveyor.survey(view, windows, topics, committed, now_ms=now_ms)
+        snapshot = self._snapshots.read(view, windows, topics, committed, now_ms=now_ms)
         wish = ClaimWish(
             windows=[
                 WindowWish(name, uuid.uuid4().hex[:16], window) for name, window in fresh.items()
             ],
-            drafts=survey.drafts,
-            newcomers=survey.newcomers,
-            patterns=survey.patterns,
+            drafts=snapshot.drafts,
+            newcomers=snapshot.newcomers,
+            patterns=snapshot.patterns,
             now_ms=now_ms,
             looked_at=view.state,
             run_id=self._run_id,
             on_covered=policy.on_covered,
             redefine=policy.redefine,
             owner=self._owner,
-            notes=(*notes, *survey.notes, *expired_notes(view, committed)),
+            notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
         )
         return view, wish
 
@@ -335,7 +335,7 @@ class Planner:
             named,
         )
 
-    def _taking_up(
+    def _resuming(
         self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
     ) -> list[Callable[[GroupView], transitions.Outcome]]:
         """What takes up the windows that are open; those that are done only have their question checked."""
@@ -362,7 +362,7 @@ class Planner:
 
         return [
             partial(
-                claiming.take_up,
+                claiming.resume,
                 looked_at=record,
                 window=windows[name],
                 log_starts=starts,

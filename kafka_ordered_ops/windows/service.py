@@ -35,7 +35,7 @@ from kafka_ordered_ops.core.window.window import (
     check_window_id,
     default_window_id,
 )
-from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, Surveyor
+from kafka_ordered_ops.kafka.facts.window_facts import ScanProgress, SnapshotReader
 from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
@@ -121,7 +121,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
             group,
             self._lookup,
             self._ledger,
-            Surveyor(
+            SnapshotReader(
                 self._lookup, settings, group, stall_timeout_s=stall_timeout_s, progress=progress
             ),
             lookup_timeout_s=lookup_timeout_s,
@@ -248,14 +248,14 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
 
     # --- what follows a plan --------------------------------------------------------------------
 
-    def write_down(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
+    def mark_written(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
         """Records that the sink holds all of the window, hidden: a retry then only commits.
 
         Raises:
             WindowSupersededError: another try took the window over.
             SinkError: the result is nothing that JSON can hold.
         """
-        return self.write_down_many([plan], [result])[0]
+        return self.mark_written_many([plan], [result])[0]
 
     def commit(self, plan: WindowPlan, staged: Staged | None = None) -> WindowPlan:
         """Adds the window's offsets to the group's progress; with `staged`, then makes that visible.
@@ -292,11 +292,11 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         """
         return self.publish_many([plan], [staged])[0]
 
-    def write_down_many(
+    def mark_written_many(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> builtins.list[WindowPlan]:
-        """`write_down` for several windows in one transaction; those that are done stay as they are."""
-        return self._committer.write_down(plans, results)
+        """`mark_written` for several windows in one transaction; those that are done stay as they are."""
+        return self._committer.mark_written(plans, results)
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]

@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.group.group_state import (
     PartitionState,
     TopicState,
 )
-from kafka_ordered_ops.core.liveness.caught_up import CatchUpReason, catch_up
+from kafka_ordered_ops.core.liveness.caught_up import CatchUpReason, caught_up
 from kafka_ordered_ops.core.liveness.live_search import LogFacts
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
@@ -36,7 +36,7 @@ def view_of(done: int, time_map: TimeMap = EMPTY_MAP) -> GroupView:
 def reason_of(view: GroupView, *, is_proven: bool) -> CatchUpReason:
     """The verdict on a log from 10 to 20, of which the index says that the cutoff lies at its start."""
     facts = LogFacts(TP, "id", 10, 20, 20, 10, found_is_proven=is_proven)
-    [one] = catch_up(view, [facts], TIMES, now_ms=2_000).partitions
+    [one] = caught_up(view, [facts], TIMES, now_ms=2_000).partitions
     return one.reason
 
 

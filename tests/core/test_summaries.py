@@ -88,7 +88,7 @@ def windows() -> Iterator[OrderedWindows]:
             }
             opened.commit(plans["a"])
             opened.prune(timedelta(0))
-            opened.write_down(plans["b"], {"facts": {"records": 3}})
+            opened.mark_written(plans["b"], {"facts": {"records": 3}})
             opened.commit(plans["b"])
             opened.abandon("c")
             for share in opened.split(plans["d"], 3)[1:]:

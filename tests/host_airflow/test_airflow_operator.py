@@ -135,7 +135,7 @@ def test_a_job_that_is_done_is_not_run_again(
 
     def die(self: OrderedWindows, plans: Any, staged: Any) -> Any:
         if dies_before == "commit_many":
-            self.write_down_many(plans, [dict(one.to_json()) for one in staged])
+            self.mark_written_many(plans, [dict(one.to_json()) for one in staged])
         raise RuntimeError("the try dies here")
 
     task = make(window_id="w", on_covered=on_covered)

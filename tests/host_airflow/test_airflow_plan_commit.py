@@ -93,7 +93,7 @@ def test_a_commit_that_died_before_it_published(tasks: Tasks, windows: OrderedWi
     """The next try publishes what was committed."""
     told = tasks.plan()
     staged = tasks.job(told)
-    windows.commit(windows.write_down(windows.show("w").plan, staged.to_json()))
+    windows.commit(windows.mark_written(windows.show("w").plan, staged.to_json()))
     assert outputs_of(tasks.folder / "out") == []
     assert tasks.commit(told)["records"] == 5
     assert windows.show("w").status is WindowStatus.PUBLISHED

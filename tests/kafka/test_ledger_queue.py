@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.group.ledger_records import RecordName, record_key
 from kafka_ordered_ops.kafka.ledger.ledger import Ledger
-from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Turn
+from kafka_ordered_ops.kafka.ledger.queue import COMMITS, PLANS, Line, Place
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -94,14 +94,14 @@ def test_waiting_commits_go_before_waiting_plans(
     served: list[str] = []
 
     def change(name: str, rank: int, looking: Callable[[], Line]) -> None:
-        with Turn(settings, where, group, rank) as turn:
-            turn.wait(looking, contended=True, deadline=deadline)
+        with Place(settings, where, group, rank) as place:
+            place.wait(looking, contended=True, deadline=deadline)
             served.append(name)
             time.sleep(0.2)
 
     watch = look()
     threads = []
-    with Turn(settings, where, group, PLANS) as first:
+    with Place(settings, where, group, PLANS) as first:
         first.wait(watch, contended=True, deadline=deadline)
         waiting = [
             ("plan 1", PLANS),
@@ -132,9 +132,9 @@ def test_nobody_waits_who_is_alone(
     """Without others no ticket is drawn, and nothing is written."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     looking = look()
-    with Turn(
+    with Place(
         settings, Ledger(settings, Lookup(settings))._topic.partition_of(group), group, PLANS
-    ) as turn:
-        turn.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
+    ) as place:
+        place.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
         assert looking().ahead_of(None) == 0
-        assert turn._producer is None
+        assert place._producer is None

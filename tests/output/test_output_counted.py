@@ -154,7 +154,7 @@ def test_an_earlier_attempt_s_stage_that_has_lost_anything_is_written_again(
             window_id,
         )
         output = stage_window(plan, windows.settings, tmp_path, rows_per_file=6)
-        windows.write_down(plan, output.to_json())
+        windows.mark_written(plan, output.to_json())
         if committed:
             windows.commit(plan)
         lose(some_file(output.stage_path))

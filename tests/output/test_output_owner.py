@@ -28,7 +28,7 @@ from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
 from kafka_ordered_ops.spark.read import published
-from kafka_ordered_ops.spark.write.tables import Look, TableOutput, TableWrite
+from kafka_ordered_ops.spark.write.tables import TableOutput, TableState, TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -189,10 +189,10 @@ WAYS: dict[str, Ways] = {
     "commit_many": lambda windows, plans, outputs: windows.commit_many(plans, outputs),
     "publish": lambda windows, plans, outputs: windows.publish(plans[0], outputs[0]),
     "publish_many": lambda windows, plans, outputs: windows.publish_many(plans, outputs),
-    "write_down": lambda windows, plans, outputs: windows.write_down(
+    "mark_written": lambda windows, plans, outputs: windows.mark_written(
         plans[0], outputs[0].to_json()
     ),
-    "write_down_many": lambda windows, plans, outputs: windows.write_down_many(
+    "mark_written_many": lambda windows, plans, outputs: windows.mark_written_many(
         plans, [one.to_json() for one in outputs]
     ),
     "deliver": lambda windows, plans, outputs: windows.deliver(
@@ -234,7 +234,9 @@ def test_outputs_of_the_wrong_windows_change_nothing(
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-@pytest.mark.parametrize("way", ["commit_many", "publish_many", "write_down_many", "deliver_many"])
+@pytest.mark.parametrize(
+    "way", ["commit_many", "publish_many", "mark_written_many", "deliver_many"]
+)
 def test_more_or_fewer_outputs_than_plans_change_nothing(
     one: OrderedWindows, tmp_path: Path, way: str, change: int
 ) -> None:
@@ -340,8 +342,8 @@ class FakeTable:
     def __init__(self, shown: TableWrite | None) -> None:
         self.shown = shown
 
-    def look(self, window_id: str) -> Look:
-        return Look(self.shown, None)
+    def look(self, window_id: str) -> TableState:
+        return TableState(self.shown, None)
 
 
 @pytest.mark.parametrize(

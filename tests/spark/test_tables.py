@@ -92,7 +92,7 @@ class _Dying(OrderedWindows):
         self._die("staged")
         if self.die_at == "written":
             # As a commit that is refused leaves it.
-            self.write_down_many(plans, [one.to_json() for one in staged])
+            self.mark_written_many(plans, [one.to_json() for one in staged])
         self._die("written")
         return super().commit_many(plans, staged)
 

@@ -284,7 +284,7 @@ def open_claims(world: World) -> None:
     world.plan("around", 18)
     for name, policy in (("fail", fail), ("wait", wait)):
         world.plan(name, 25, policy=policy)
-    world.do("written", lambda: service.write_down(world.plans["around"], {"files": 1}))
+    world.do("written", lambda: service.mark_written(world.plans["around"], {"files": 1}))
     world.plan("young", 25, policy=take_over)
     world.abandon("young")
     world.now += 7_200

@@ -83,7 +83,7 @@ def _write_down_and_die(
     windows: OrderedWindows, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
 ) -> list[WindowPlan]:
     """Leaves what a commit that is refused leaves."""
-    windows.write_down_many(plans, [one.to_json() for one in staged or ()])
+    windows.mark_written_many(plans, [one.to_json() for one in staged or ()])
     _kill()
     return []
 

@@ -79,7 +79,7 @@ def tries_of_one_window(world: World) -> None:
     world.plan("w", 12, start=Latest())
     assert first is not None
     world.do("the first try commits", lambda: world.windows().commit(first))
-    world.do("written down", lambda: world.windows().write_down(world.plans["w"], {"files": 3}))
+    world.do("written down", lambda: world.windows().mark_written(world.plans["w"], {"files": 3}))
     world.plan("w", 12)
     world.commit("w")
     world.do("the first try commits", lambda: world.windows().commit(first))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_ordered_ops.airflow import PartitionsLiveSensor
-from kafka_ordered_ops.airflow.support.question import Look, Question
+from kafka_ordered_ops.airflow.support.question import Answer, Question
 from kafka_ordered_ops.core.window.window import Window
 from tests.conftest import Produce
 from tests.support.airflow_context import context_of
@@ -56,12 +56,12 @@ def point_to(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", value)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Look | Exception]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Answer | Exception]:
     """What each look comes to, as it comes; when nobody answers, each ends soon."""
-    looks: list[Look | Exception] = []
+    looks: list[Answer | Exception] = []
     look = Question.look
 
-    def watch(self: Question, before: Look | None = None) -> Look:
+    def watch(self: Question, before: Answer | None = None) -> Answer:
         try:
             found = look(self, before)
         except Exception as error:

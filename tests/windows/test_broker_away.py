@@ -78,7 +78,7 @@ def test_a_broker_that_is_away_is_a_named_error_at_every_step(
             "preview": lambda: windows.preview(window(20)),
             "plan": lambda: windows.plan(window(20), "other"),
             "take up": lambda: windows.plan(window(12), "w"),
-            "write down": lambda: windows.write_down(plan, {}),
+            "write down": lambda: windows.mark_written(plan, {}),
             "commit": lambda: windows.commit(plan),
             "list": windows.list,
             "read": lambda: read_with_short_patience(windows, plan),

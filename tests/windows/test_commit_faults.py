@@ -44,7 +44,7 @@ class Producer(ledger.Producer):
 ledger.Producer = Producer
 windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
 plan = windows.plan(Window([topic], datetime.fromisoformat(cutoff), start=Earliest()), "w")
-windows.write_down(plan, {"written": True})
+windows.mark_written(plan, {"written": True})
 windows.commit(plan)
 raise SystemExit("still alive")
 """

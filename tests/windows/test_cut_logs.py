@@ -126,7 +126,7 @@ def cut_below_an_open_window(
 ) -> Generator[Cut | None, OrderedWindows, None]:
     """What it holds is gone, or other records: it can be neither taken up nor committed."""
     plan = windows.plan(before(topic, 30), "w")
-    written = windows.write_down(windows.plan(before(topic, 35), "written"), {"files": 1})
+    written = windows.mark_written(windows.plan(before(topic, 35), "written"), {"files": 1})
     windows = yield Cut(24, [100] + [5] * 29)
     for refused in (plan, written):
         with pytest.raises(LogTruncatedError):

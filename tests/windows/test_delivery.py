@@ -87,7 +87,7 @@ def test_a_written_window_is_only_committed(windows: OrderedWindows, window: Win
     """The job of the try that died is not run again."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
-    windows.write_down(plan, shelf.write(plan).to_json())
+    windows.mark_written(plan, shelf.write(plan).to_json())
     retry = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
     assert (retry.ran, shelf.jobs) == (False, 1)
     assert retry.record.status is WindowStatus.PUBLISHED
@@ -97,7 +97,7 @@ def test_a_committed_window_is_only_published(windows: OrderedWindows, window: W
     """Between commit and publish nothing is lost."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
-    windows.write_down(plan, shelf.write(plan).to_json())
+    windows.mark_written(plan, shelf.write(plan).to_json())
     windows.commit(plan)
     retry = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
     assert (retry.ran, shelf.jobs) == (False, 1)
@@ -111,7 +111,7 @@ def test_output_that_is_gone_is_written_again(
     """The newest result is the one the ledger keeps, so that a third try runs nothing."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
-    windows.write_down(plan, shelf.write(plan).to_json())
+    windows.mark_written(plan, shelf.write(plan).to_json())
     if committed:
         windows.commit(plan)
     shelf.staged.clear()
@@ -171,7 +171,7 @@ def test_what_the_ledger_names_is_kept_for_the_try_that_takes_over(
     taken_over: list[WindowPlan] = []
 
     def overtaken(plans: Any, staged: Any) -> list[WindowPlan]:
-        windows.write_down_many(plans, [one.to_json() for one in staged])
+        windows.mark_written_many(plans, [one.to_json() for one in staged])
         taken_over.append(windows.plan(window, "w"))
         return commit_many(plans, staged)
 
@@ -203,7 +203,7 @@ def test_a_result_that_nobody_could_read_again_is_refused(
     """Written down it would lock the group; refused, the window stays as it was."""
     plan = windows.plan(Window([orders], at(60), start=Earliest()), "w")
     with pytest.raises(SinkError, match=r"window w of group .* cannot be kept"):
-        windows.write_down(plan, result)
+        windows.mark_written(plan, result)
     assert windows.show("w").status is WindowStatus.PLANNED
-    assert windows.write_down(plan, {"rows": 2**60}).status is WindowStatus.WRITTEN
+    assert windows.mark_written(plan, {"rows": 2**60}).status is WindowStatus.WRITTEN
     assert windows.show("w").result == {"rows": 2**60}

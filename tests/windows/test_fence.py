@@ -29,7 +29,7 @@ from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.ports import LookupDoor
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.testing import ledger as model
-from kafka_ordered_ops.testing.cluster import Turn
+from kafka_ordered_ops.testing.cluster import GroupLock
 from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.windows import OrderedWindows, Policy
 from tests.support.interval_oracle import commit_as_another
@@ -101,8 +101,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     around(real._Transaction, "_read", lambda *_: watch.enter(), nothing)
     around(real._Transaction, "run", nothing, watch.leave)
     around(real._Transaction, "_write", writes, nothing)
-    around(Turn, "__enter__", lambda *_: watch.enter(), nothing)
-    around(Turn, "__exit__", nothing, watch.leave)
+    around(GroupLock, "__enter__", lambda *_: watch.enter(), nothing)
+    around(GroupLock, "__exit__", nothing, watch.leave)
     around(model.MemoryLedger, "_write", writes, nothing)
     return watch
 
@@ -173,7 +173,7 @@ def _everything(windows: OrderedWindows, topic: str, move: Callable[[int], objec
     windows.plan(before(17, topic), "given up")
     windows.abandon("given up")
     later = windows.plan_many([before(17, topic), before(22, topic)], ["a", "b"])
-    windows.commit_many(windows.write_down_many(later, [{}, {}]))
+    windows.commit_many(windows.mark_written_many(later, [{}, {}]))
     move(1)
     assert windows.adopt().moved
     windows.prune(timedelta(0), forget=True)

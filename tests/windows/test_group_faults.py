@@ -313,7 +313,7 @@ def test_a_written_window_of_a_deleted_topic_is_committed_by_its_retry(
     """Its output is complete: nothing of the topic is needed any more."""
     gone, kept = two_topics
     window = Window(two_topics, at(12), start=Earliest())
-    windows.write_down(windows.plan(window, "w"), {"out": 1})
+    windows.mark_written(windows.plan(window, "w"), {"out": 1})
     delete_topic(bootstrap, gone)
     plan = windows.plan(window, "w")
     assert plan.status is WindowStatus.WRITTEN

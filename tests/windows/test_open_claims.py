@@ -190,7 +190,7 @@ def test_forgotten_claims_are_taken_over(windows: OrderedWindows, orders: str) -
     with at_clock(windows, yesterday) as past:
         old = past.plan(before(orders, 12, Earliest()), "old")
         written = past.plan(before(orders, 18), "written")
-        past.write_down(written, {"rows": 1})
+        past.mark_written(written, {"rows": 1})
     young = windows.plan(before(orders, 25), "young")
     late = windows.plan(before(orders, 100), "late", TAKE_OVER)
     assert late.stepped_around == ("written", "young")

@@ -87,7 +87,7 @@ def test_a_stub_knows_that_its_window_is_done(
     delete_before(bootstrap, orders, 2)
     asked = Window([orders], at(12), on_data_loss=OnDataLoss.WARN)
     plan = windows.plan(asked, "w")
-    windows.write_down(plan, {"rows": 1})
+    windows.mark_written(plan, {"rows": 1})
     windows.commit(plan)
     before_it = windows.show("w")
     assert windows.prune(timedelta(0)) == ["first", "w"]

@@ -393,7 +393,7 @@ def test_windows_are_delivered_from_wherever_they_stand(
     names = ["planned", "written", "gone", "committed", "published", "lost output"]
     plans = dict(zip(names, windows.plan_many(hours, names), strict=True))
     for name in names[1:]:
-        windows.write_down(plans[name], shop.shelf.write(plans[name]).to_json())
+        windows.mark_written(plans[name], shop.shelf.write(plans[name]).to_json())
     windows.commit_many([plans["committed"], plans["published"], plans["lost output"]])
     windows.publish(
         plans["published"], Output(shop.shelf, windows.show("published").result["name"])

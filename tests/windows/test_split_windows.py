@@ -250,7 +250,7 @@ def test_a_retry_that_finds_a_window_written_has_nothing_to_report(
         for part in windows.split(plan, 2):
             windows.report(part, {"try": 1})
     else:
-        windows.write_down(plan, {"try": 1})
+        windows.mark_written(plan, {"try": 1})
     result = windows.show("w").result
     again = windows.plan(before(plan.topics[0], 100), "w")
     assert again.status is WindowStatus.WRITTEN
@@ -281,11 +281,11 @@ def test_a_covered_window_needs_no_parts(windows: OrderedWindows, plan: WindowPl
         lambda windows, part: windows.commit(part),
         lambda windows, part: windows.commit_many([part]),
         lambda windows, part: windows.commit(part, Shelf().write(part)),
-        lambda windows, part: windows.write_down(part, {}),
+        lambda windows, part: windows.mark_written(part, {}),
         lambda windows, part: windows.publish(part, Shelf().write(part)),
         lambda windows, part: windows.split(part, 2),
     ],
-    ids=["commit", "commit_many", "commit staged", "write_down", "publish", "split"],
+    ids=["commit", "commit_many", "commit staged", "mark_written", "publish", "split"],
 )
 def test_a_part_is_only_read_and_reported(
     windows: OrderedWindows, plan: WindowPlan, call: Callable[[OrderedWindows, WindowPlan], object]

@@ -30,7 +30,7 @@ def _commit(windows: OrderedWindows, plan: WindowPlan) -> object:
 
 
 def _write_down(windows: OrderedWindows, plan: WindowPlan) -> object:
-    return windows.write_down(plan, {"rows": 1})
+    return windows.mark_written(plan, {"rows": 1})
 
 
 def _publish(windows: OrderedWindows, plan: WindowPlan) -> object:
@@ -90,7 +90,7 @@ def test_attempts_rise_with_every_try(windows: OrderedWindows, orders: str) -> N
 def test_a_window_is_taken_up_as_it_stands(windows: OrderedWindows, orders: str) -> None:
     """Written stays written and committed committed, with what the sink said."""
     asked = before(orders, 12, Earliest())
-    windows.write_down(windows.plan(asked, "w"), {"rows": 3})
+    windows.mark_written(windows.plan(asked, "w"), {"rows": 3})
     written = windows.plan(asked, "w")
     assert (written.status, written.attempt) == (WindowStatus.WRITTEN, 2)
     assert windows.show("w").result == {"rows": 3}

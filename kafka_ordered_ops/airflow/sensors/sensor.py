@@ -16,7 +16,7 @@ from kafka_ordered_ops.airflow.compat import (
     errors_for_airflow,
 )
 from kafka_ordered_ops.airflow.operators.base import WindowTask
-from kafka_ordered_ops.airflow.support.question import Look, Question, Until, lines_of
+from kafka_ordered_ops.airflow.support.question import Answer, Question, Until, lines_of
 from kafka_ordered_ops.airflow.support.times import default_window_id
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
 from kafka_ordered_ops.core.arguments import check_choice
@@ -99,7 +99,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             if deferrable is None
             else deferrable
         )
-        self._before: Look | None = None
+        self._before: Answer | None = None
 
     def execute(self, context: Context) -> Any:
         """Waits, here or in the triggerer."""
@@ -161,7 +161,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             until=self.until,
         )
 
-    def _first_look(self, context: Context) -> tuple[Question, Look | None]:
+    def _first_look(self, context: Context) -> tuple[Question, Answer | None]:
         """The look in the worker, which fails as a sensor's in poke mode does; None: it failed in silence."""
         try:
             with errors_for_airflow():

@@ -91,7 +91,7 @@ class Question:
         fields.done()
         return question
 
-    def look(self, before: Look | None = None) -> Look:
+    def look(self, before: Answer | None = None) -> Answer:
         """Looks once; never joins the group, and changes nothing.
 
         What was read for the look `before` is not read again.
@@ -115,25 +115,25 @@ class Question:
             lookup_timeout_s=LOOK_TIMEOUT_S,
         )
 
-    def _progress(self) -> Look:
-        from kafka_ordered_ops.windows.queries.caught_up import catch_up
+    def _progress(self) -> Answer:
+        from kafka_ordered_ops.windows.queries.caught_up import caught_up
 
-        found = catch_up(
+        found = caught_up(
             settings_of(self.conn_id, settings_allowed=self.settings_allowed),
             self.group,
             self.window,
             timeout_s=LOOK_TIMEOUT_S,
             **ledger_option(self.ledger_topic),
         )
-        return Look(found.is_caught_up, f"{found}", found.to_json())
+        return Answer(found.is_caught_up, f"{found}", found.to_json())
 
-    def _liveness(self, before: Liveness | None) -> Look:
+    def _liveness(self, before: Liveness | None) -> Answer:
         with self.open_windows() as windows:
             # Of a window that is done, retention may have taken the records, and more.
             if (done := self._done_window(windows)) is not None:
-                return Look(True, f"window {self.window_id} is {done} already", {}, done)
+                return Answer(True, f"window {self.window_id} is {done} already", {}, done)
             found = windows.live(self.window, grace=self.grace, before=before)
-        return Look(found.is_live, f"{found}", found.to_json(), liveness=found)
+        return Answer(found.is_live, f"{found}", found.to_json(), liveness=found)
 
     def _done_window(self, windows: OrderedWindows) -> str | None:
         """The status of the group's own window with this id, when it is done: there is nothing to wait for."""
@@ -147,7 +147,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Look:
+class Answer:
     """What one look has found."""
 
     #: Whether there is nothing to wait for any more.

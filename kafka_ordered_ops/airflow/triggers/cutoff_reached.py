@@ -19,7 +19,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from kafka_ordered_ops.airflow.compat import asset_store
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
-from kafka_ordered_ops.airflow.support.question import Look, Question
+from kafka_ordered_ops.airflow.support.question import Answer, Question
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
@@ -136,7 +136,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
             ledger_topic=ledger_topic,
         )
         #: The last look at the next cutoff: what it has read is not read again.
-        self._before: Look | None = None
+        self._before: Answer | None = None
         #: The last line in the log about a look.
         self._said = ""
 
@@ -206,12 +206,12 @@ class CutoffReachedTrigger(BaseEventTrigger):
                 if record.status.is_open or record.status.is_done
             ]
 
-    async def _reached(self, told: int) -> tuple[int, Look] | None:
+    async def _reached(self, told: int) -> tuple[int, Answer] | None:
         """The newest step after the last one told that is reached, with the look that says so."""
         newest = self._steps.at(_now_ms())
         if newest <= told:
             return None
-        reached: tuple[int, Look] | None = None
+        reached: tuple[int, Answer] | None = None
         search = NewestReached(told + 1, newest + 1, from_first=True)
         while (step := search.step) is not None:
             found = await self._look(step)
@@ -222,12 +222,12 @@ class CutoffReachedTrigger(BaseEventTrigger):
             self._before = None
         return reached
 
-    async def _look(self, step: int) -> Look:
+    async def _look(self, step: int) -> Answer:
         question = replace(
             self._question,
             window=replace(self._question.window, cutoff=time_at(self._steps.time_ms(step))),
         )
-        found: Look = await _in_thread(question.look, self._before)
+        found: Answer = await _in_thread(question.look, self._before)
         if self._said != (
             said := f"Cutoff {time_text(question.window.cutoff_ms)}: {found.summary}."
         ):
@@ -238,7 +238,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
             self._before = found
         return found
 
-    def _guess(self, look: Look) -> int | None:
+    def _guess(self, look: Answer) -> int | None:
         """The step that the slowest partition has come to, by the newest record that is known of it."""
         if look.liveness is None:
             return None
@@ -246,7 +246,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         lateness_ms = self._question.window.lateness_ms or 0
         return self._steps.at(min(newest) - lateness_ms) if newest else None
 
-    def _event(self, told: int, step: int, look: Look) -> TriggerEvent:
+    def _event(self, told: int, step: int, look: Answer) -> TriggerEvent:
         payload = {
             "cutoff": time_text(self._steps.time_ms(step)),
             "previous": time_text(self._steps.time_ms(told))

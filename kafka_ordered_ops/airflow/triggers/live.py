@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from kafka_ordered_ops.airflow.support.question import Look, Question
+from kafka_ordered_ops.airflow.support.question import Answer, Question
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
 #: An event that comes seconds after a task was deferred can fail it: the scheduler may not have seen yet that it
@@ -62,7 +62,7 @@ class PartitionsLiveTrigger(BaseTrigger):
         # The client waits for brokers: never in the loop that all triggers share, and not in the one thread
         # that is `thread_sensitive`.
         look = sync_to_async(question.look, thread_sensitive=False)
-        before: Look | None = None
+        before: Answer | None = None
         due = time.monotonic() + self.first_look
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))

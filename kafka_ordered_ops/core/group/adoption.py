@@ -101,7 +101,7 @@ class Adoption:
         }
 
 
-def survey(
+def find_moved(
     state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
 ) -> tuple[Moved, ...]:
     """Which partitions are not where the group left them.
@@ -147,7 +147,7 @@ def adopt(
     windows with offsets behind the cut are rewound. A topic made anew begins at its start.
     """
     state = known_state(view)
-    moved = survey(state, others, logs)
+    moved = find_moved(state, others, logs)
     if not moved:
         return None, Adoption()
     # What cannot be read may have to be rewound or abandoned.

@@ -253,7 +253,7 @@ def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
     )
 
 
-def take_up(
+def resume(
     view: GroupView,
     *,
     looked_at: WindowRecord,

@@ -52,7 +52,7 @@ _DECODER: Final = json.JSONDecoder()
 Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
 
 
-class _Part(NamedTuple):
+class _Chunk(NamedTuple):
     generation: int
     parts: int
     #: Where it stands in the ledger.
@@ -101,13 +101,13 @@ class LedgerFold:
         self._fetch = fetch
         self._held_bytes_max = held_bytes_max
         self._key_prefix = strict_json.dumps([group])[:-1].encode() + b","
-        self._parts: dict[RecordName, dict[int, _Part | _Damaged]] = {}
+        self._parts: dict[RecordName, dict[int, _Chunk | _Damaged]] = {}
         self._times: dict[RecordName, None] = {}
         #: What was parsed of the records that every view needs; and the windows of the last one.
         self._parsed: dict[RecordName, Any] = {}
         self._looked_at: dict[RecordName, WindowRecord] = {}
         # The parts of windows whose values are held, the oldest first. Some are overwritten since.
-        self._held: deque[tuple[RecordName, int, _Part]] = deque()
+        self._held: deque[tuple[RecordName, int, _Chunk]] = deque()
         self._held_bytes = 0
         #: Headers of windows, as they were last written.
         self._summaries: dict[RecordName, bytes] = {}
@@ -327,9 +327,9 @@ class LedgerFold:
             return
         data = value.encode() if isinstance(value, str) else value
         found = dict(headers)
-        part: _Part | _Damaged
+        part: _Chunk | _Damaged
         try:
-            part = _Part(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
+            part = _Chunk(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
         except (KeyError, ValueError, TypeError):
             # Told when somebody needs it: a good writing behind it mends the record.
             part = _Damaged(offset)
@@ -338,12 +338,12 @@ class LedgerFold:
             self._forgotten_told = _count_of(found.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
-        elif record.kind == "window" and isinstance(part, _Part):
+        elif record.kind == "window" and isinstance(part, _Chunk):
             if number == 0 and (summary := found.get(SUMMARY)) is not None:
                 self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
             self._hold(record, number, part, len(data))
 
-    def _hold(self, record: RecordName, number: int, part: _Part, size: int) -> None:
+    def _hold(self, record: RecordName, number: int, part: _Chunk, size: int) -> None:
         """Holds a window's value for now, and lets the oldest go when they become too many."""
         if self._fetch is None:
             return
@@ -354,10 +354,10 @@ class LedgerFold:
             self._held_bytes -= len(part.value or b"")
             self._let_go(oldest, number, part)
 
-    def _let_go(self, record: RecordName, number: int, part: _Part) -> None:
+    def _let_go(self, record: RecordName, number: int, part: _Chunk) -> None:
         parts = self._parts.get(record, {})
         if parts.get(number) is part:
-            parts[number] = _Part(part.generation, part.parts, part.offset, None)
+            parts[number] = _Chunk(part.generation, part.parts, part.offset, None)
 
     def _windows(
         self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
@@ -393,7 +393,7 @@ class LedgerFold:
                 continue
             self._parsed[name] = self._parse(name, read, values)
             for number, part in list(self._parts[name].items()):
-                if self._fetch is not None and isinstance(part, _Part):
+                if self._fetch is not None and isinstance(part, _Chunk):
                     self._let_go(name, number, part)
         return {name: self._parsed[name] for name in there}
 
@@ -403,7 +403,7 @@ class LedgerFold:
             part.offset
             for name in names
             for part in self._parts[name].values()
-            if isinstance(part, _Part) and part.value is None
+            if isinstance(part, _Chunk) and part.value is None
         )
         return self._fetch(absent) if absent and self._fetch is not None else {}
 
@@ -415,7 +415,7 @@ class LedgerFold:
         damaged = [part for part in parts.values() if isinstance(part, _Damaged)]
         if damaged:
             raise self._corrupt(record, f"offset {damaged[0].offset} lacks the headers of a part")
-        whole = {number: part for number, part in parts.items() if isinstance(part, _Part)}
+        whole = {number: part for number, part in parts.items() if isinstance(part, _Chunk)}
         newest = max(part.generation for part in whole.values())
         current = {number: part for number, part in whole.items() if part.generation == newest}
         wanted = next(iter(current.values())).parts

@@ -10,9 +10,9 @@ from         to                              by
 (none)       planned                         `claiming.claim`
 abandoned    planned, under a new claim      `claiming.claim`
 rewound      planned, under a new claim      `claiming.claim`, when all of it was given back
-planned      planned, attempt + 1            `claiming.take_up`
-written      written, attempt + 1            `claiming.take_up`
-planned      written                         `write_down`; `parts.report`, with the last part
+planned      planned, attempt + 1            `claiming.resume`
+written      written, attempt + 1            `claiming.resume`
+planned      written                         `mark_written`; `parts.report`, with the last part
 planned      committed                       `commit` (a sink that has nothing to publish)
 written      committed                       `commit`
 committed    published                       `publish`
@@ -80,7 +80,7 @@ def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]
     return tuple(found) if change is None else change
 
 
-def write_down(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
+def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
     """The sink holds all of the window, hidden: from now on a retry only commits.
 
     Raises:

@@ -110,7 +110,7 @@ class CatchUp:
         }
 
 
-def catch_up(
+def caught_up(
     view: GroupView, looked: Sequence[LogFacts], times: TimeRange, *, now_ms: int
 ) -> CatchUp:
     """The verdicts, from what the ledger and the broker say.

@@ -63,7 +63,7 @@ _PROGRESS_BATCHES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class Snapshot:
     """A window as far as it can be decided without the fence."""
 
     drafts: tuple[PartitionDraft, ...]
@@ -103,8 +103,8 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
             )
 
 
-class Surveyor:
-    """Makes surveys for one group."""
+class SnapshotReader:
+    """Read snapshots of the logs of one group's topics, and draft windows from them."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Surveyor:
         self._stall_timeout_s = stall_timeout_s
         self._progress = progress
 
-    def survey(
+    def read(
         self,
         view: GroupView,
         windows: Sequence[Window],
@@ -129,7 +129,7 @@ class Surveyor:
         committed: Mapping[TopicPartition, CommittedOffset | None],
         *,
         now_ms: int,
-    ) -> Survey:
+    ) -> Snapshot:
         """Facts, one scan and a draft for every partition, for windows over the same topics.
 
         Raises:
@@ -167,7 +167,7 @@ class Surveyor:
                 )
             )
         scans = self._scan(questions, windows[0].isolation)
-        return Survey(
+        return Snapshot(
             drafts=tuple(draft(one, scans.get(one.facts.tp)) for one in questions),
             newcomers=newcomers,
             patterns=tuple(name for name in windows[0].topics if is_pattern(name)),

@@ -62,7 +62,7 @@ from kafka_ordered_ops.kafka.ledger.faults import judged
 from kafka_ordered_ops.kafka.ledger.log import LedgerLog
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING as COMMITTING
 from kafka_ordered_ops.kafka.ledger.queue import PLANNING as PLANNING
-from kafka_ordered_ops.kafka.ledger.queue import Line, Turn
+from kafka_ordered_ops.kafka.ledger.queue import Line, Place
 from kafka_ordered_ops.kafka.ledger.queue import Pace as Pace
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC, LedgerTopic
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -199,9 +199,9 @@ class Ledger:
         else:
             self._topic.check_same()
         where = self._topic.partition_of(group)
-        with Turn(self._settings, where, group, pace.rank) as turn:
+        with Place(self._settings, where, group, pace.rank) as place:
             return self._try(
-                group, prepare, wanted, everything, set(partitions), pace, turn, deadline
+                group, prepare, wanted, everything, set(partitions), pace, place, deadline
             )
 
     def _try(
@@ -212,7 +212,7 @@ class Ledger:
         everything: bool,
         partitions: set[TopicPartition],
         pace: Pace,
-        turn: Turn,
+        place: Place,
         deadline: float,
     ) -> GroupView | None:
         """One try after the other until one gets through."""
@@ -220,7 +220,7 @@ class Ledger:
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group, deadline)
             try:
-                turn.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
+                place.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
                 return transaction.run(prepare(), wanted, everything, partitions)
             except (KafkaException, KafkaOrderedOpsError) as error:
                 # What was read inside the fence says how an earlier commit ended.
@@ -238,7 +238,7 @@ class Ledger:
         raise AssertionError("the deadline ends the loop")
 
     def _look(self, group: str) -> Line:
-        """Who waits for a turn. What an open transaction hides comes with the next look."""
+        """Who waits for a place. What an open transaction hides comes with the next look."""
         with contextlib.suppress(LedgerUnavailableError):
             self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
         return self._logs[group].line

@@ -135,7 +135,7 @@ class Line:
         return [name for name, one in self._tickets.items() if one.seen_s < before_s]
 
 
-class Turn:
+class Place:
     """One change's place in the line, once it has one. A context manager, which leaves the line."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Turn:
         self._line: Line | None = None
         self._beaten_s = 0.0
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> Place:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -161,7 +161,7 @@ class Turn:
         self._flush()
 
     def wait(self, look: Callable[[], Line], *, contended: bool, deadline: float) -> None:
-        """Returns when it is this change's turn, or nobody waits, or the deadline is near.
+        """Returns when it is this change's place, or nobody waits, or the deadline is near.
 
         `look` reads the line; `contended` tells that this change was fenced.
         """
@@ -172,7 +172,7 @@ class Turn:
             self._draw()
             line = look()
         while ahead := line.ahead_of(self._name):
-            waits_for(f"its turn: {ahead} other changes of the group go first")
+            waits_for(f"its place: {ahead} other changes of the group go first")
             pause_s = min(_LOOK_FIRST_S + _LOOK_EACH_S * ahead, _LOOK_MAX_S)
             if time.monotonic() + pause_s >= deadline:
                 return

@@ -62,7 +62,7 @@ def order_of(frame: DataFrame) -> InOrder | None:
     return _IN_ORDER.get(frame)
 
 
-def is_in_order(frame: DataFrame, known: InOrder) -> None:
+def mark_in_order(frame: DataFrame, known: InOrder) -> None:
     """Takes note of a DataFrame's order."""
     _IN_ORDER[frame] = known
 
@@ -73,7 +73,7 @@ def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
         return _one_in_order(reading, frame)
     dealt = _deal(reading, frame, MANY_ORDER)
     ordered = dealt.sortWithinPartitions(*MANY_ORDER).drop(WINDOW_NUMBER)
-    is_in_order(ordered, InOrder(reading.window_ids, dealt))
+    mark_in_order(ordered, InOrder(reading.window_ids, dealt))
     return ordered
 
 
@@ -87,7 +87,7 @@ def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
     dealt = _deal(reading, frame.drop(WINDOW_NUMBER, "window_id"), ORDER)
     (window_id,) = reading.window_ids
     ordered = dealt.sortWithinPartitions(*ORDER).withColumn("window_id", f.lit(window_id))
-    is_in_order(ordered, InOrder(reading.window_ids, None))
+    mark_in_order(ordered, InOrder(reading.window_ids, None))
     return ordered
 
 

@@ -16,7 +16,7 @@ from kafka_ordered_ops.output.filesystem import data_names, files_for
 from kafka_ordered_ops.output.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.read.order import InOrder, is_in_order
+from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order
 from kafka_ordered_ops.spark.read.reading import Reading
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read_staged(
     if not ordered:
         return _any_order(reading.spark, outputs)
     frame = _by_name(reading.spark, outputs)
-    is_in_order(frame, InOrder(reading.window_ids, None))
+    mark_in_order(frame, InOrder(reading.window_ids, None))
     return frame
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.spark.write.tables import Look, TableSink, TableWrite
+from kafka_ordered_ops.spark.write.tables import TableSink, TableState, TableWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,7 +56,7 @@ class _Delta:
     def check(self, table: str) -> None:
         """Any Delta table will do."""
 
-    def look(self, table: str, window_id: str, *, turn: int) -> Look:
+    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
         from pyspark.sql import functions as f
 
         mine = f.get_json_object("userMetadata", f"$.{_KEY}.write.window_id") == f.lit(window_id)
@@ -64,12 +64,12 @@ class _Delta:
         rows = history.where(mine).orderBy(f.desc("version")).select("userMetadata").head(1)
         if rows:
             fields = _fields(rows[0][0]).object(_KEY)
-            return Look(
+            return TableState(
                 TableWrite.from_json(fields.object("write")), fields.integer("txn_version") + 1
             )
         # The first publication, unless it has just been skipped: then the history has forgotten older ones,
         # and only the clock is surely above what they counted to.
-        return Look(None, 1 if turn == 0 else int(time.time() * 1000))
+        return TableState(None, 1 if turn == 0 else int(time.time() * 1000))
 
     def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
         told = {_KEY: {"write": write.to_json(), "txn_version": basis}}
@@ -98,7 +98,7 @@ class _Iceberg:
                 "hold rows of two windows. Make the table PARTITIONED BY (window_id)"
             )
 
-    def look(self, table: str, window_id: str, *, turn: int) -> Look:
+    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
         from pyspark.sql import functions as f
 
         # The snapshot first: what is committed between the two questions is then seen, or refuses the commit.
@@ -115,7 +115,7 @@ class _Iceberg:
             .orderBy(f.desc("made_current_at"))
         )
         rows = shown.select(f.element_at("summary", _WRITE_PROPERTY)).head(1)
-        return Look(TableWrite.from_json(_fields(rows[0][0])) if rows else None, basis)
+        return TableState(TableWrite.from_json(_fields(rows[0][0])) if rows else None, basis)
 
     def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
         (

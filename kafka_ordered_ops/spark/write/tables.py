@@ -125,7 +125,7 @@ class TableWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TableState:
     """What a table says of one window."""
 
     #: Whose rows show; None where no commit is known that has shown any.
@@ -143,7 +143,7 @@ class TableFormat(Protocol):
     def check(self, table: str) -> None:
         """Raises `ConfigError` for a table that windows cannot be replaced in."""
 
-    def look(self, table: str, window_id: str, *, turn: int) -> Look:
+    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
         """Whose rows of a window show; on the first turn, 0, nothing was tried yet."""
 
     def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
@@ -236,7 +236,7 @@ class TableSink:
         # Died between the table's commit and the ledger's.
         return output if self.look(output.write.window_id).shown == output.write else None
 
-    def look(self, window_id: str, *, turn: int = 0) -> Look:
+    def look(self, window_id: str, *, turn: int = 0) -> TableState:
         """Whose rows of a window show; raises `SinkError`."""
         with table_errors(f"{self.table} cannot be asked for window {window_id}"):
             return beside_others(partial(self.format.look, self.table, window_id, turn=turn))

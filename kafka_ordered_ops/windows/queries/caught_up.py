@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.liveness.caught_up import CatchUp
-from kafka_ordered_ops.core.liveness.caught_up import catch_up as judge
+from kafka_ordered_ops.core.liveness.caught_up import caught_up as judge
 from kafka_ordered_ops.core.liveness.live_search import LivenessRule
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client import calls
@@ -17,7 +17,7 @@ from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 
-def catch_up(
+def caught_up(
     settings: ClientSettings,
     group: str,
     window: Window,

@@ -69,7 +69,7 @@ _OUTSIDE: Final = {
     "send": 4,
     "end": 3,
     "plan_otherwise": 0.5,
-    "write_down": 1,
+    "mark_written": 1,
     "split": 1.5,
     "read": 5,
     "replay": 1,

@@ -246,12 +246,12 @@ class Recorder:
             plans=lambda made: made,
         )
 
-    def write_down(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
+    def mark_written(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
         """Says that the sink holds all of it."""
         return self._call(
-            "write_down",
+            "mark_written",
             {"plans": [_token(plan)]},
-            lambda: self.service.write_down(plan, result),
+            lambda: self.service.mark_written(plan, result),
             plans=lambda made: [made],
         )
 

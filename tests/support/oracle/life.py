@@ -349,7 +349,7 @@ class _Life:
 
     def _write_down(self, step: Step) -> None:
         if (plan := self._chosen(step.numbers[0])) is not None and plan.status.is_open:
-            self._actor(step).write_down(plan, {"by": step.label})
+            self._actor(step).mark_written(plan, {"by": step.label})
 
     def _split(self, step: Step) -> None:
         if (plan := self._chosen(step.numbers[0])) is not None:

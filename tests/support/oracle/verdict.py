@@ -151,7 +151,7 @@ class _Verdict:
         seen = [
             plan
             for call in self._journal
-            if call.name in ("plan", "commit", "write_down", "replay", "list")
+            if call.name in ("plan", "commit", "mark_written", "replay", "list")
             for plan in call.plans
             if plan.shares
         ]
