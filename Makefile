@@ -51,7 +51,7 @@ check: $(STAMP) ## Formatting, lint, types, and the import rules of the rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 format: $(STAMP) ## Format the code, and mend what the linter can mend
 	$(BIN)/ruff format .
@@ -109,5 +109,5 @@ jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list o
 	$(BIN)/python -m kafka_ordered_ops.embedded.relock
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) $(SPARK41) $(AIRFLOW31) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SPARK41) $(AIRFLOW31) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find kafka_ordered_ops tests -name __pycache__ -type d -prune -exec rm -rf {} +
