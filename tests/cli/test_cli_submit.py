@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.spark.submit.process import processes_of
+from kafka_ordered_ops.spark.applications.process import processes_of
 from tests.support.cli_support import (
     FIRST_WINDOW,
     SECOND_WINDOW,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from importlib.metadata import version
 
 import pytest
@@ -33,6 +35,14 @@ def test_type_checkers_see_the_same_names() -> None:
     homes = {(name, f"kafka_ordered_ops.{home}") for name, home in kafka_ordered_ops._HOMES.items()}
     all_errors = {("errors", "kafka_ordered_ops.core"), (None, "kafka_ordered_ops.core.errors")}
     assert seen_by_type_checkers(kafka_ordered_ops) == homes | all_errors
+
+
+@pytest.mark.parametrize("room", ["", ".spark", ".airflow", ".dagster"])
+def test_no_public_name_is_a_modules(room: str) -> None:
+    """A module is set on its package once it is imported, in place of a function of that name."""
+    package = importlib.import_module(f"kafka_ordered_ops{room}")
+    modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
+    assert modules.isdisjoint(package.__all__)
 
 
 def test_the_version_is_the_distributions() -> None:

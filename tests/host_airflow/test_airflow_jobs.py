@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.job import submit_of
 from kafka_ordered_ops.output.reported import RESULT_BYTES_MAX, Reported
 from kafka_ordered_ops.spark import SparkSubmit
-from kafka_ordered_ops.spark.submit.process import processes_of
+from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.airflow_context import (
     Make,

@@ -34,8 +34,8 @@ from kafka_ordered_ops.spark import (
     submit,
     submit_windows,
 )
-from kafka_ordered_ops.spark.submit.parent_watch import show_progress
-from kafka_ordered_ops.spark.submit.protocol import SECRET_KEY, settings_to_text
+from kafka_ordered_ops.spark.applications.parent_watch import show_progress
+from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, settings_to_text
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.spark_support import spark as spark
@@ -248,10 +248,10 @@ FAILURES = {
 _PREAMBLE = """
 import pathlib, sys
 from dataclasses import replace
-from kafka_ordered_ops.spark.submit.protocol import Submission
+from kafka_ordered_ops.spark.applications.protocol import Submission
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.submit.result import JobResult
-started = sys.modules["kafka_ordered_ops.spark.submit.driver"].STARTED
+from kafka_ordered_ops.spark.applications.result import JobResult
+started = sys.modules["kafka_ordered_ops.spark.applications.driver"].STARTED
 """
 
 
@@ -266,7 +266,7 @@ def test_what_a_failed_application_is_told_as(
     job = tmp_path / "job.py"
     job.write_text(_PREAMBLE + textwrap.dedent(text))
     runner = """
-        from kafka_ordered_ops.spark import driver
+        from kafka_ordered_ops.spark.applications import driver
         driver.STARTED = str(folder / "main.py")
         sys.argv = sys.argv[sys.argv.index("--load-spark-defaults") + 1 :]
         driver.main(sys.argv[0])

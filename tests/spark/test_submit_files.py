@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.kafka.settings import ClientSettings, parse_properties
-from kafka_ordered_ops.spark.submit import protocol
-from kafka_ordered_ops.spark.submit import submitter as submitter_module
-from kafka_ordered_ops.spark.submit.protocol import settings_from_text, settings_to_text
-from kafka_ordered_ops.spark.submit.result import JobResult
+from kafka_ordered_ops.spark.applications import protocol
+from kafka_ordered_ops.spark.applications import submitter as submitter_module
+from kafka_ordered_ops.spark.applications.protocol import settings_from_text, settings_to_text
+from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.submit_support import logs, planned, runs
 

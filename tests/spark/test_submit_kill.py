@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.spark import SparkSubmit, StagedOutput, submit
-from kafka_ordered_ops.spark.submit.process import processes_of
+from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.submit_support import (
     LINGER,
@@ -281,7 +281,7 @@ def test_a_process_that_cannot_be_ended_is_an_error(
     guard.write_text(
         """import sys; print('{"code": 0, "left": [123, 45]}', flush=True); sys.stdin.read()"""
     )
-    monkeypatch.setattr("kafka_ordered_ops.spark.submit.guard.__file__", str(guard))
+    monkeypatch.setattr("kafka_ordered_ops.spark.applications.guard.__file__", str(guard))
     plan = windows.plan(before(orders, 9, Earliest()), "w")
     with pytest.raises(SinkError, match="processes 123, 45 of it cannot be ended"):
         submit(
@@ -416,9 +416,9 @@ def test_a_job_ends_when_the_sign_of_life_stops(tmp_path: Path) -> None:
     """Or when the folder goes: where no kernel and no guard reaches it, in cluster mode."""
     script = """
         import pathlib, sys, time
-        from kafka_ordered_ops.spark import job_watch
-        job_watch.LOOK_S, job_watch.ALIVE_TIMEOUT_S = 0.05, float(sys.argv[2])
-        job_watch.watch(pathlib.Path(sys.argv[1]), parent=None)
+        from kafka_ordered_ops.spark.applications import parent_watch
+        parent_watch.LOOK_S, parent_watch.ALIVE_TIMEOUT_S = 0.05, float(sys.argv[2])
+        parent_watch.watch(pathlib.Path(sys.argv[1]), parent=None)
         time.sleep(200)
     """
     job = application(tmp_path, script)

@@ -15,15 +15,15 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.applications.result import JobProgress
+from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.applications.submitter import submit_windows
 from kafka_ordered_ops.spark.job_checks import (
     check_output,
     check_reading,
     check_submission,
     check_writable,
 )
-from kafka_ordered_ops.spark.submit.result import JobProgress
-from kafka_ordered_ops.spark.submit.spark_submit import SparkSubmit
-from kafka_ordered_ops.spark.submit.submitter import submit_windows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from kafka_ordered_ops.core import errors
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.spark.applications.protocol import read_json, write_json
 from kafka_ordered_ops.spark.failures import named_error
-from kafka_ordered_ops.spark.submit.protocol import read_json, write_json
 
 _VERSION: Final = 1
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from kafka_ordered_ops.spark.submit.guard import ALIVE_NAME
-from kafka_ordered_ops.spark.submit.result import JobProgress
+from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
+from kafka_ordered_ops.spark.applications.result import JobProgress
 
 #: How often the watch looks.
 LOOK_S: Final = 1.0

@@ -39,7 +39,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
-from kafka_ordered_ops.spark.submit.guard import ALIVE_NAME
+from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
 
 #: Spark's setting that names the folder.
 FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kafka_ordered_ops.spark.submit.parent_watch import die_with_parent, watch
-from kafka_ordered_ops.spark.submit.result import JobError
+from kafka_ordered_ops.spark.applications.parent_watch import die_with_parent, watch
+from kafka_ordered_ops.spark.applications.result import JobError
 
 #: The file that spark-submit is given. It lies in the folder of the run, so that it finds that folder, and
 #: that Python's path begins with a folder in which no file has the name of a module.
 MAIN_NAME: Final = "main.py"
 MAIN: Final = """\
-from kafka_ordered_ops.spark.submit.driver import main
+from kafka_ordered_ops.spark.applications.driver import main
 
 main(__file__)
 """

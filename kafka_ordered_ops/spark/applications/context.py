@@ -14,17 +14,17 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.environment import check_pyspark
-from kafka_ordered_ops.spark.read.read import Engine, read_windows
-from kafka_ordered_ops.spark.submit.parent_watch import show_progress, watch
-from kafka_ordered_ops.spark.submit.protocol import (
+from kafka_ordered_ops.spark.applications.parent_watch import show_progress, watch
+from kafka_ordered_ops.spark.applications.protocol import (
     FOLDER_KEY,
     SECRET_KEY,
     SETTINGS_NAME,
     Submission,
     settings_from_text,
 )
-from kafka_ordered_ops.spark.submit.result import JobResult
+from kafka_ordered_ops.spark.applications.result import JobResult
+from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.read.read import Engine, read_windows
 from kafka_ordered_ops.spark.write.write import write_window
 from kafka_ordered_ops.spark.write.write_many import write_windows
 from kafka_ordered_ops.windows.sink import Staged

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from kafka_ordered_ops.core.errors import JobFailedError, SinkError, invariant
-from kafka_ordered_ops.spark.submit import guard
-from kafka_ordered_ops.spark.submit.protocol import Place
+from kafka_ordered_ops.spark.applications import guard
+from kafka_ordered_ops.spark.applications.protocol import Place
 
 #: Beyond the grace: the guard's own wait after SIGKILL, and some for a loaded machine.
 _END_WAIT_S: Final = 40.0

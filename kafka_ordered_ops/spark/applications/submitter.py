@@ -25,13 +25,9 @@ from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.deploy_mode import DeployMode
-from kafka_ordered_ops.spark.job_checks import check_submission
-from kafka_ordered_ops.spark.job_outputs import check_each
-from kafka_ordered_ops.spark.read.read import Engine
-from kafka_ordered_ops.spark.submit.driver import MAIN, MAIN_NAME
-from kafka_ordered_ops.spark.submit.process import Process
-from kafka_ordered_ops.spark.submit.protocol import (
+from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME
+from kafka_ordered_ops.spark.applications.process import Process
+from kafka_ordered_ops.spark.applications.protocol import (
     FOLDER_KEY,
     SECRET_KEY,
     SETTINGS_NAME,
@@ -41,8 +37,12 @@ from kafka_ordered_ops.spark.submit.protocol import (
     settings_to_text,
     write_private,
 )
-from kafka_ordered_ops.spark.submit.result import JobError, JobProgress, JobResult
-from kafka_ordered_ops.spark.submit.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult
+from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.deploy_mode import DeployMode
+from kafka_ordered_ops.spark.job_checks import check_submission
+from kafka_ordered_ops.spark.job_outputs import check_each
+from kafka_ordered_ops.spark.read.read import Engine
 
 #: Between two looks at the job.
 _LOOK_S: Final = 0.2
