@@ -79,7 +79,7 @@ def _wrap_writing(point: KillPoint) -> None:
     Sink.writer = killed  # type: ignore[method-assign, assignment]
 
 
-def _write_down_and_die(
+def _mark_written_and_die(
     windows: OrderedWindows, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
 ) -> list[WindowPlan]:
     """Leaves what a commit that is refused leaves."""
@@ -97,7 +97,7 @@ def main() -> int:
         case KillPoint.IN_READ | KillPoint.AFTER_WRITE:
             _wrap_writing(point)
         case KillPoint.BEFORE_COMMIT:
-            OrderedWindows.commit_many = _write_down_and_die  # type: ignore[method-assign, assignment]
+            OrderedWindows.commit_many = _mark_written_and_die  # type: ignore[method-assign, assignment]
         case KillPoint.BEFORE_PUBLISH:
             _wrap(OrderedWindows, "publish_many", before=_kill)
     return cli.main(sys.argv[2:])

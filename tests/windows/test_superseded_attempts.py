@@ -29,7 +29,7 @@ def _commit(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.commit(plan)
 
 
-def _write_down(windows: OrderedWindows, plan: WindowPlan) -> object:
+def _mark_written(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.mark_written(plan, {"rows": 1})
 
 
@@ -45,7 +45,7 @@ def _split(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.split(plan, 1)
 
 
-@pytest.mark.parametrize("step", [_commit, _write_down, _publish, _report, _split])
+@pytest.mark.parametrize("step", [_commit, _mark_written, _publish, _report, _split])
 @pytest.mark.parametrize("how", ["taken up", "abandoned", "planned anew"])
 def test_a_superseded_try_gets_nowhere(
     windows: OrderedWindows,

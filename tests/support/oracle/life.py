@@ -347,7 +347,7 @@ class _Life:
         if (plan := self._chosen(step.numbers[0])) is not None:
             self._actor(step).abandon(plan if step.numbers[1] % 2 else plan.window_id)
 
-    def _write_down(self, step: Step) -> None:
+    def _mark_written(self, step: Step) -> None:
         if (plan := self._chosen(step.numbers[0])) is not None and plan.status.is_open:
             self._actor(step).mark_written(plan, {"by": step.label})
 

@@ -95,7 +95,7 @@ class Judge(PlanJudge):
                     self._wrong(11, f"{token} abandoned what a newer attempt owns")
                 self.group.abandon(held)
 
-    def _write_down(self, call: Call) -> None:
+    def _mark_written(self, call: Call) -> None:
         [token] = call.asked["plans"]
         held = self._owned(token)
         if held is not None and held.is_open:
