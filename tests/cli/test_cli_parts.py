@@ -45,6 +45,7 @@ def test_a_commit_by_hand_publishes_all_parts_as_one(cluster: Cluster) -> None:
     assert sum(pq.read_metadata(file).num_rows for file in found) == offsets
 
 
+@pytest.mark.slow
 def test_a_commit_by_hand_without_a_part_s_files_is_refused(cluster: Cluster) -> None:
     """They would be lost: the window stays written."""
     report(cluster, PARTS)

@@ -332,6 +332,7 @@ def test_a_kill_ends_what_spark_computes(
     assert offsets_in(facts["output"]) == [0, 3, 1, 5, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_that_was_there_before_goes_on(make: Make) -> None:
     """A task ends only what it has started."""

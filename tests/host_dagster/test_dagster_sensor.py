@@ -226,6 +226,7 @@ def test_windows_that_the_ledger_has_forgotten_are_delivered(
     assert "2026-01-05-04:00 to 2026-01-05-07:00 (4)" in ticks.skipped()
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_no_longer_asked_for_does_not_count(
     house: House, topic: MakeTopic, produce: Produce, group: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_session_in_the_step(house: House, hours: str, group: str, spark: Any,
     check_delivered(house, 1, last)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit(house: House, hours: str, group: str, tmp_path: Path) -> None:
     """The application asks for its windows; its log lines are the step's."""
@@ -120,6 +121,7 @@ def test_pipes(house: House, hours: str, group: str, tmp_path: Path, leaves_one_
     assert house.told("orders")[KEYS[2]]["job"] == "elsewhere"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(*PIPES_WARNINGS)
 @pytest.mark.spark
 def test_spark_submit_through_pipes(

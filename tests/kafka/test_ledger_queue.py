@@ -80,6 +80,7 @@ def look(bootstrap: str, group: str) -> Callable[[], Callable[[], Line]]:
     return make
 
 
+@pytest.mark.slow
 def test_waiting_commits_go_before_waiting_plans(
     bootstrap: str, group: str, look: Callable[[], Callable[[], Line]]
 ) -> None:

@@ -145,6 +145,7 @@ def test_engines_agree(
     assert frame.columns == SPARK_SCHEMA.names
 
 
+@pytest.mark.slow
 def test_kafka_is_read_once(bootstrap: str, cases: list[Case], spark: SparkSession) -> None:
     """The plan that Spark runs has one scan of Kafka, whatever the number of windows, and one shuffle."""
     frame = read_windows(spark, plans_of(cases), settings_of(bootstrap), ordered=True)

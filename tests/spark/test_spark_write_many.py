@@ -159,6 +159,7 @@ def test_order_that_a_result_has_is_kept(spark: SparkSession, tmp_path: Path) ->
         assert tables[0].column_names == ["id", "minus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("sorted_by_read", [True, False])
 def test_windows_in_which_nothing_happened_have_a_file_each(

@@ -123,6 +123,7 @@ def check_still_planned(windows: OrderedWindows) -> None:
     assert windows.show("w").status is WindowStatus.PLANNED
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_kill_9_of_spark_submit(running: Run, windows: OrderedWindows) -> None:
     """Its Python driver, which would go on, ends with it; the result that it had written is not taken."""

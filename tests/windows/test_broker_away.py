@@ -63,6 +63,7 @@ def window(second: int) -> Window:
     return Window([TOPIC], datetime.fromtimestamp(BASE_MS / 1000 + second, UTC), start=Earliest())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", pytest.param("hung", marks=pytest.mark.slow)])
 def test_a_broker_that_is_away_is_a_named_error_at_every_step(
     broker: EmbeddedKafka, fault: str

@@ -6,6 +6,7 @@ import time
 import uuid
 from datetime import timedelta
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kafka_ordered_ops.core import types as core
@@ -20,6 +21,7 @@ from tests.support.windows_support import TIMEOUT_S, before
 _COMPACTED_TIMEOUT_S = 90.0
 
 
+@pytest.mark.slow
 def test_an_idle_process_sees_what_a_new_one_sees(
     bootstrap: str, group: str, topic: MakeTopic, produce: Produce
 ) -> None:

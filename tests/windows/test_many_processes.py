@@ -79,6 +79,7 @@ class Crowd:
         return [json.loads(line) for line in lines if line.endswith("}\n")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "seconds", "pause_s"),
     [
