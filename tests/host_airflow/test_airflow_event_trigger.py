@@ -363,7 +363,7 @@ def test_a_watcher_waits_for_brokers_outside_the_loop(
     """The loop is all triggers'; and nobody who answers is no end either."""
     point_to(monkeypatch, NOWHERE)
     errors: list[str] = []
-    monkeypatch.setattr(room, "LOOK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("kafka_ordered_ops.airflow.support.question.LOOK_TIMEOUT_S", 2.0)
     trigger = trigger_on("orders", group)
     monkeypatch.setattr(trigger.log, "error", lambda *told: errors.append(told[1]))
 
