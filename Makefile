@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
-ON_SPARK41 := spark41 or (spark and not slow)
+ON_SPARK41 := spark41 or (spark and not slow and not alone)
 
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
@@ -65,11 +65,12 @@ $(SPARK_CLASSES): $(STAMP)
 	$(BIN)/python -m tests.support.spark_classes
 
 test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
-	$(PYTEST) -m "not slow and not spark41 and not airflow and not dagster_real"
+	$(PYTEST) -m "not slow and not alone and not spark41 and not airflow and not dagster_real"
 
 # With pytest, 5 means "no test was selected", which is no failure here.
 test-all: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## What `make test` leaves out: the slow ones, Spark 4.1, Airflow 3.1, the documentation
-	$(PYTEST) -m "slow or airflow or dagster_real" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+	$(PYTEST) -m "(slow or dagster_real) and not alone and not airflow" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+	$(BIN)/python -m pytest -m "alone or airflow"
 
 test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)

@@ -34,7 +34,12 @@ from tests.support.three_brokers import ThreeBrokers, three_brokers
 from tests.support.windows_support import BASE_MS
 
 #: Only the environment of the newest Spark has the hosts as well.
-collect_ignore_glob = [f"host_{host}/*" for host in ("airflow", "dagster") if not find_spec(host)]
+collect_ignore_glob = [
+    f"{folder}/*"
+    for host in ("airflow", "dagster")
+    if not find_spec(host)
+    for folder in (f"host_{host}", "hosting")
+]
 
 # Airflow writes its configuration into this folder as soon as it is imported.
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="kafka-ordered-ops-airflow-")

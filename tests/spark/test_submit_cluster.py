@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.spark import SparkSubmit, StagedOutput, submit
@@ -99,7 +99,7 @@ def test_an_archive_brings_the_executors_python(
     )
     monkeypatch.chdir(tmp_path)
     plan = windows.plan(before(orders, 25, Earliest()), "w")
-    with pytest.raises(SinkError, match=r'Cannot run program "\./environment/bin/python"'):
+    with pytest.raises(ConfigError, match=r"workers' Python \./environment/bin/python cannot be"):
         submit(plan, job, windows.settings, tmp_path / "out", how=how)
 
     with tarfile.open(archive) as packed:
