@@ -81,7 +81,8 @@ test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start
 	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not spark and not airflow" tests/host_airflow
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41"
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not alone and not airflow"
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "alone or airflow"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)

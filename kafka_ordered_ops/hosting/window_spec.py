@@ -35,7 +35,7 @@ class WindowSpec:
     """What all windows of a task or an asset have in common; a choice or a bound may be given as its text.
 
     Raises:
-        ConfigError: no topic or group, or a value that cannot be.
+        ConfigError: no topic, no group, or an invalid value.
     """
 
     topics: Sequence[str]

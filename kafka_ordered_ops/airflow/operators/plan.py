@@ -58,7 +58,7 @@ class PlanWindowOperator(PlanTask):
             `WindowPartOperator`. None: it is not split.
 
     Raises:
-        ConfigError: a number of parts that cannot be.
+        ConfigError: an invalid number of parts.
 
     Returns:
         The window as `facts.plan_facts` has it, with ``conn_id`` and ``ledger_topic``. Of a window that is
