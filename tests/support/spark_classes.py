@@ -41,7 +41,7 @@ def main() -> None:
     made = _ARCHIVE.with_suffix(f".{os.getpid()}")
     home = Path(pyspark.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
+        run = subprocess.run(
             [
                 home / "bin" / "spark-submit",
                 *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
@@ -57,11 +57,14 @@ def main() -> None:
                 "PYSPARK_PYTHON": sys.executable,
                 "PYSPARK_DRIVER_PYTHON": sys.executable,
             },
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             timeout=_TIMEOUT_S,
         )
+    if run.returncode:
+        sys.exit(f"Spark's classes were not archived:\n{run.stdout}")
     made.rename(_ARCHIVE)
 
 
@@ -82,7 +85,9 @@ def _job(folder: str) -> None:
     rows = rows.mapInArrow(_same, rows.schema).observe(observed, F.count("*").alias("count"))
     dealt = rows.repartitionByRange(2, "at", "key").sortWithinPartitions("at", "key", "id")
     dealt.write.partitionBy("key").parquet(f"{folder}/written", mode="overwrite")
-    assert observed.get["count"] == 2_000
+    # Only to touch it: what was observed before the rows were dealt out is counted twice on Spark 4.1, where
+    # Spark looks at a sample of them first.
+    _ = observed.get
     read = session.read.parquet(f"{folder}/written")
     read.groupBy("key").agg(F.count("*"), F.max("at"), F.sum(F.hash("value"))).orderBy(
         "key"
