@@ -23,12 +23,12 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
-ON_SPARK41 := spark41 or (spark and not slow and not alone)
+ON_SPARK41 := spark41 or (spark and not slow and not long)
 
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
-.PHONY: help setup check format test test-all test-spark41 test-airflow31 nightly bench demo docs lock jars clean
+.PHONY: help setup check format test test-ci test-all test-spark41 test-airflow31 nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,12 +65,14 @@ $(SPARK_CLASSES): $(STAMP)
 	$(BIN)/python -m tests.support.spark_classes
 
 test: $(SPARK_CLASSES) ## Most tests: those that need no more than a second or two each
-	$(PYTEST) -m "not slow and not alone and not spark41 and not airflow and not dagster_real"
+	$(PYTEST) -m "not slow and not long and not spark41 and not airflow and not dagster_real"
 
-# With pytest, 5 means "no test was selected", which is no failure here.
-test-all: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## What `make test` leaves out: the slow ones, Spark 4.1, Airflow 3.1, the documentation
-	$(PYTEST) -m "(slow or dagster_real) and not alone and not airflow" || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
-	$(BIN)/python -m pytest -m "alone or airflow"
+test-ci: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## The slower tests, Spark 4.1, Airflow 3.1, the documentation
+	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
+	$(BIN)/python -m pytest -m "airflow and not long"
+
+test-all: test-ci ## Besides those, the long ones, one at a time
+	$(BIN)/python -m pytest -m long
 
 test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
@@ -78,11 +80,11 @@ test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka con
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
-	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not spark and not airflow" tests/host_airflow
+	$(AIRFLOW31)/bin/python -m pytest $(TWO_AT_A_TIME) -m "not spark and not airflow and not long" tests/host_airflow
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not alone and not airflow"
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "alone or airflow"
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not long and not airflow"
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "long or airflow"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)

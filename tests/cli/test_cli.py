@@ -332,6 +332,7 @@ def test_a_cutoff_in_the_future_exits_1(cluster: Cluster) -> None:
     assert outcome.error["type"] == "CutoffInFutureError"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_broker_exits_1_within_a_bounded_time() -> None:
     """A cluster that is away is waited for, but not for long."""

@@ -90,6 +90,7 @@ def test_a_killed_run_ends_well_when_it_is_run_again(
     _check(bootstrap, group, name, tmp_path / "out", "stage", point)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("point", [KillPoint.IN_READ, KillPoint.AFTER_WRITE])

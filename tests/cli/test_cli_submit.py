@@ -128,6 +128,7 @@ def test_a_failed_application_exits_1_and_names_its_log(cluster: Cluster, tmp_pa
     assert cluster.committed == {}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_killed_run_ends_its_application_and_the_next_one_ends_well(

@@ -351,6 +351,7 @@ def test_a_short_demo_from_end_to_end(tmp_path: Path) -> None:
     _check_whole(tmp_path, done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
@@ -369,6 +370,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     _check_whole(tmp_path, done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)

@@ -73,7 +73,7 @@ def test_a_scheduled_run(house: House, fill: Callable[..., Records]) -> None:
     assert facts["records"] == len(within(records, end))
 
 
-@pytest.mark.parametrize("dag_id", ["forward", "backward"])
+@pytest.mark.parametrize("dag_id", ["forward", pytest.param("backward", marks=pytest.mark.long)])
 def test_a_backfill_of_six_windows(house: House, fill: Callable[..., Records], dag_id: str) -> None:
     """In parallel (each goes on when three are at work), or from the last to the first: every record once."""
     records = fill(dag_id, times(T0, T0 + 8 * HOUR, 400))
@@ -94,6 +94,7 @@ def test_a_backfill_of_six_windows(house: House, fill: Callable[..., Records], d
     assert house.statuses(dag_id) == [WindowStatus.PUBLISHED] * 6
 
 
+@pytest.mark.long
 def test_a_manual_run_without_an_interval(house: House, fill: Callable[..., Records]) -> None:
     """Its cutoff is the time from which it may run, and what is stamped after that is left."""
     now = datetime.now(UTC)
@@ -153,6 +154,7 @@ def test_a_cleared_window_is_replayed(house: House, fill: Callable[..., Records]
     assert house.statuses("replayed") == [WindowStatus.PUBLISHED] * 2
 
 
+@pytest.mark.long
 def test_a_cleared_window_is_skipped(house: House, fill: Callable[..., Records]) -> None:
     """Where the DAG says so: its task is skipped, and nothing changes."""
     records = fill("skipped", times(T0, T0 + 4 * HOUR))
@@ -165,7 +167,9 @@ def test_a_cleared_window_is_skipped(house: House, fill: Callable[..., Records])
     assert delivered(house.output / "skipped") == within(records, T0 + HOUR)
 
 
-@pytest.mark.parametrize("dag_id", ["killed_task", "killed_worker"])
+@pytest.mark.parametrize(
+    "dag_id", ["killed_task", pytest.param("killed_worker", marks=pytest.mark.long)]
+)
 def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: str) -> None:
     """By kill -9, the task's process or the whole worker: the next try takes the same records, once."""
     records = fill(dag_id, times(T0, T0 + 2 * HOUR))
@@ -185,6 +189,7 @@ def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: s
     assert house.statuses(dag_id) == [WindowStatus.PUBLISHED]
 
 
+@pytest.mark.long
 def test_a_worker_killed_while_its_task_lives_on(
     house: House, fill: Callable[..., Records]
 ) -> None:
@@ -208,6 +213,7 @@ def test_a_worker_killed_while_its_task_lives_on(
     assert house.statuses("orphaned") == [WindowStatus.PUBLISHED]
 
 
+@pytest.mark.long
 def test_a_spark_job_that_outlives_its_task(house: House, fill: Callable[..., Records]) -> None:
     """The task that submitted it dies by kill -9, and is retried: what the first job writes is not seen."""
     records = fill("submitted", times(T0, T0 + 2 * HOUR))
@@ -230,6 +236,7 @@ def test_a_spark_job_that_outlives_its_task(house: House, fill: Callable[..., Re
     assert house.statuses("submitted") == [WindowStatus.PUBLISHED]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dag_id", ["overtaken", "outlived"])
 def test_two_tries_at_once(house: House, fill: Callable[..., Records], dag_id: str) -> None:
     """Cut off from Airflow, the first goes on after it was marked failed and cleared: it cannot commit.
@@ -273,6 +280,7 @@ def _worker(pid: int) -> int:
 # --- waiting, and in vain --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_deferred_sensor_fires_later(
     house: House, fill: Callable[..., Records], produce: Produce
 ) -> None:
@@ -293,6 +301,7 @@ def test_a_deferred_sensor_fires_later(
     assert delivered(house.output / "live") == within(records, cutoff)
 
 
+@pytest.mark.long
 def test_a_watcher_starts_runs(house: House, topic: MakeTopic, produce: Produce) -> None:
     """As each hour of the records is in: with the event's cutoff, each hour told once, every record delivered once.
 
@@ -332,6 +341,7 @@ def test_a_watcher_starts_runs(house: House, topic: MakeTopic, produce: Produce)
         assert facts["result"] == {"rows": len(last)}
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away(house: House) -> None:
     """The DAG is imported all the same; its task says who is away, and is tried again later."""
     house.airflow.trigger("away", "once")
@@ -341,6 +351,7 @@ def test_a_broker_that_is_away(house: House) -> None:
     assert not [error for error in house.airflow.import_errors() if "scenarios" in error]
 
 
+@pytest.mark.long
 def test_an_edited_dag_and_an_old_run(
     house: House, fill: Callable[..., Records], topic: MakeTopic
 ) -> None:
@@ -367,6 +378,7 @@ def test_an_edited_dag_and_an_old_run(
 # --- told to others --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None:
     """By its own provider: the topic, the files with their number of records, and which window it was."""
     records = within(fill("lineage", times(T0, T0 + 2 * HOUR)), T0 + HOUR)
@@ -423,7 +435,13 @@ def orders(house: House, hour: datetime) -> Records:
     return records
 
 
-@pytest.mark.parametrize("dag_id", sorted(EXAMPLES))
+@pytest.mark.parametrize(
+    "dag_id",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name != "orders_hourly" else [])
+        for name in sorted(EXAMPLES)
+    ],
+)
 def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) -> None:
     """Each example DAG, as it stands in the repository, comes to a good end and delivers what it says."""
     group, task_id = EXAMPLES[dag_id]

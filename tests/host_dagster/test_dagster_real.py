@@ -107,6 +107,7 @@ def test_a_gap_is_filled_later(house: House, backfills: dict[str, str]) -> None:
     house.check_delivered("a_gap", range(6))
 
 
+@pytest.mark.long
 def test_a_backfill_from_the_last_hour_to_the_first(house: House) -> None:
     """One run after another, by the asset's pool: each holds its own hour."""
     house.fill("newest_first", times(T0, T0 + 7 * HOUR, 300))
@@ -184,6 +185,7 @@ def test_a_run_is_killed_and_its_step_lives_on(house: House) -> None:
     house.check_delivered("orphaned", [0])
 
 
+@pytest.mark.long
 def test_a_step_that_outlives_its_run_and_the_rerun(house: House) -> None:
     """It goes on when the rerun is done: what stays is the rerun's, and nothing else is told."""
     run_id, pid, worker = _hold(house, "outlived")
@@ -203,6 +205,7 @@ def test_a_step_that_outlives_its_run_and_the_rerun(house: House) -> None:
     house.check_delivered("outlived", [0])
 
 
+@pytest.mark.long
 def test_a_step_is_killed_beside_its_job(house: House) -> None:
     """By kill -9: Pipes ends nothing, so spark-submit and its driver go on; what they write is nobody's."""
     run_id, driver, java = _hold(house, "piped")
@@ -233,6 +236,7 @@ def _is_gone(pid: int) -> bool:
     return found is None or found.is_dead
 
 
+@pytest.mark.long
 def test_a_step_and_then_its_run_are_tried_again(house: House) -> None:
     """By its retry policy, and from failure: always the window of the first try, with what it held then."""
     house.fill("tried_again", times(T0, T0 + 2 * HOUR))
@@ -278,6 +282,7 @@ def test_a_sensor_asks_when_the_last_partition_is_live(house: House) -> None:
     house.check_delivered(asset, range(3))
 
 
+@pytest.mark.long
 def test_a_sensor_asks_for_an_asset_without_partitions(house: House) -> None:
     """When all before a cutoff is there, once; the run takes what is there, and the next cutoff waits for more."""
     asset, sensor = "cutoffs", "cutoffs_partitions_live"

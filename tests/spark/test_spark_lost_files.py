@@ -94,9 +94,9 @@ def _may_mount() -> bool:
     return tried.returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.alone
 def test_an_executor_that_sees_another_folder(tmp_path: Path) -> None:
     """Two executors in processes of their own, one of which lacks the mount: no window is complete."""
     if not (shutil.which("unshare") and _may_mount()):

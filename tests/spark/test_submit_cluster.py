@@ -73,6 +73,7 @@ def spark_home(tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_an_archive_brings_the_executors_python(
     archive: Path,
     spark_home: Path,
@@ -179,6 +180,7 @@ def master(spark_home: Path, tmp_path: Path) -> Iterator[str]:
             process.wait(60)
 
 
+@pytest.mark.long
 def test_a_standalone_master_in_client_mode(
     master: str, windows: OrderedWindows, orders: str, tmp_path: Path
 ) -> None:

@@ -152,7 +152,7 @@ def storm(
     return done
 
 
-@pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_record_is_in_one_window_whichever_brokers_are_lost(

@@ -83,9 +83,9 @@ class Fleet:
         pytest.param(["shared", "shared/again"], 10, 6, id="one-window"),
         pytest.param(["left", "right"], 10, 6, id="two-windows"),
         pytest.param(
-            ["shared", "shared/again"], 100, 60, id="one-window-long", marks=pytest.mark.alone
+            ["shared", "shared/again"], 100, 60, id="one-window-long", marks=pytest.mark.long
         ),
-        pytest.param(["left", "right"], 50, 60, id="two-windows-long", marks=pytest.mark.alone),
+        pytest.param(["left", "right"], 50, 60, id="two-windows-long", marks=pytest.mark.long),
     ],
 )
 def test_two_processes_lose_nothing_and_plan_nothing_twice(

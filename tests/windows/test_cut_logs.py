@@ -236,6 +236,7 @@ def cut_file(data: Path, topic: str, end: int) -> None:
 
 
 # A broker is started twice.
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_cut_log_is_noticed_on_a_broker() -> None:

@@ -139,8 +139,8 @@ def storm(bootstrap: str, topic: MakeTopic, group: str) -> dict[str, Any]:
     ("in_intervals", "lateness_ms", "kills"),
     [
         pytest.param(True, None, 3, id="intervals"),
-        pytest.param(True, 20_000, 20, id="lateness-long", marks=pytest.mark.slow),
-        pytest.param(False, None, 20, id="catching-up-long", marks=pytest.mark.slow),
+        pytest.param(True, 20_000, 20, id="lateness-long", marks=pytest.mark.long),
+        pytest.param(False, None, 20, id="catching-up-long", marks=pytest.mark.long),
     ],
 )
 def test_killed_workers_keep_every_promise(

@@ -89,7 +89,7 @@ class Crowd:
             120.0,
             (0.3, 1.5),
             id="thirty-two",
-            marks=[pytest.mark.alone, pytest.mark.timeout(900)],
+            marks=[pytest.mark.long, pytest.mark.timeout(900)],
         ),
     ],
 )
