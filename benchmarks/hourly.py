@@ -44,15 +44,16 @@ class HourlyWindows:
         spark = spark_session("hourly")
         topic = topic_of(self.records)
         asked = [
-            Window([topic], cutoff=end, since=begin, start=Earliest()) for begin, end in hours()
+            Window([topic], cutoff=end, since=begin, starting_offsets=Earliest())
+            for begin, end in hours()
         ]
         names = [f"{begin:%H}" for begin, _ in hours()]
 
         def run(round_: int) -> Outcome:
             out = place.folder / f"round-{round_}"
-            group = f"bench-{uuid.uuid4().hex[:12]}"
+            group_id = f"bench-{uuid.uuid4().hex[:12]}"
             started = time.perf_counter()
-            with OrderedWindows({"bootstrap.servers": place.bootstrap}, group) as windows:
+            with OrderedWindows({"bootstrap.servers": place.bootstrap}, group_id) as windows:
                 if self.one_pass:
                     _deliver_together(spark, windows, asked, names, out)
                 else:

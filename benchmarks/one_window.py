@@ -41,7 +41,7 @@ class Way(StrEnum):
 
 def day_window(records: int) -> Window:
     """The window of a whole day of the topic with so many records."""
-    return Window([topic_of(records)], cutoff=DAY_START + DAY, start=Earliest())
+    return Window([topic_of(records)], cutoff=DAY_START + DAY, starting_offsets=Earliest())
 
 
 def wake_workers(spark: SparkSession, place: Place) -> None:
@@ -66,9 +66,9 @@ class OurWindow:
 
         def run(round_: int) -> Outcome:
             out = place.folder / f"round-{round_}"
-            group = f"bench-{uuid.uuid4().hex[:12]}"
+            group_id = f"bench-{uuid.uuid4().hex[:12]}"
             started = time.perf_counter()
-            with OrderedWindows({"bootstrap.servers": place.bootstrap}, group) as windows:
+            with OrderedWindows({"bootstrap.servers": place.bootstrap}, group_id) as windows:
                 plan = windows.plan(window, "day")
                 planned = time.perf_counter()
                 staged = self._deliver(spark, plan, windows.settings, out)
@@ -98,8 +98,8 @@ class OurWindow:
             plan,
             settings,
             ordered=self.ordered,
-            engine="stage" if staged else self.way.value,
-            stage_root=out / "kafka" if staged else None,
+            engine="local" if staged else self.way.value,
+            local_root=out / "kafka" if staged else None,
         )
         return write_window(frame, out, plan, ordered=self.ordered)
 

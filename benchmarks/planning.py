@@ -26,7 +26,7 @@ class PlanAndCommit:
     """One hour's window of a group: planned and committed."""
 
     topic: str
-    group: str
+    group_id: str
     #: Whether a new process does it.
     cold: bool
 
@@ -37,7 +37,7 @@ class PlanAndCommit:
     def _warm(self, place: Place) -> Work:
         from kafka_ordered_ops import OrderedWindows
 
-        windows = OrderedWindows({"bootstrap.servers": place.bootstrap}, self.group)
+        windows = OrderedWindows({"bootstrap.servers": place.bootstrap}, self.group_id)
 
         def run(round_: int) -> Outcome:
             return plan_and_commit(windows, self.topic, hour_of(round_, cold=False))
@@ -54,7 +54,7 @@ class PlanAndCommit:
                     "-m",
                     __name__,
                     place.bootstrap,
-                    self.group,
+                    self.group_id,
                     self.topic,
                     str(hour),
                 ],
@@ -80,7 +80,7 @@ def plan_and_commit(windows: Any, topic: str, hour: int) -> Outcome:
     from kafka_ordered_ops import Earliest, Window
 
     since: datetime = DAY_START + hour * _HOUR
-    window = Window([topic], cutoff=since + _HOUR, since=since, start=Earliest())
+    window = Window([topic], cutoff=since + _HOUR, since=since, starting_offsets=Earliest())
     started = time.perf_counter()
     plan = windows.plan(window, f"hour-{hour:02}")
     planned = time.perf_counter()
@@ -95,12 +95,12 @@ def plan_and_commit(windows: Any, topic: str, hour: int) -> Outcome:
 
 def main() -> None:
     """The cold process: prints what it did, as JSON."""
-    bootstrap, group, topic, hour = sys.argv[1:]
+    bootstrap, group_id, topic, hour = sys.argv[1:]
     started = time.perf_counter()
     from benchmarks.usage import peak_memory_bytes
     from kafka_ordered_ops import OrderedWindows
 
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         opened = time.perf_counter()
         done = plan_and_commit(windows, topic, int(hour))
     told = {

@@ -102,7 +102,7 @@ def _batches(plan: WindowPlan, settings: ClientSettings, last: Step) -> Iterator
     pieces = {piece.tp: piece for piece in pieces_of([plan])}
     wanted = {tp: piece.wanted for tp, piece in pieces.items()}
     columns = _COLUMNS.get(last, RECORD_SCHEMA.names)
-    with RangeReader(settings, plan.group, plan.isolation, wanted, columns=columns) as reader:
+    with RangeReader(settings, plan.group_id, plan.isolation, wanted, columns=columns) as reader:
         for batch in reader.batches():
             if last in _COLUMNS or last is Step.HEADERS:
                 yield batch

@@ -75,8 +75,8 @@ def results_of(measurements: Iterable[Measurement]) -> list[Results]:
     for one in measurements:
         groups.setdefault((one.contender, one.size), []).append(one)
     made = []
-    for (contender, size), group in groups.items():
-        by_round = {one.round: one for one in sorted(group, key=lambda one: one.round)}
+    for (contender, size), group_id in groups.items():
+        by_round = {one.round: one for one in sorted(group_id, key=lambda one: one.round)}
         first = by_round.pop(0, None)
         made.append(Results(contender, size, first, tuple(by_round.values())))
     return made

@@ -52,7 +52,7 @@ with DAG(
         topics=os.environ.get("ORDERS_TOPIC", "orders"),
         group_id=GROUP,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
     )
     job = SparkSubmitOperator(
         task_id="job",

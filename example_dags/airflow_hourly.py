@@ -28,7 +28,7 @@ with DAG(
         topics=os.environ.get("ORDERS_TOPIC", "orders"),
         group_id="orders-hourly",
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         application=str(HERE / "jobs" / "orders.py"),
         submit={"master": os.environ.get("SPARK_MASTER", "local[2]")},
         output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",

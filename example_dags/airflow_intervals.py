@@ -32,6 +32,6 @@ with DAG(
         topics=os.environ.get("ORDERS_TOPIC", "orders"),
         group_id="orders-by-hour",
         mode="interval",
-        start="earliest",
+        starting_offsets="earliest",
         output=os.environ.get("ORDERS_OUTPUT", "/data") + "/by-hour",
     )

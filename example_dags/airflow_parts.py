@@ -31,7 +31,7 @@ with DAG(
         topics=os.environ.get("ORDERS_TOPIC", "orders"),
         group_id="orders-in-parts",
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         parts=4,
     )
     part = WindowPartOperator.partial(task_id="part", output=OUTPUT).expand(window=plan.output)

@@ -62,6 +62,6 @@ with DAG(
         topics=TOPIC,
         group_id=GROUP,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         batch_callable=count_by_partition,
     )

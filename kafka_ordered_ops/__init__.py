@@ -2,8 +2,8 @@
 
 ::
 
-    windows = OrderedWindows({"bootstrap.servers": "localhost:9092"}, group="orders-hourly")
-    plan = windows.plan(Window(["orders"], cutoff=noon, start=Earliest()))
+    windows = OrderedWindows({"bootstrap.servers": "localhost:9092"}, group_id="orders-hourly")
+    plan = windows.plan(Window(["orders"], cutoff=noon, starting_offsets=Earliest()))
     ...  # read exactly the plan's records, for example with kafka_ordered_ops.spark.read_window
     windows.commit(plan)
 

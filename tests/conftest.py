@@ -191,7 +191,7 @@ def topic(_admin: AdminClient, request: pytest.FixtureRequest) -> MakeTopic:
 
 
 @pytest.fixture
-def group(request: pytest.FixtureRequest) -> str:
+def group_id(request: pytest.FixtureRequest) -> str:
     """The name of a consumer group that nobody has used."""
     return f"{request.node.originalname}-{uuid.uuid4().hex[:12]}"
 
@@ -235,9 +235,9 @@ def produce(bootstrap: str) -> Produce:
 
 
 @pytest.fixture
-def windows(bootstrap: str, group: str) -> Iterator[OrderedWindows]:
+def windows(bootstrap: str, group_id: str) -> Iterator[OrderedWindows]:
     """The service, for a fresh group."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=60) as service:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=60) as service:
         yield service
 
 

@@ -13,10 +13,12 @@ hour = timedelta(hours=1)
 
 # [start backfill]
 starts = [now - 3 * hour, now - 2 * hour, now - hour]
-asked = [Window([topic], since=one, cutoff=one + hour, start=Earliest()) for one in starts]
+asked = [
+    Window([topic], since=one, cutoff=one + hour, starting_offsets=Earliest()) for one in starts
+]
 names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-backfill") as windows:
+with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-backfill") as windows:
 
     def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
         """The job: of those windows that still need it."""

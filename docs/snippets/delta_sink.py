@@ -11,7 +11,7 @@ from kafka_ordered_ops.spark.session import local_session
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 
 # [start window]
 lake = Path("lake").absolute()
@@ -19,7 +19,7 @@ table, staging = f"delta.`{lake}/orders`", f"delta.`{lake}/orders_staging`"
 columns = "timestamp timestamp, value string, window_id string"
 spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta PARTITIONED BY (window_id)")
 
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-delta")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-delta")
 sink = DeltaSink(spark, table, staging)
 
 

@@ -11,7 +11,7 @@ from kafka_ordered_ops.spark.session import local_session
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
 spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
 spark.conf.set("spark.sql.catalog.lake.warehouse", str(Path("lake").absolute()))
@@ -23,7 +23,7 @@ spark.sql(
     f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING iceberg PARTITIONED BY (window_id)"
 )
 
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-iceberg")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-iceberg")
 sink = IcebergSink(spark, table, staging)
 
 

@@ -15,7 +15,7 @@ admin = AdminClient({"bootstrap.servers": bootstrap})
 new = NewTopic(topic, num_partitions=1, config={"retention.ms": "-1"})
 admin.create_topics([new])[topic].result()
 producer = Producer({"bootstrap.servers": bootstrap})
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-hourly")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-hourly")
 
 
 def at(time: str) -> datetime:
@@ -38,7 +38,7 @@ def run(window_id: str, window: Window) -> None:
 
 # [start example]
 write("08:55", "09:05", "10:05", "09:40", "11:20")
-run("09", Window([topic], since=at("09:00"), cutoff=at("10:00"), start=Earliest()))
+run("09", Window([topic], since=at("09:00"), cutoff=at("10:00"), starting_offsets=Earliest()))
 
 write("09:50", "08:30", "10:45")
 run("10", Window([topic], since=at("10:00"), cutoff=at("11:00")))

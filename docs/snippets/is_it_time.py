@@ -8,11 +8,11 @@ from kafka_ordered_ops.windows.queries.live import wait_live
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-window = Window([topic], cutoff=hour, start=Earliest())
-settings, group = {"bootstrap.servers": bootstrap}, f"{topic}-live"
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+settings, group_id = {"bootstrap.servers": bootstrap}, f"{topic}-live"
 
 # [start live]
-with OrderedWindows(settings, group) as windows:
+with OrderedWindows(settings, group_id) as windows:
 
     def look(before: Liveness | None = None) -> Liveness:
         """One look; what an earlier one has read is not read again."""

@@ -8,10 +8,10 @@ from kafka_ordered_ops.spark import StagedOutput, stage_window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 
 # [start window]
-with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-again") as windows:
+with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-again") as windows:
 
     def write(plan: WindowPlan) -> StagedOutput:
         """The job."""

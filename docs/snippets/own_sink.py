@@ -11,13 +11,13 @@ from kafka_ordered_ops.spark.session import local_session
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 database = sqlite3.connect(":memory:")
 database.execute("create table hours (window_id text primary key, orders integer)")
 replace = "insert or replace into hours values (?, ?)"
 
 # [start window]
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-own")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-own")
 
 # Commits when the block ends well; an exception leaves the window planned.
 with windows, windows.open(window, window_id=f"{hour:%Y-%m-%dT%H}") as plan:

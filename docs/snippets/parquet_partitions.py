@@ -11,11 +11,11 @@ from kafka_ordered_ops.spark.session import local_session
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 folder = f"file://{Path('out/orders').absolute()}"
 
 # [start window]
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-parquet")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-parquet")
 
 with windows, windows.open(window, window_id=f"{hour:%Y-%m-%dT%H}") as plan:
     orders = read_window(spark, plan, windows.settings)

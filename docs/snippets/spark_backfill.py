@@ -12,10 +12,14 @@ spark = local_session("backfill")
 now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 hour = timedelta(hours=1)
 starts = [now - 3 * hour, now - 2 * hour, now - hour]
-asked = [Window([topic], since=one, cutoff=one + hour, start=Earliest()) for one in starts]
+asked = [
+    Window([topic], since=one, cutoff=one + hour, starting_offsets=Earliest()) for one in starts
+]
 names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-spark-backfill") as windows:
+with OrderedWindows(
+    {"bootstrap.servers": bootstrap}, group_id=f"{topic}-spark-backfill"
+) as windows:
     # [start backfill]
     plans = windows.plan_many(asked, names)
     orders = read_windows(spark, plans, windows.settings)  # window_id tells whose a record is

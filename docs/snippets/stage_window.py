@@ -10,10 +10,10 @@ from kafka_ordered_ops.spark import stage_window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 
 # [start window]
-with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-stage") as windows:
+with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-stage") as windows:
     plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
     staged = stage_window(plan, windows.settings, "out/orders-by-stage")
     windows.commit(plan, staged)

@@ -10,12 +10,12 @@ from kafka_ordered_ops.spark import SparkSubmit, StagedOutput, submit
 bootstrap, topic = sys.argv[1:3]
 application = Path(__file__).with_name("order_amounts.py")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, start=Earliest())
+window = Window([topic], cutoff=hour, starting_offsets=Earliest())
 
 # [start window]
 how = SparkSubmit(master="local[2]", conf={"spark.driver.memory": "1g"})
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-submit") as windows:
+with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-submit") as windows:
     plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
     delivery = windows.deliver(
         plan,

@@ -15,8 +15,8 @@ from kafka_ordered_ops.testing import InMemoryKafka
 # [start job]
 def load_hour(settings: Mapping[str, str], cutoff: datetime, folder: str) -> str:
     """The job, as a DAG calls it: what leads it to a cluster is its settings."""
-    with OrderedWindows(settings, group="orders-hourly") as windows:
-        window = Window(["orders"], cutoff=cutoff, start=Earliest())
+    with OrderedWindows(settings, group_id="orders-hourly") as windows:
+        window = Window(["orders"], cutoff=cutoff, starting_offsets=Earliest())
         plan = windows.plan(window, window_id=f"{cutoff:%Y-%m-%dT%H}")
         delivery = windows.deliver(
             plan, lambda plan: stage_window(plan, windows.settings, folder), StagedOutput.found

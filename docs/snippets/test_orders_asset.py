@@ -17,7 +17,7 @@ from kafka_ordered_ops.testing import InMemoryKafka
     key="orders",
     topics=["orders"],
     group_id="lake-orders",
-    start="earliest",
+    starting_offsets="earliest",
     partitions_def=dg.HourlyPartitionsDefinition("2025-11-20-00:00"),
 )
 def orders(

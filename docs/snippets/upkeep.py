@@ -9,12 +9,12 @@ from kafka_ordered_ops import Earliest, OrderedWindows, Window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group=f"{topic}-upkeep")
-plan = windows.plan(Window([topic], cutoff=hour, start=Earliest()), window_id="first")
+windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-upkeep")
+plan = windows.plan(Window([topic], cutoff=hour, starting_offsets=Earliest()), window_id="first")
 windows.commit(plan)
 
 # What `kafka-consumer-groups.sh --reset-offsets` does as well.
-other = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+other = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
 other.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 other.close()
 

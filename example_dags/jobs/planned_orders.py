@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from kafka_ordered_ops.spark import planned_window, read_window, write_window
 
 
-def main(bootstrap: str, group: str, window_id: str, attempt: str, output: str) -> None:
+def main(bootstrap: str, group_id: str, window_id: str, attempt: str, output: str) -> None:
     """Reads the plan from the ledger and the records from Kafka; the commit is another task's."""
     settings = {"bootstrap.servers": bootstrap}
     spark = SparkSession.builder.getOrCreate()
-    plan, client = planned_window(settings, group, window_id, attempt=int(attempt))
+    plan, client = planned_window(settings, group_id, window_id, attempt=int(attempt))
     write_window(read_window(spark, plan, client, ordered=True), output, plan)
     spark.stop()
 

@@ -6,7 +6,7 @@
         task_id="orders",
         topics="orders",
         group_id="orders-hourly",
-        start="earliest",
+        starting_offsets="earliest",
         application="/opt/jobs/orders.py",
         output="/data/orders",
     )

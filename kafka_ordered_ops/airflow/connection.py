@@ -57,7 +57,7 @@ def ledger_option(ledger_topic: str | None) -> dict[str, Any]:
 
 def open_windows(
     conn_id: str,
-    group: str,
+    group_id: str,
     *,
     settings_allowed: Collection[str] = (),
     ledger_topic: str | None = None,
@@ -72,7 +72,7 @@ def open_windows(
     from kafka_ordered_ops.windows import OrderedWindows
 
     settings = settings_of(conn_id, settings_allowed=settings_allowed)
-    return OrderedWindows(settings, group, **ledger_option(ledger_topic), **options)
+    return OrderedWindows(settings, group_id, **ledger_option(ledger_topic), **options)
 
 
 def extra_of(conn_id: str) -> Mapping[str, Any]:

@@ -36,14 +36,14 @@ _BROKER_LOOK_S: Final = 1.0
 # The mark \b keeps the lines of a paragraph as they are.
 _PREVIEW_EXAMPLES: Final = """\b
 Examples:
-  kafka-ordered-ops preview -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --start earliest
+  kafka-ordered-ops preview -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --starting-offsets earliest
   kafka-ordered-ops preview --config client.properties -t '^orders-.*' -g daily --since 2026-11-19T00:00:00Z --cutoff 2026-11-20T00:00:00Z"""
 
 _RUN_EXAMPLES: Final = """\b
 Examples:
-  kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --start earliest --output out
-  kafka-ordered-ops run --config client.properties -t orders -g hourly --cutoff 2026-11-20T13:00:00Z --output out --engine stage --json
-  kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --start earliest --output out
+  kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --starting-offsets earliest --output out
+  kafka-ordered-ops run --config client.properties -t orders -g hourly --cutoff 2026-11-20T13:00:00Z --output out --engine local --json
+  kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --starting-offsets earliest --output out
   kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T14:00:00Z --output out --application job.py -- --country DE
 
 Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 5 covered, nothing was delivered; 130 Ctrl-C."""

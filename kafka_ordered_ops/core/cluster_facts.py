@@ -167,13 +167,13 @@ def check_partitions_exist(
         )
 
 
-def check_group_empty(group: str, members: Sequence[str]) -> None:
+def check_group_empty(group_id: str, members: Sequence[str]) -> None:
     """Raises `GroupInUseError` when a group has members: a window's commit would pass over their heads."""
     if members:
         raise GroupInUseError(
-            f"group {group} has {len(members)} live members ({', '.join(members[:3])}): windows need "
+            f"group {group_id} has {len(members)} live members ({', '.join(members[:3])}): windows need "
             "a group of their own. Stop the members, or use another group",
-            group=group,
+            group_id=group_id,
             members=members,
         )
 

@@ -13,7 +13,7 @@
       PlanError                        no window can be planned from what was found
         UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
         LogTruncatedError  PartitionSetChangedError  WindowMismatchError  PlanTooLargeError
-        StartBoundRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
+        StartingOffsetsRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
         WindowRewoundError
       RecordsLostError                 retention or deletion took records that were still to be delivered
       LedgerError
@@ -179,7 +179,7 @@ class PlanTooLargeError(PlanError):
     topic: str
 
 
-class StartBoundRequiredError(PlanError):
+class StartingOffsetsRequiredError(PlanError):
     """The group has no progress on a topic, and the window does not say where to start."""
 
     topics: Sequence[str]
@@ -265,7 +265,7 @@ class GroupInUseError(KafkaOrderedOpsError):
     """The consumer group has live members; a commit would pass over their heads."""
 
     retriable = True
-    group: str
+    group_id: str
     members: Sequence[str]
 
 

@@ -6,7 +6,7 @@
         topics=["orders"],
         group_id="lake-orders",
         key="orders",
-        start="earliest",
+        starting_offsets="earliest",
         output="/lake/orders",
         partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
     )

@@ -47,7 +47,7 @@ def build_partitions_live_sensor(
     """A sensor that asks for the partitions that are live, and neither delivered nor asked for.
 
     Live: every Kafka partition has a record stamped at or after the end of the partition's interval (and the
-    allowed lateness), or is idle, as the asset's `grace` says. Neighbours are one run. Of an asset without
+    maximum out-of-orderness), or is idle, as the asset's `grace` says. Neighbours are one run. Of an asset without
     partitions it asks for a run whenever everything before the next cutoff is there: cutoffs are `every` apart.
 
     A tick looks at logs and at the ledger. It joins no group and changes nothing. A broker that is away is the

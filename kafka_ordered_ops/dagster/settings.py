@@ -36,9 +36,9 @@ class WindowSettings(WindowSpec):
     Args:
         topics: names, or regular expressions that begin with ``^``.
         group_id: the consumer group whose progress the windows are: the asset's own.
-        start: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a time,
+        starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a time,
             ``-PT1H``.
-        allowed_lateness: None reads all that there is.
+        max_out_of_orderness: None reads all that there is.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
         on_covered: what to do with a window that is delivered already, when it is materialised again. ``replay``
@@ -52,7 +52,7 @@ class WindowSettings(WindowSpec):
             missing of it then is taken by later runs of the partition. None: it is refused.
         output: the folder for the windows' files; None: the job has a sink of its own.
         ordered: total order by (timestamp, topic, partition, offset).
-        engine: who reads Kafka: ``python``, ``jvm`` or ``stage``.
+        engine: who reads Kafka: ``python``, ``connector`` or ``local``.
         redefine: make this asset's topics, mode and isolation the group's, and this asset the one that plans its
             windows: for one run, after the asset was renamed or changed.
 

@@ -128,11 +128,11 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
     )
 
     def fetch(coordinate: tuple[str, str, str]) -> str | None:
-        group, artifact, version = coordinate
+        group_id, artifact, version = coordinate
         try:
-            context.project(group, artifact).at_version(version).artifact().resolve()
+            context.project(group_id, artifact).at_version(version).artifact().resolve()
         except Exception as error:  # noqa: BLE001 - jgo lets its HTTP library's errors through, and plain RuntimeError
-            return f"{group}:{artifact}:{version}: {error}"
+            return f"{group_id}:{artifact}:{version}: {error}"
         return None
 
     with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
@@ -147,5 +147,5 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
 
 
 def _coordinates(path: str) -> tuple[str, str, str]:
-    *group, artifact, version, _file = PurePosixPath(path).parts
-    return ".".join(group), artifact, version
+    *group_id, artifact, version, _file = PurePosixPath(path).parts
+    return ".".join(group_id), artifact, version

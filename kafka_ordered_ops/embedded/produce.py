@@ -122,17 +122,17 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+def committed_offsets(bootstrap: str, group_id: str, topic: str) -> dict[int, int]:
     """The offsets that a group has committed on a topic; partitions without one are absent."""
     # A consumer that never subscribes is no member. The admin client's call for it kills the process where
     # the broker answers that the group's coordinator is another one, or not there yet (librdkafka 2.16).
-    consumer = _reader(bootstrap, group)
+    consumer = _reader(bootstrap, group_id)
     try:
         partitions = consumer.list_topics(topic, REQUEST_TIMEOUT_S).topics[topic].partitions
         asked = [TopicPartition(topic, number) for number in sorted(partitions)]
         found = consumer.committed(asked, REQUEST_TIMEOUT_S)
     except KafkaException as error:
-        raise _broker_error(f"offsets of group {group} cannot be read", error.args[0]) from error
+        raise _broker_error(f"offsets of group {group_id} cannot be read", error.args[0]) from error
     finally:
         consumer.close()
     return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
@@ -186,9 +186,9 @@ def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
         time.sleep(0.05)
 
 
-def _reader(bootstrap: str, group: str) -> Consumer:
+def _reader(bootstrap: str, group_id: str) -> Consumer:
     return Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+        {"bootstrap.servers": bootstrap, "group.id": group_id, "enable.auto.commit": False}
     )
 
 

@@ -72,7 +72,7 @@ class Job:
         if (how := submit_of(self.submit)) is not None:
             check_submit(how)
 
-    def check(self, client: ClientSettings, group: str) -> None:
+    def check(self, client: ClientSettings, group_id: str) -> None:
         """Raises for a job that cannot run: before its window is planned, which would hold its records.
 
         Raises:
@@ -86,10 +86,10 @@ class Job:
             arguments_of(self.arguments)
             check_submission(self.application, client, submit_of(self.submit) or SparkSubmit())
             # Another process has the session.
-            check_reading(self.engine, client, conf=None, group=group)
+            check_reading(self.engine, client, conf=None, group_id=group_id)
         elif self.spark_function is not None:
             check_session(self.spark_conf, java_home=None)
-            check_reading(self.engine, client, conf=self.spark_conf, group=group)
+            check_reading(self.engine, client, conf=self.spark_conf, group_id=group_id)
         if self.output is not None:
             check_writable(self.output)
 
@@ -119,7 +119,7 @@ class Job:
                 windows.temporary_folder() if in_files else nullcontext() as root,
                 job_session(f"window {name}", self.spark_conf, stop.__bool__) as spark,
             ):
-                windows.stage_root = root
+                windows.local_root = root
                 returned = function(spark, SparkWindow(windows, spark), **(self.keywords or {}))
         except Exception as error:
             if stop:

@@ -33,7 +33,7 @@ COLOURS: Final = (
 )  # fmt: skip
 INK: Final = "#22252a"
 _QUIET: Final = "#5b6068"
-#: Of stragglers, and of the place where a cut by offset would end.
+#: Of out_of_order, and of the place where a cut by offset would end.
 RED: Final = "#b3261e"
 _EDGE: Final = "#b0b4ba"
 _GROUND: Final = "#fafafa"
@@ -101,7 +101,7 @@ def format_of(file: Path) -> str:
 
 
 def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes:
-    """One window: the partitions of which it took most, those with stragglers first.
+    """One window: the partitions of which it took most, those with out-of-order records first.
 
     Args:
         plan: the window.
@@ -110,7 +110,7 @@ def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes
     """
     by_sight = sorted(
         (part for part in plan if part.taken or part.lost),
-        key=lambda part: (not _has_stragglers(part), -part.taken.count, part.tp),
+        key=lambda part: (not _has_out_of_order(part), -part.taken.count, part.tp),
     )
     shown = sorted(part.tp for part in by_sight[:PARTITIONS_MAX])
     row = Row(heading=_summary(plan, len(by_sight)), windows=[(plan, COLOURS[1])], partitions=shown)
@@ -154,7 +154,7 @@ def _summary(plan: WindowPlan, partitions: int) -> str:
         found += f", {_number(lost, 'offset')} lost to retention"
     if (more := partitions - PARTITIONS_MAX) > 0:
         found += f"; {_number(more, 'partition')} more than shown"
-    return f"{found}; group {plan.group}"
+    return f"{found}; group {plan.group_id}"
 
 
 # --- one row ---------------------------------------------------------------------------------------
@@ -295,11 +295,13 @@ class _Panel:
         self._draw_bars(part.lost, (0, 1), "offsets lost to retention", facecolor="none", edgecolor=_QUIET, hatch="xx")  # fmt: skip
         # In many partitions the lines of many windows would be a thicket.
         has_lines = is_alone or len(self._row.partitions) == 1
-        if has_lines and _has_stragglers(part) and part.head_end is not None:
+        if has_lines and _has_out_of_order(part) and part.head_end is not None:
             self._draw_line(part.head_end, "a cut by offset would end here", RED)
-        if is_alone and _has_stragglers(part) and part.head_end is not None:
+        if is_alone and _has_out_of_order(part) and part.head_end is not None:
             behind = part.taken.within(part.head_end, part.taken.end)
-            self._draw_bars(behind, span, "stragglers among them", facecolor="none", edgecolor=RED)
+            self._draw_bars(
+                behind, span, "out-of-order records among them", facecolor="none", edgecolor=RED
+            )
         if is_alone and part.taken:
             self._draw_late(part)
         elif has_lines:
@@ -343,7 +345,7 @@ class _Panel:
                 )
 
     def _draw_records(self, known: Records) -> None:
-        """Dots in the colours of their windows; a square is a straggler, a ring a late record."""
+        """Dots in the colours of their windows; a square is an out-of-order record, a ring a late record."""
         in_sight = (known.offsets >= self._first) & (known.offsets < self._end)
         in_sight &= known.timestamps_ms >= self._times.since_ms
         in_sight &= known.timestamps_ms < self._times.before_ms
@@ -358,7 +360,7 @@ class _Panel:
                 continue
             head_end = INT64_MAX if part.head_end is None else part.head_end
             rings = {
-                "straggler, behind that cut": (offsets >= head_end, "s", RED),
+                "out-of-order record, behind that cut": (offsets >= head_end, "s", RED),
                 "late, written after its window was planned": (part.late.mask(offsets, stamps_ms), "o", INK),
             }  # fmt: skip
             for meaning, (ringed, marker, edge) in rings.items():
@@ -367,9 +369,9 @@ class _Panel:
                     self._handles[meaning] = self._axis.scatter(x[ringed], y[ringed], s=130, marker=marker, facecolors="none", edgecolors=edge, zorder=4)  # fmt: skip
 
 
-def _has_stragglers(part: PartitionPlan) -> bool:
+def _has_out_of_order(part: PartitionPlan) -> bool:
     """Whether it is known to take anything behind a record stamped at or after the cutoff."""
-    return part.head_end is not None and part.may_have_stragglers
+    return part.head_end is not None and part.may_have_out_of_order
 
 
 def _plain(text: str, inches: float) -> str:

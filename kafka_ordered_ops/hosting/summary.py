@@ -16,7 +16,7 @@ def plan_summary(plan: WindowPlan) -> dict[str, Any]:
     """What is known of a window once it is planned."""
     return {
         "window_id": plan.window_id,
-        "group": plan.group,
+        "group": plan.group_id,
         "status": plan.status.value,
         "content": plan.content.value,
         "since": time_or_none(plan.window.since_ms),
@@ -36,7 +36,7 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         "records": facts.get("records"),
         "late": facts.get("late"),
         # Of an older plan the sink has counted by the broker's index.
-        "stragglers": facts.get("stragglers") if record.plan.tells_stragglers else None,
+        "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
         "output": None if output is None else output.final_path,

@@ -46,7 +46,7 @@ def nothing_left(plan: WindowPlan) -> str:
     """Why there is nothing left to take."""
     is_covered = plan.content is PlanContent.COVERED
     why = ": other windows have taken its records" if is_covered else f" is {plan.status} already"
-    return f"window {plan.window_id} of group {plan.group}{why}"
+    return f"window {plan.window_id} of group {plan.group_id}{why}"
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:

@@ -87,7 +87,7 @@ class WindowHandle:
         self.engine = engine
         self.stop = stop
         #: For the files of the stage engine, which all executors see; gone when the job has ended.
-        self.stage_root: str | None = None
+        self.local_root: str | None = None
         self._lacks = lacks
         self._say = say
         #: What was written or reported so far.
@@ -106,7 +106,7 @@ class WindowHandle:
             self.client,
             ordered=self.ordered if ordered is None else ordered,
             engine=self.engine,
-            stage_root=self.stage_root,
+            local_root=self.local_root,
         )
 
     def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:

@@ -40,8 +40,8 @@ class WindowSpec:
 
     topics: Sequence[str]
     group_id: str
-    start: Bound | str | None = None
-    allowed_lateness: timedelta | None = None
+    starting_offsets: Bound | str | None = None
+    max_out_of_orderness: timedelta | None = None
     isolation: Isolation | str = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
     on_covered: OnCovered | str = OnCovered.REPLAY
@@ -59,10 +59,10 @@ class WindowSpec:
         check_flag(self.redefine, what="redefine")
         for name, kind in _CHOICES.items():
             object.__setattr__(self, name, check_choice(getattr(self, name), kind, what=name))
-        if self.allowed_lateness is not None:
-            check_span(self.allowed_lateness, what="allowed_lateness")
-        if isinstance(self.start, str):
-            object.__setattr__(self, "start", parse_bound(self.start))
+        if self.max_out_of_orderness is not None:
+            check_span(self.max_out_of_orderness, what="max_out_of_orderness")
+        if isinstance(self.starting_offsets, str):
+            object.__setattr__(self, "starting_offsets", parse_bound(self.starting_offsets))
         # All that any window asks for, but its times.
         self.window(time_at(0), None)
         object.__setattr__(self, "topics", tuple(self.topics))
@@ -74,8 +74,10 @@ class WindowSpec:
             self.topics,
             cutoff,
             since=since,
-            start=None if isinstance(self.start, str) else self.start,
-            allowed_lateness=self.allowed_lateness,
+            starting_offsets=None
+            if isinstance(self.starting_offsets, str)
+            else self.starting_offsets,
+            max_out_of_orderness=self.max_out_of_orderness,
             isolation=Isolation(self.isolation),
             exclude=self.exclude,
             on_data_loss=OnDataLoss(self.on_data_loss),

@@ -82,22 +82,22 @@ class TransactionCallError(ck.KafkaException):
 
 def read_committed_offsets(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     partitions: Sequence[TopicPartition],
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """A group's committed offsets, asked once; see `OffsetsReader.read`."""
-    with OffsetsReader(settings, group) as reader:
+    with OffsetsReader(settings, group_id) as reader:
         return reader.read(partitions, timeout_s=timeout_s)
 
 
 class OffsetsReader:
     """Asks for a group's committed offsets, again and again over one connection. Does not join the group."""
 
-    def __init__(self, settings: ClientSettings, group: str) -> None:
+    def __init__(self, settings: ClientSettings, group_id: str) -> None:
         self._settings = settings
-        self._group = group
+        self._group = group_id
         self._reasons = FaultReasons(settings.secret_values())
         self._consumer: ck.Consumer | None = None
         self._home = Home()
@@ -129,7 +129,9 @@ class OffsetsReader:
         if not partitions:
             return {}
         if self._consumer is None:
-            config = self._settings.consumer(group=self._group, isolation=Isolation.READ_COMMITTED)
+            config = self._settings.consumer(
+                group_id=self._group, isolation=Isolation.READ_COMMITTED
+            )
             self._consumer = open_client(ck.Consumer, config, self._reasons)
         return _read(
             self._consumer, self._settings, self._group, partitions, timeout_s, self._reasons
@@ -138,7 +140,7 @@ class OffsetsReader:
 
 def send_offsets_to_transaction(
     producer: ck.Producer,
-    group: str,
+    group_id: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
     timeout_s: float,
@@ -154,7 +156,7 @@ def send_offsets_to_transaction(
         _check_metadata(tp, committed)
     library = _library()
     handle = library.handle_of(producer, "producer")
-    metadata = library.rd_kafka_consumer_group_metadata_new(group.encode())
+    metadata = library.rd_kafka_consumer_group_metadata_new(group_id.encode())
     try:
         with library.partition_list(offsets) as partition_list:
             error = library.rd_kafka_send_offsets_to_transaction(
@@ -185,14 +187,14 @@ def _check_metadata(tp: TopicPartition, committed: CommittedOffset) -> None:
 def _read(
     consumer: ck.Consumer,
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     partitions: Sequence[TopicPartition],
     timeout_s: float,
     reasons: FaultReasons,
 ) -> dict[TopicPartition, CommittedOffset | None]:
     library = _library()
     handle = library.handle_of(consumer, "consumer")
-    doing, where = "reading committed offsets", f"group {group}"
+    doing, where = "reading committed offsets", f"group {group_id}"
     # What is left at the end is for the question why there was no answer.
     deadline = within(timeout_s - min(EXPLAIN_TIMEOUT_S, timeout_s / 4))
     asked = False
@@ -213,10 +215,10 @@ def _read(
                 raise translate(ck.KafkaError(error), doing=doing, where=at, reasons=reasons)
         left_s = deadline.left_s
         if left_s <= 0:
-            raise _held_back(settings, group, timeout_s)
+            raise _held_back(settings, group_id, timeout_s)
         if not asked:
             # Without the right to the group the client says nothing and tries for ever; this asks.
-            _ask_members(settings, group, left_s)
+            _ask_members(settings, group_id, left_s)
             asked = True
 
 
@@ -231,19 +233,19 @@ def _asked(
         return ck.KafkaError._TIMED_OUT, {}
 
 
-def _ask_members(settings: ClientSettings, group: str, timeout_s: float) -> None:
+def _ask_members(settings: ClientSettings, group_id: str, timeout_s: float) -> None:
     with Lookup(settings, timeout_s=timeout_s) as lookup:
-        lookup.group_members(group)
+        lookup.group_members(group_id)
 
 
-def _held_back(settings: ClientSettings, group: str, timeout_s: float) -> LedgerUnavailableError:
+def _held_back(settings: ClientSettings, group_id: str, timeout_s: float) -> LedgerUnavailableError:
     """Raises what the broker says is the matter; when it has no complaint, an open transaction is."""
-    _ask_members(settings, group, EXPLAIN_TIMEOUT_S)
+    _ask_members(settings, group_id, EXPLAIN_TIMEOUT_S)
     return LedgerUnavailableError(
-        f"committed offsets of group {group} cannot be read within {timeout_s:g} s: the group's "
+        f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the group's "
         "coordinator answers, so another process's open transaction holds them back. It ends by itself "
         "at its transaction.timeout.ms; `kafka-transactions.sh list` shows whose it is",
-        group=group,
+        group_id=group_id,
     )
 
 

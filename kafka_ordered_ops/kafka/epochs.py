@@ -39,7 +39,7 @@ _PASSING: Final = LEADERSHIP_UNSETTLED | {
 
 def diverged(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     claims: Mapping[TopicPartition, LogClaim],
     *,
     timeout_s: float,
@@ -48,7 +48,7 @@ def diverged(
 
     Args:
         settings: of the cluster.
-        group: any reader's rights do; the group's own are there.
+        group_id: any reader's rights do; the group's own are there.
         claims: that everything below an offset was there under a leader of an epoch.
         timeout_s: for all of them together.
 
@@ -58,7 +58,7 @@ def diverged(
     """
     deadline, found, waiting = within(timeout_s), dict[TopicPartition, int](), dict(claims)
     while waiting:
-        cuts, waiting = _look(settings, group, waiting, deadline)
+        cuts, waiting = _look(settings, group_id, waiting, deadline)
         found |= cuts
         if waiting:
             # Over a new connection, with new metadata: the next leader may answer there.
@@ -68,14 +68,14 @@ def diverged(
 
 def _look(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     claims: Mapping[TopicPartition, LogClaim],
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
     """What was found, and the claims that nobody could judge yet."""
     reasons = FaultReasons(settings.secret_values())
     config = settings.consumer(
-        group=group,
+        group_id=group_id,
         isolation=Isolation.READ_UNCOMMITTED,
         enable_partition_eof=True,
         # Any sign of life will do.

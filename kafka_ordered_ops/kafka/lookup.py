@@ -181,10 +181,10 @@ class Lookup:
         return self._offsets("end offsets", partitions, _LATEST, _log_end)
 
     def diverged(
-        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+        self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
         """See `kafka.epochs.diverged`."""
-        return diverged(self._settings, group, claims, timeout_s=self._timeout_s)
+        return diverged(self._settings, group_id, claims, timeout_s=self._timeout_s)
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
@@ -257,23 +257,23 @@ class Lookup:
                 raise
             return dict.fromkeys(partitions)
 
-    def group_members(self, group: str) -> list[str]:
+    def group_members(self, group_id: str) -> list[str]:
         """The live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
         found, _ = self._ask(
             "describing the group",
-            [group],
+            [group_id],
             lambda wanted, timeout: self._admin.describe_consumer_groups(
                 list(wanted), request_timeout=timeout
             ),
             lambda answer: answer.members,
             _GROUP,
         )
-        members = found.get(group, ())
+        members = found.get(group_id, ())
         return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
 
-    def check_no_members(self, group: str) -> None:
+    def check_no_members(self, group_id: str) -> None:
         """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
-        check_group_empty(group, self.group_members(group))
+        check_group_empty(group_id, self.group_members(group_id))
 
     def _offsets(
         self,

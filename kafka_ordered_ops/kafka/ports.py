@@ -71,7 +71,7 @@ class LookupDoor(_Door, Protocol):
         """The high watermarks, with the epochs of the leaders that told them."""
 
     def diverged(
-        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+        self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
         """Of logs that are not what is believed of them, the offsets up to which they are."""
 
@@ -93,10 +93,10 @@ class LookupDoor(_Door, Protocol):
     ) -> dict[TopicPartition, int | None]:
         """The greatest timestamp in each log, ms; None for an empty log, or where a broker cannot tell."""
 
-    def group_members(self, group: str) -> list[str]:
+    def group_members(self, group_id: str) -> list[str]:
         """A group's live members, described for people."""
 
-    def check_no_members(self, group: str) -> None:
+    def check_no_members(self, group_id: str) -> None:
         """Raises `GroupInUseError` when a group has live members."""
 
 
@@ -124,7 +124,7 @@ class LedgerDoor(_Door, Protocol):
 
     def read(
         self,
-        group: str,
+        group_id: str,
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
@@ -133,12 +133,12 @@ class LedgerDoor(_Door, Protocol):
     ) -> GroupView:
         """The group as of now, with its open windows, those wanted by id, and every one or those to keep."""
 
-    def summaries(self, group: str) -> Summaries:
+    def summaries(self, group_id: str) -> Summaries:
         """All windows of the group as a list shows them."""
 
     def update(
         self,
-        group: str,
+        group_id: str,
         prepare: Prepare,
         *,
         wanted: Collection[str] = (),
@@ -153,7 +153,7 @@ class LedgerDoor(_Door, Protocol):
         """
 
     def committed_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
+        self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offsets; None where it has none."""
 
@@ -200,7 +200,7 @@ def open_ledger(
 
 def open_reader(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     isolation: Isolation,
     wanted: Mapping[TopicPartition, OffsetSet],
     *,
@@ -223,7 +223,7 @@ def open_reader(
         )
     return RangeReader(
         settings,
-        group,
+        group_id,
         isolation,
         wanted,
         columns=columns,
@@ -234,7 +234,7 @@ def open_reader(
 
 def read_committed_offsets(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     partitions: Sequence[TopicPartition],
     *,
     timeout_s: float = _offsets.TIMEOUT_S,
@@ -243,5 +243,5 @@ def read_committed_offsets(
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing import ledger
 
-        return ledger.read_committed_offsets(name, group, partitions, timeout_s=timeout_s)
-    return _offsets.read_committed_offsets(settings, group, partitions, timeout_s=timeout_s)
+        return ledger.read_committed_offsets(name, group_id, partitions, timeout_s=timeout_s)
+    return _offsets.read_committed_offsets(settings, group_id, partitions, timeout_s=timeout_s)

@@ -62,18 +62,18 @@ class RightsCheck:
         )
         return found[where]
 
-    def missing_on_group(self, group: str) -> list[str]:
+    def missing_on_group(self, group_id: str) -> list[str]:
         """READ, when it is missing: progress is committed to the group."""
         doing = "asking for the rights on the group"
         answer, error = self._ask(
             doing,
-            group,
+            group_id,
             lambda timeout_s: self._asker.admin.describe_consumer_groups(
-                [group], include_authorized_operations=True, request_timeout=timeout_s
-            )[group],
+                [group_id], include_authorized_operations=True, request_timeout=timeout_s
+            )[group_id],
         )
-        allowed = self._allowed(answer, error, doing, group)
-        return _missing(allowed, [AclOperation.READ], f"group {group}")
+        allowed = self._allowed(answer, error, doing, group_id)
+        return _missing(allowed, [AclOperation.READ], f"group {group_id}")
 
     def missing_on_ledger(self, topic: str) -> list[str]:
         """READ and WRITE on the ledger's topic, or CREATE where there is none yet."""

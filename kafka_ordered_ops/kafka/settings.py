@@ -338,7 +338,7 @@ class ClientSettings:
         return tuple(value for key, value in self._values.items() if is_secret(key) and value)
 
     def consumer(
-        self, *, group: str, isolation: Isolation, **extra: SettingValue
+        self, *, group_id: str, isolation: Isolation, **extra: SettingValue
     ) -> dict[str, str]:
         """The configuration of a consumer; in `extra`, ``_`` stands for the dot of a key."""
         return {
@@ -348,7 +348,7 @@ class ClientSettings:
             **_extra(extra),
             **self._forced_common(),
             **FORCED_CONSUMER,
-            "group.id": group,
+            "group.id": group_id,
             "isolation.level": str(isolation),
         }
 

@@ -72,7 +72,7 @@ class Draft:
             output.check_place(files)
             self._check_stage(files)
             files.make_folder(self.path)
-            files.write(f"{self.path}/{UNDER_WAY_NAME}", under_way(output.group))
+            files.write(f"{self.path}/{UNDER_WAY_NAME}", under_way(output.group_id))
 
     def seal(self, facts: Facts) -> StagedOutput:
         """Declares the draft complete: makes its files durable, counts what they hold, then writes the marker.

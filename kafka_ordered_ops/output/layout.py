@@ -67,7 +67,7 @@ class Layout:
     attempt: int
     part: PlanPart | None = None
     facts: Facts = field(default_factory=dict)
-    group: str | None = None
+    group_id: str | None = None
     holding: Holding | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Layout:
             plan.claim_id,
             plan.attempt,
             plan.part,
-            group=plan.group,
+            group_id=plan.group_id,
         )
 
     @property
@@ -129,8 +129,8 @@ class Layout:
             "part": None if self.part is None else self.part.to_json(),
             "facts": dict(self.facts),
         }
-        if self.group is not None:
-            fields["group"] = self.group
+        if self.group_id is not None:
+            fields["group"] = self.group_id
         if self.holding is not None:
             fields["holding"] = self.holding.to_json()
         return fields
@@ -151,7 +151,7 @@ class Layout:
                 attempt=fields.integer("attempt"),
                 part=None if part is None else PlanPart.from_json(part),
                 facts=_facts(fields.anything("facts")),
-                group=fields.text("group") if "group" in fields else None,
+                group_id=fields.text("group") if "group" in fields else None,
                 holding=Holding.from_json(fields.object("holding"))
                 if "holding" in fields
                 else None,
@@ -197,7 +197,7 @@ class Layout:
     def is_mine(self, marker: Layout | None) -> bool:
         """Whether a marker is that of this very attempt, or part of it."""
         if marker is None or (
-            None not in (marker.group, self.group) and marker.group != self.group
+            None not in (marker.group_id, self.group_id) and marker.group_id != self.group_id
         ):
             return False
         return _place(marker) == _place(self)

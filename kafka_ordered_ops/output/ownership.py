@@ -56,18 +56,18 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
             "copied or renamed by hand. Move it away, then publish again"
         )
     # Before groups were written down, a claim was all that told whose an output is.
-    if published.claim_id != output.claim_id and published.group != output.group:
+    if published.claim_id != output.claim_id and published.group_id != output.group_id:
         whose = (
-            f"group {published.group}"
-            if published.group is not None
+            f"group {published.group_id}"
+            if published.group_id is not None
             else f"claim {published.claim_id}, which an earlier version wrote without its group's name"
         )
         raise SinkError(
-            f"{output.final_path} holds window {output.window_id} of {whose}, and this one is of group {output.group}: "
+            f"{output.final_path} holds window {output.window_id} of {whose}, and this one is of group {output.group_id}: "
             "it would take the other's place. Nothing was changed. Give each group a folder of its own, or "
             "its windows other ids; if the older output is not wanted, move its folder away",
             window_id=output.window_id,
-            group=output.group,
+            group_id=output.group_id,
         )
 
 
@@ -93,13 +93,13 @@ def is_own_name(files: LocalFiles, output: Layout, name: str) -> bool:
     if (not kind or kind.startswith("~part-")) and not is_own_folder(files, path):
         return False
     # What a job shares among its windows says nothing of itself; its draft does.
-    group = _group_in(files, path.replace("~shared-", "~draft-"))
-    return None in (group, output.group) or group == output.group
+    group_id = _group_in(files, path.replace("~shared-", "~draft-"))
+    return None in (group_id, output.group_id) or group_id == output.group_id
 
 
-def under_way(group: str | None) -> bytes:
+def under_way(group_id: str | None) -> bytes:
     """What a draft says of itself while it is written."""
-    return strict_json.dumps({"group": group}).encode()
+    return strict_json.dumps({"group": group_id}).encode()
 
 
 def _group_in(files: LocalFiles, folder: str) -> str | None:
@@ -109,9 +109,9 @@ def _group_in(files: LocalFiles, folder: str) -> str | None:
             value = strict_json.loads(files.read(path) or b"", limit_bytes=MARKER_BYTES_MAX)
         except JsonError:
             continue
-        group = value.get("group") if isinstance(value, dict) else None
-        if isinstance(group, str):
-            return group
+        group_id = value.get("group") if isinstance(value, dict) else None
+        if isinstance(group_id, str):
+            return group_id
     return None
 
 

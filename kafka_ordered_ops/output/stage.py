@@ -91,7 +91,7 @@ def stage_windows(
     ``headers`` list<struct<key: string, value: binary>> (null when there are none), ``late`` bool. A window
     without records is one valid file without rows.
 
-    Facts of each result: ``records``, ``stragglers`` (written behind a record stamped at or after the
+    Facts of each result: ``records``, ``out_of_order`` (written behind a record stamped at or after the
     cutoff; null where the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
     (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
     ``files``.
@@ -130,7 +130,7 @@ def stage_windows(
     started = time.monotonic()
     reader = open_reader(
         settings,
-        plans[0].group,
+        plans[0].group_id,
         plans[0].isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
@@ -159,7 +159,7 @@ def check_has_output(plan: WindowPlan) -> None:
     """Raises `WindowCoveredError` for a plan whose records other windows deliver."""
     if plan.content is PlanContent.COVERED:
         raise WindowCoveredError(
-            f"window {plan.window_id} of group {plan.group} has no records of its own: other windows have "
+            f"window {plan.window_id} of group {plan.group_id} has no records of its own: other windows have "
             "taken all that it asks for, and an empty output in its place would hide theirs. Replay one of "
             "them, or skip this window",
             window_id=plan.window_id,
@@ -171,26 +171,26 @@ class _Tally:
 
     def __init__(self, plans: Sequence[WindowPlan]) -> None:
         windows = len(plans)
-        self._tells_stragglers = [plan.tells_stragglers for plan in plans]
-        self._records, self._late, self._stragglers = np.zeros((3, windows), dtype=np.int64)
+        self._tells_out_of_order = [plan.tells_out_of_order for plan in plans]
+        self._records, self._late, self._out_of_order = np.zeros((3, windows), dtype=np.int64)
         self._least = np.full(windows, INT64_MAX)
         self._greatest = np.full(windows, INT64_MIN)
 
-    def add(self, batch: pa.RecordBatch, windows: Int64Array, stragglers: BoolArray) -> None:
+    def add(self, batch: pa.RecordBatch, windows: Int64Array, out_of_order: BoolArray) -> None:
         late: BoolArray = batch.column("late").to_numpy(zero_copy_only=False)
         timestamps_ms, count = timestamps_ms_of(batch), self._records.size
         self._records += np.bincount(windows, minlength=count)
         self._late += np.bincount(windows[late], minlength=count)
-        self._stragglers += np.bincount(windows[stragglers], minlength=count)
+        self._out_of_order += np.bincount(windows[out_of_order], minlength=count)
         np.minimum.at(self._least, windows, timestamps_ms)
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
     def facts(self, window: int) -> Facts:
-        records, told = int(self._records[window]), self._tells_stragglers[window]
+        records, told = int(self._records[window]), self._tells_out_of_order[window]
         return {
             "records": records,
             "late": int(self._late[window]),
-            "stragglers": int(self._stragglers[window]) if told else None,
+            "out_of_order": int(self._out_of_order[window]) if told else None,
             "timestamp_ms_min": int(self._least[window]) if records else None,
             "timestamp_ms_max": int(self._greatest[window]) if records else None,
         }
@@ -209,7 +209,7 @@ def _read(
             piece, offsets = by_partition[partition_of(batch)], offsets_of(batch)
             records, owners = judged(batch, piece)
             windows = piece.windows_of(owners)
-            tally.add(records, windows, piece.stragglers_of(owners, offsets))
+            tally.add(records, windows, piece.out_of_order_of(owners, offsets))
             yield Batch(records, windows)
             if progress is not None:
                 progress(done.reached(piece.tp, int(offsets[-1])), done.total)

@@ -122,7 +122,7 @@ def _held_limit_error(
     names = f"{len(plans)} windows ({first.window_id} to {last.window_id})"
     fewer = "Take fewer windows in one pass, read" if several else "Read"
     return HeldLimitError(
-        f"{names if several else f'window {first.window_id}'} of group {first.group} "
+        f"{names if several else f'window {first.window_id}'} of group {first.group_id} "
         f"{'do' if several else 'does'} not fit the memory for putting records in order: {held_bytes:,} bytes "
         f"after {records:,} records of at most {sum(plan.offsets for plan in plans):,}, limit "
         f"{limit_bytes:,}. {fewer} with Spark (engine python), take records without order (ordered=False), "

@@ -59,7 +59,7 @@ class StagedOutput(Layout):
         attempt: the attempt that wrote.
         part: the share of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
-        group: the consumer group whose window it is; None: not known, as in what earlier versions have written.
+        group_id: the consumer group whose window it is; None: not known, as in what earlier versions have written.
         holding: the files that were written; None before `seal`, and from earlier versions.
 
     Raises:

@@ -17,9 +17,9 @@ class Engine(StrEnum):
     #: The executors, in Python, by this package's own data source.
     PYTHON = "python"
     #: The executors, in Java, by the Kafka connector that the cluster has.
-    JVM = "jvm"
+    CONNECTOR = "connector"
     #: This process, once, into files that Spark reads.
-    STAGE = "stage"
+    LOCAL = "local"
 
     @classmethod
     def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
@@ -35,10 +35,10 @@ class Engine(StrEnum):
             raise ConfigError(f"engine {name!r} is unknown; there are {known}") from None
         if settings.memory_name is None:
             return engine
-        if engine is cls.JVM:
+        if engine is cls.CONNECTOR:
             raise ConfigError(
-                f"engine 'jvm' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
+                f"engine 'connector' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
                 "memory. Leave the engine out, or give the address of real brokers"
             )
         # Executors are other processes: they cannot see what lies in this one's memory.
-        return cls.STAGE
+        return cls.LOCAL

@@ -65,7 +65,7 @@ _NO_ANSWER: Final = _Meaning(
 )
 _NO_LOGIN: Final = _Meaning(
     AuthenticationError,
-    "the cluster refused the credentials that engine 'jvm' gave ({said}): see sasl.mechanism, sasl.username "
+    "the cluster refused the credentials that engine 'connector' gave ({said}): see sasl.mechanism, sasl.username "
     "and sasl.password",
 )
 _NO_TLS: Final = _Meaning(
@@ -75,7 +75,7 @@ _NO_TLS: Final = _Meaning(
 )
 _NO_RIGHT: Final = _Meaning(
     AuthorizationError,
-    "a right is missing ({said}): engine 'jvm' needs Read and Describe on the topics",
+    "a right is missing ({said}): engine 'connector' needs Read and Describe on the topics",
 )
 _NO_TOPIC: Final = _Meaning(
     UnknownTopicError,

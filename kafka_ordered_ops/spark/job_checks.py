@@ -244,7 +244,7 @@ def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] 
 
 
 def check_reading(
-    engine: str, settings: ClientSettings, *, conf: Mapping[str, Any] | None, group: str
+    engine: str, settings: ClientSettings, *, conf: Mapping[str, Any] | None, group_id: str
 ) -> None:
     """Raises `ConfigError` for an engine that cannot read from where the settings lead.
 
@@ -252,23 +252,23 @@ def check_reading(
         engine: who reads Kafka.
         settings: how to reach the cluster.
         conf: Spark's settings of a session in this process; None: another process has the session.
-        group: the consumer group.
+        group_id: the consumer group.
     """
     from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 
-    if Engine.of(engine, settings) is not Engine.JVM:
+    if Engine.of(engine, settings) is not Engine.CONNECTOR:
         return
     from kafka_ordered_ops.spark.read.connector_settings import java_settings
 
     java_settings(
         settings,
-        group=group,
+        group_id=group_id,
         isolation=Isolation.READ_COMMITTED,
         stall_timeout_s=STALL_TIMEOUT_S,
     )
     if conf is not None and not _may_have_connector(conf):
         raise ConfigError(
-            "engine 'jvm' reads with Spark's Kafka connector, and this session would have none: set "
+            "engine 'connector' reads with Spark's Kafka connector, and this session would have none: set "
             "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or use engine 'python'"
         )
 

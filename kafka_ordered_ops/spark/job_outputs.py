@@ -89,7 +89,7 @@ def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
     for plan, one in zip(plans, reported, strict=True):
         if not _is_staged(one):
             raise SinkError(
-                f"window {plan.window_id} of group {plan.group}: the function has reported {shown(one)}, which is no "
+                f"window {plan.window_id} of group {plan.group_id}: the function has reported {shown(one)}, which is no "
                 "output: it needs to_json, publish and discard. Nothing was committed",
                 window_id=plan.window_id,
             )
@@ -110,7 +110,7 @@ def check_parts_alike(plan: WindowPlan, result: Any) -> None:
     own = [isinstance(one, Mapping) and Reported.found(one) is not None for one in parts]
     if any(own) and not all(own):
         raise SinkError(
-            f"window {plan.window_id} of group {plan.group}: {sum(own)} of its {len(own)} parts have reported to their "
+            f"window {plan.window_id} of group {plan.group_id}: {sum(own)} of its {len(own)} parts have reported to their "
             "own sinks, and the others have written files. Nothing was committed: abandon the window, and run all "
             "of its parts by the same job",
             window_id=plan.window_id,
@@ -119,4 +119,4 @@ def check_parts_alike(plan: WindowPlan, result: Any) -> None:
 
 def _what(plans: Sequence[WindowPlan]) -> str:
     more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
-    return f"window {plans[0].window_id}{more} of group {plans[0].group}"
+    return f"window {plans[0].window_id}{more} of group {plans[0].group_id}"

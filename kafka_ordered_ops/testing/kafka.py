@@ -58,7 +58,7 @@ class InMemoryKafka:
         with InMemoryKafka() as kafka:
             kafka.create_topic("orders", partitions=3)
             kafka.produce("orders", partition=0, timestamp_ms=1_700_000_000_000, value=b"one")
-            with OrderedWindows(kafka.settings, group="g") as windows:
+            with OrderedWindows(kafka.settings, group_id="g") as windows:
                 ...
 
     Whatever is made from `settings` talks to it: services, look-ups, readers, `stage_window`. Threads may use it
@@ -238,32 +238,32 @@ class InMemoryKafka:
     # --- groups ---------------------------------------------------------------------------------
 
     def commit(
-        self, group: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
         """Commits offsets of a group as some other program does."""
-        self._cluster.commit(group, _committed(offsets, metadata))
+        self._cluster.commit(group_id, _committed(offsets, metadata))
 
-    def committed(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+    def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         """What a group has committed, on all partitions."""
         with self._cluster.changed:
-            return dict(sorted(self._cluster.group(group).committed.items()))
+            return dict(sorted(self._cluster.group(group_id).committed.items()))
 
     def expire_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
         """Forgets what a group has committed, as Kafka does after a week without members."""
         with self._cluster.changed:
-            committed = self._cluster.group(group).committed
+            committed = self._cluster.group(group_id).committed
             for tp in list(committed) if partitions is None else list(partitions):
                 committed.pop(tp, None)
 
-    def join(self, group: str, client_id: str = "consumer") -> Member:
+    def join(self, group_id: str, client_id: str = "consumer") -> Member:
         """A live member of a group, until it leaves; a context manager."""
         member_id = f"{client_id}-{uuid.uuid4()}"
         with self._cluster.changed:
-            members = self._cluster.group(group).members
+            members = self._cluster.group(group_id).members
             members[member_id] = f"{client_id}@/127.0.0.1 ({member_id})"
-        return Member(self._cluster, group, member_id)
+        return Member(self._cluster, group_id, member_id)
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -361,10 +361,10 @@ class Transaction:
         return self._kafka._produce(topic, value, key, partition, timestamp_ms, headers, self._fate)
 
     def commit_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
         """Commits offsets of a group with it, as an exactly-once consumer does; until then they are pending."""
-        self._cluster.commit(group, _committed(offsets, metadata), self._fate)
+        self._cluster.commit(group_id, _committed(offsets, metadata), self._fate)
 
     def commit(self) -> None:
         """Ends it; its records become visible. Once it has ended, nothing changes it."""
@@ -382,9 +382,9 @@ class Transaction:
 class Member:
     """A live member of a consumer group."""
 
-    def __init__(self, cluster: Cluster, group: str, member_id: str) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, member_id: str) -> None:
         self._cluster = cluster
-        self._group = group
+        self._group = group_id
         self.member_id = member_id
 
     def __enter__(self) -> Member:

@@ -89,7 +89,7 @@ class MemoryLedger:
 
     def read(
         self,
-        group: str,
+        group_id: str,
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
@@ -101,21 +101,21 @@ class MemoryLedger:
         `settle` changes nothing: no process of a group leaves a transaction open in a model.
         """
         if not self._open(create=False):
-            return GroupView(group)
-        return self._view(group, wanted, everything, keep, time.monotonic() + self._timeout_s)
+            return GroupView(group_id)
+        return self._view(group_id, wanted, everything, keep, time.monotonic() + self._timeout_s)
 
-    def summaries(self, group: str) -> Summaries:
+    def summaries(self, group_id: str) -> Summaries:
         """All windows of the group as a list shows them."""
         if not self._open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
         return self._looked_at(
-            group, lambda fold, certain: fold.summaries(certain=certain), deadline
+            group_id, lambda fold, certain: fold.summaries(certain=certain), deadline
         )
 
     def update(
         self,
-        group: str,
+        group_id: str,
         prepare: Prepare,
         *,
         wanted: Collection[str] = (),
@@ -129,14 +129,14 @@ class MemoryLedger:
             self._open(create=True)
         else:
             self._check_same()
-        where = f"group {group}, ledger {self._topic}"
+        where = f"group {group_id}, ledger {self._topic}"
         known, lost_once, unknown = set(partitions), False, False
         while True:
             try:
                 cluster = reach(self._name)
                 decide = prepare()
-                with GroupLock(cluster.group(group), deadline, where) as turn:
-                    view, committed = self._read_all(group, wanted, everything, known, deadline)
+                with GroupLock(cluster.group(group_id), deadline, where) as turn:
+                    view, committed = self._read_all(group_id, wanted, everything, known, deadline)
                     unknown = False
                     outcome = decide(view, committed)
                     if not isinstance(outcome, Change):
@@ -144,7 +144,9 @@ class MemoryLedger:
                     offsets = offsets_to_commit(outcome, ledger_id=self._id or "")
                     outcome = with_written_only(outcome, view.state, offsets)
                     may_lose = not lost_once
-                    answer = self._write(cluster, turn, group, outcome, offsets, may_lose=may_lose)
+                    answer = self._write(
+                        cluster, turn, group_id, outcome, offsets, may_lose=may_lose
+                    )
             except KafkaOrderedOpsError as error:
                 if unknown and error.retriable:
                     raise _unknown(where, error) from error
@@ -162,10 +164,10 @@ class MemoryLedger:
                 )
 
     def committed_offsets(
-        self, group: str, partitions: Collection[TopicPartition], *, timeout_s: float
+        self, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offsets; see `read_committed_offsets`."""
-        return read_committed_offsets(self._name, group, partitions, timeout_s=timeout_s)
+        return read_committed_offsets(self._name, group_id, partitions, timeout_s=timeout_s)
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
         """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
@@ -199,7 +201,7 @@ class MemoryLedger:
 
     def _read_all(
         self,
-        group: str,
+        group_id: str,
         wanted: Collection[str],
         everything: bool,
         known: set[TopicPartition],
@@ -209,8 +211,8 @@ class MemoryLedger:
         seen: GroupState | None = None
         while True:
             left_s = min(CALL_TIMEOUT_S, deadline - time.monotonic())
-            committed = self.committed_offsets(group, sorted(known), timeout_s=left_s)
-            view = self._view(group, wanted, everything, None, deadline)
+            committed = self.committed_offsets(group_id, sorted(known), timeout_s=left_s)
+            view = self._view(group_id, wanted, everything, None, deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
                 self.check_not_lost(view, committed)
@@ -220,18 +222,18 @@ class MemoryLedger:
             known |= held
 
     def _looked_at(
-        self, group: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
+        self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
         """What is to be read as `look` has it, which is told whether the log was folded anew for it."""
         try:
-            return look(self._read(group, deadline), False)
+            return look(self._read(group_id, deadline), False)
         except StaleFoldError:
-            del self._readings[group]
-            return look(self._read(group, deadline), True)
+            del self._readings[group_id]
+            return look(self._read(group_id, deadline), True)
 
     def _view(
         self,
-        group: str,
+        group_id: str,
         wanted: Collection[str],
         everything: bool,
         keep: Keep | None,
@@ -240,11 +242,11 @@ class MemoryLedger:
         def look(fold: LedgerFold, certain: bool) -> GroupView:
             return fold.view(wanted, everything=everything, keep=keep, certain=certain)
 
-        return self._looked_at(group, look, deadline)
+        return self._looked_at(group_id, look, deadline)
 
-    def _read(self, group: str, deadline: float) -> LedgerFold:
+    def _read(self, group_id: str, deadline: float) -> LedgerFold:
         """The group's records, folded up to the uncommitted end as of now."""
-        tp = ledger_partition(self._topic, group)
+        tp = ledger_partition(self._topic, group_id)
         cluster = reach(self._name)
         with cluster.changed:
             try:
@@ -253,9 +255,11 @@ class MemoryLedger:
                 self._check_same()
                 raise
             end = log.high_watermark
-            reading = self._readings.get(group)
+            reading = self._readings.get(group_id)
             if reading is None:
-                reading = self._readings[group] = _Reading(LedgerFold(tp, group), log.log_start)
+                reading = self._readings[group_id] = _Reading(
+                    LedgerFold(tp, group_id), log.log_start
+                )
             if end < reading.position:
                 # Logs do not shrink: this is another one.
                 self._check_same()
@@ -270,7 +274,7 @@ class MemoryLedger:
             reading.position = max(reading.position, end)
         if not settled:
             raise LedgerUnavailableError(
-                f"group {group}: the ledger {tp} could be read up to offset {end}: a transaction is open there. "
+                f"group {group_id}: the ledger {tp} could be read up to offset {end}: a transaction is open there. "
                 "End it"
             )
         reading.fold.has_read_all()
@@ -282,7 +286,7 @@ class MemoryLedger:
         self,
         cluster: Cluster,
         turn: GroupLock,
-        group: str,
+        group_id: str,
         change: Change,
         offsets: dict[TopicPartition, CommittedOffset],
         *,
@@ -297,30 +301,30 @@ class MemoryLedger:
             self._check_same()
             lost = cluster.lost_answers if may_lose else None
             try:
-                self._store(cluster, group, change, offsets, arrives=lost is None or lost.stored)
+                self._store(cluster, group_id, change, offsets, arrives=lost is None or lost.stored)
             except UnknownTopicError:
                 # Deleted since it was looked at. Brokers refuse the commit, and the next try is without it.
                 return _Answer.OVERTAKEN
         if lost is None:
             return _Answer.STORED
         if not lost.read_back:
-            raise _unknown(f"group {group}, ledger {self._topic}", "the model is told so")
+            raise _unknown(f"group {group_id}, ledger {self._topic}", "the model is told so")
         return _Answer.LOST
 
     def _store(
         self,
         cluster: Cluster,
-        group: str,
+        group_id: str,
         change: Change,
         offsets: dict[TopicPartition, CommittedOffset],
         *,
         arrives: bool,
     ) -> None:
         """Ledger records and committed offsets in one transaction."""
-        tp = ledger_partition(self._topic, group)
+        tp = ledger_partition(self._topic, group_id)
         # Before the transaction begins, as with brokers: what cannot be written leaves none open.
-        messages = list(self._readings[group].fold.messages(change))
-        transaction = cluster.begin(f"koo.{group}")
+        messages = list(self._readings[group_id].fold.messages(change))
+        transaction = cluster.begin(f"koo.{group_id}")
         end = TransactionState.ABORTED
         try:
             for key, value, headers in messages:
@@ -333,7 +337,7 @@ class MemoryLedger:
                     headers=encoded,
                     transaction=transaction,
                 )
-            cluster.commit(group, offsets, transaction)
+            cluster.commit(group_id, offsets, transaction)
             if arrives:
                 end = TransactionState.COMMITTED
         finally:
@@ -342,7 +346,7 @@ class MemoryLedger:
 
 
 def read_committed_offsets(
-    name: str, group: str, partitions: Collection[TopicPartition], *, timeout_s: float
+    name: str, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """A group's committed offsets; None where it has none.
 
@@ -352,12 +356,12 @@ def read_committed_offsets(
     """
     if not partitions:
         return {}
-    found = reach(name).committed(group, partitions, deadline=time.monotonic() + timeout_s)
+    found = reach(name).committed(group_id, partitions, deadline=time.monotonic() + timeout_s)
     if found is None:
         raise LedgerUnavailableError(
-            f"committed offsets of group {group} cannot be read within {timeout_s:g} s: another program's open "
+            f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: another program's open "
             "transaction holds them back. End it",
-            group=group,
+            group_id=group_id,
         )
     return dict(found)
 

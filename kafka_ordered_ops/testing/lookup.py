@@ -83,7 +83,7 @@ class MemoryLookup:
         return self._of_each(partitions, lambda log: LogEnd(log.high_watermark, log.leader_epoch))
 
     def diverged(
-        self, group: str, claims: Mapping[TopicPartition, LogClaim]
+        self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
         """Of logs that are not what is believed of them, the offsets up to which they are."""
         cluster = reach(self._name)
@@ -121,15 +121,15 @@ class MemoryLookup:
         """
         return self._of_each(partitions, PartitionLog.greatest_timestamp_ms)
 
-    def group_members(self, group: str) -> list[str]:
+    def group_members(self, group_id: str) -> list[str]:
         """The live members as ``client id@host (member id)``."""
         cluster = reach(self._name)
         with cluster.changed:
-            return sorted(cluster.group(group).members.values())
+            return sorted(cluster.group(group_id).members.values())
 
-    def check_no_members(self, group: str) -> None:
+    def check_no_members(self, group_id: str) -> None:
         """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
-        check_group_empty(group, self.group_members(group))
+        check_group_empty(group_id, self.group_members(group_id))
 
     def _of_each(
         self, partitions: Collection[TopicPartition], ask: Callable[[PartitionLog], _Answer]

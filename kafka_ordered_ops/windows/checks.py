@@ -43,7 +43,7 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
         kept: dict[str, Any] = strict_json.as_read_back(dict(result), limit_bytes=RESULT_BYTES_MAX)
     except JsonError as error:
         raise SinkError(
-            f"what the sink says of window {plan.window_id} of group {plan.group} cannot be kept: {error}. Give a "
+            f"what the sink says of window {plan.window_id} of group {plan.group_id} cannot be kept: {error}. Give a "
             f"mapping of text, whole numbers of 64 bits, finite numbers, lists and mappings, of "
             f"{RESULT_BYTES_MAX:,} bytes at most. Nothing was committed",
             window_id=plan.window_id,
@@ -63,7 +63,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
     wanted: dict[str, Any] = {"window_id": plan.window_id, "claim_id": plan.claim_id}
     if "claim_id" in result:
         wanted |= {
-            "group": plan.group,
+            "group": plan.group_id,
             "part": None if plan.part is None else plan.part.to_json(),
         }
     differences = {
@@ -81,7 +81,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
             f"{name} {found!r} instead of {one!r}" for name, (one, found) in differences.items()
         )
         raise WindowMismatchError(
-            f"the output that was handed over for window {plan.window_id} of group {plan.group} is not of this plan: "
+            f"the output that was handed over for window {plan.window_id} of group {plan.group_id} is not of this plan: "
             f"it says {told}. Nothing was changed: hand over each window's own output, in the order of the plans",
             window_id=plan.window_id,
             differences=differences,
@@ -140,14 +140,14 @@ def check_function(value: object, *, what: str) -> None:
         raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
-def check_committable(group: str, plan: WindowPlan) -> None:
+def check_committable(group_id: str, plan: WindowPlan) -> None:
     """Raises when this is no plan, when a plan is of another group, or only a preview."""
     check_plan(plan)
-    if plan.group != group:
+    if plan.group_id != group_id:
         raise WindowMismatchError(
-            f"the plan of window {plan.window_id} is of group {plan.group}, not {group}",
+            f"the plan of window {plan.window_id} is of group {plan.group_id}, not {group_id}",
             window_id=plan.window_id,
-            differences={"group": (plan.group, group)},
+            differences={"group": (plan.group_id, group_id)},
         )
     if plan.part is not None:
         raise ConfigError(

@@ -50,9 +50,9 @@ class Committer:
     """Commits windows of one group; the part of the service that moves its progress."""
 
     def __init__(
-        self, group: str, lookup: LookupDoor, ledger: LedgerDoor, *, clock: Callable[[], float]
+        self, group_id: str, lookup: LookupDoor, ledger: LedgerDoor, *, clock: Callable[[], float]
     ) -> None:
-        self._group = group
+        self._group = group_id
         self._lookup = lookup
         self._ledger = ledger
         self._clock = clock

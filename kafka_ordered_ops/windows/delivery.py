@@ -34,7 +34,7 @@ class Delivery:
 class Steps(Protocol):
     """The calls of a service that a delivery is made of; see `OrderedWindows`."""
 
-    group: str
+    group_id: str
 
     def show_many(self, window_ids: Sequence[str]) -> list[WindowRecord]:
         """The windows as the ledger has them."""
@@ -61,7 +61,7 @@ def deliver(
     check_jobs(write, reopen)
     check_plans(plans, each_once=True)
     for plan in plans:
-        check_committable(steps.group, plan)
+        check_committable(steps.group_id, plan)
     # 2. Of a covered window others deliver what it asks for: no sink ever sees it.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)

@@ -63,14 +63,14 @@ class Keeper:
 
     def __init__(
         self,
-        group: str,
+        group_id: str,
         lookup: LookupDoor,
         ledger: LedgerDoor,
         *,
         lookup_timeout_s: float,
         clock: Callable[[], float],
     ) -> None:
-        self._group = group
+        self._group = group_id
         self._lookup = lookup
         self._ledger = ledger
         self._lookup_timeout_s = lookup_timeout_s

@@ -67,7 +67,7 @@ class OpenClaims:
         if not in_the_way:
             return False
         if self.policy.on_open_claim is OnOpenClaim.TAKE_OVER:
-            return self._take_over(view.group, in_the_way)
+            return self._take_over(view.group_id, in_the_way)
         names = [record.plan.window_id for record in in_the_way]
         left_s = self._wait_until_s - time.monotonic()
         waits = self.policy.on_open_claim is OnOpenClaim.WAIT
@@ -77,14 +77,14 @@ class OpenClaims:
             return True
         waited = f" after {_span_text(self.policy.claim_wait)}" if waits else ""
         raise OpenClaimError(
-            f"group {view.group}: window {next(iter(fresh))} is not planned: {len(names)} open windows may hold "
+            f"group {view.group_id}: window {next(iter(fresh))} is not planned: {len(names)} open windows may hold "
             f"records that it asks for{waited} ({', '.join(names[:_NAMED_MAX])}). Finish or abandon them, or plan with "
             "on_open_claim='step_around'",
             window_id=next(iter(fresh)),
             open_windows=names,
         )
 
-    def _take_over(self, group: str, in_the_way: Sequence[WindowRecord]) -> bool:
+    def _take_over(self, group_id: str, in_the_way: Sequence[WindowRecord]) -> bool:
         now_ms = self.now_ms()
         age_ms = self.policy.claim_age // timedelta(milliseconds=1)
         stale = [
@@ -96,7 +96,7 @@ class OpenClaims:
             return False
         steps = [partial(_give_up, looked_at=record) for record in stale]
         after = self.ledger.update(
-            group,
+            group_id,
             lambda: lambda view, _: transitions.in_turn(view, steps),
             wanted=[record.plan.window_id for record in stale],
         )
@@ -105,7 +105,7 @@ class OpenClaims:
                 continue
             age = duration_text(now_ms - record.touched_at_ms)
             note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
-            _log.warning("group %s: %s", group, note)
+            _log.warning("group %s: %s", group_id, note)
             self.notes.append(note)
         return True
 

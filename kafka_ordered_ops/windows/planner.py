@@ -68,7 +68,7 @@ class Planner:
 
     def __init__(
         self,
-        group: str,
+        group_id: str,
         lookup: LookupDoor,
         ledger: LedgerDoor,
         snapshots: SnapshotReader,
@@ -78,7 +78,7 @@ class Planner:
         owner: str | None,
         clock: Callable[[], float],
     ) -> None:
-        self._group = group
+        self._group = group_id
         self._lookup = lookup
         self._ledger = ledger
         self._snapshots = snapshots
@@ -245,8 +245,8 @@ class Planner:
                 one.topics,
                 one.exclude,
                 one.isolation,
-                one.start,
-                one.lateness_ms,
+                one.starting_offsets,
+                one.out_of_orderness_ms,
                 one.on_data_loss,
                 one.mode,
             )

@@ -62,7 +62,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
 
     Args:
         settings: client settings, or a mapping of librdkafka keys; ``bootstrap.servers`` at least.
-        group: the consumer group whose progress the windows are. It has no live members.
+        group_id: the consumer group whose progress the windows are. It has no live members.
         ledger_topic: the compacted topic that holds plans and progress; made on demand.
         timeout_s: bound for each call: for all that it waits for, questions and tries together. What fails
             meanwhile is tried again until then. Not counted: reading timestamps, which `stall_timeout_s` bounds,
@@ -86,7 +86,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
     def __init__(
         self,
         settings: ClientSettings | Mapping[str, str | int | float | bool],
-        group: str,
+        group_id: str,
         *,
         ledger_topic: str = LEDGER_TOPIC,
         timeout_s: float = UPDATE_TIMEOUT_S,
@@ -98,7 +98,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         progress: ScanProgress | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_group(group)
+        check_group(group_id)
         check_run_id(run_id)
         check_owner_name(owner)
         check_timeout_s(timeout_s, what="timeout_s")
@@ -110,7 +110,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         if not isinstance(settings, ClientSettings):
             settings = ClientSettings.from_mapping(settings)
         self.settings = settings
-        self.group = group
+        self.group_id = group_id
         self._clock = clock
         self._on_foreign_commit = check_choice(
             on_foreign_commit, OnForeignCommit, what="on_foreign_commit"
@@ -118,27 +118,27 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         self._lookup = open_lookup(settings, timeout_s=lookup_timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
         self._planner = Planner(
-            group,
+            group_id,
             self._lookup,
             self._ledger,
             SnapshotReader(
-                self._lookup, settings, group, stall_timeout_s=stall_timeout_s, progress=progress
+                self._lookup, settings, group_id, stall_timeout_s=stall_timeout_s, progress=progress
             ),
             lookup_timeout_s=lookup_timeout_s,
             run_id=run_id,
             owner=owner,
             clock=clock,
         )
-        self._committer = Committer(group, self._lookup, self._ledger, clock=clock)
+        self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
         self._keeper = Keeper(
-            group,
+            group_id,
             self._lookup,
             self._ledger,
             lookup_timeout_s=lookup_timeout_s,
             clock=clock,
         )
         super().__init__(
-            Gate(f"the windows of group {group}", timeout_s, is_patient=outages_pass(settings)),
+            Gate(f"the windows of group {group_id}", timeout_s, is_patient=outages_pass(settings)),
             closes=(self._ledger, self._lookup),
         )
 
@@ -381,7 +381,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
     def _window_id(self, window: Window, window_id: str | None) -> str:
         check_window(window)
         return check_window_id(
-            default_window_id(self.group, window) if window_id is None else window_id
+            default_window_id(self.group_id, window) if window_id is None else window_id
         )
 
     def _adopting(self) -> Callable[[], object] | None:

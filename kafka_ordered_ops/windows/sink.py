@@ -119,7 +119,7 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
     missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
     if missing:
         raise SinkError(
-            f"the job of window {plan.window_id} of group {plan.group} handed over {shown(one)}, which has no "
+            f"the job of window {plan.window_id} of group {plan.group_id} handed over {shown(one)}, which has no "
             f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return what was "
             "staged for the window",
             window_id=plan.window_id,

@@ -65,15 +65,25 @@ def test_preview_for_people_keeps_the_streams_apart(cluster: Cluster) -> None:
 
 
 def test_topics_may_be_patterns_with_exceptions(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """A pattern takes the topics that match now, without the excluded ones."""
-    names = [topic(f"{group}.{part}") for part in ("a", "b", "c")]
+    names = [topic(f"{group_id}.{part}") for part in ("a", "b", "c")]
     for name in names:
         produce([(name, 0, None, b"0", 1_000, [])])
     outcome = cli(
-        *("preview", "-b", bootstrap, "-g", group, "--cutoff", at(0), "--start", "earliest"),
-        *("-t", rf"^{group}\..*", "--exclude", names[1], "--exclude", "^.*nothing", "--json"),
+        *(
+            "preview",
+            "-b",
+            bootstrap,
+            "-g",
+            group_id,
+            "--cutoff",
+            at(0),
+            "--starting-offsets",
+            "earliest",
+        ),
+        *("-t", rf"^{group_id}\..*", "--exclude", names[1], "--exclude", "^.*nothing", "--json"),
     )
     assert [part["topic"] for part in outcome.json["partitions"]] == [names[0], names[2]]
 
@@ -90,7 +100,7 @@ def test_run_delivers_a_window_once(cluster: Cluster) -> None:
         "attempt": 1,
         "ran": True,
     }
-    assert (result["records"], result["stragglers"], result["late"]) == (6, 1, 0)
+    assert (result["records"], result["out_of_order"], result["late"]) == (6, 1, 0)
     assert result["cutoff"] == at(60).replace("+00:00", "Z")
     tp = {"topic": cluster.topic, "lost": []}
     assert result["partitions"] == [
@@ -112,7 +122,7 @@ def test_run_delivers_a_window_once(cluster: Cluster) -> None:
 def test_run_tells_people_what_it_did(cluster: Cluster) -> None:
     """A summary with the folder on stdout; the second time it says that it was done already."""
     words = ("run", *cluster.where, *cluster.question(60), "--output", cluster.output)
-    first, second = (cli(*words, "--engine", "stage", "--window-id", "noon") for _ in range(2))
+    first, second = (cli(*words, "--engine", "local", "--window-id", "noon") for _ in range(2))
     assert (first.code, second.code) == (0, 0)
     assert "window_id=noon-" in first.stdout
     assert "window noon is published" in first.stderr
@@ -134,7 +144,9 @@ def test_an_empty_window_is_published_and_a_covered_one_is_not(cluster: Cluster)
 
 
 @pytest.mark.slow
-def test_a_straggler_that_comes_later_is_late(cluster: Cluster, produce: Produce) -> None:
+def test_an_out_of_order_record_that_comes_later_is_late(
+    cluster: Cluster, produce: Produce
+) -> None:
     """A record of a window that is gone is in the next one, and counted."""
     cluster.run(60)
     produce(
@@ -196,7 +208,7 @@ def test_replay_reads_again_and_commits_nothing(cluster: Cluster, tmp_path: Path
     first = cluster.run(60).json
     before = cluster.windows("show", first["window_id"]).json
     again = cluster.windows(
-        "replay", first["window_id"], "--output", tmp_path / "again", "--engine", "stage"
+        "replay", first["window_id"], "--output", tmp_path / "again", "--engine", "local"
     )
     assert again.code == 0, again.stderr
     assert values(again.json["output"]) == FIRST_WINDOW
@@ -226,7 +238,7 @@ def test_settings_come_from_file_option_and_address(cluster: Cluster, tmp_path: 
     """-b beats -X, which beats the file; no secret is printed, whatever is said."""
     config = tmp_path / "client.properties"
     config.write_text(f"bootstrap.servers={cluster.bootstrap}\nssl.key.password={SECRET}\n")
-    question = ("-g", cluster.group, *cluster.question(60), "--debug")
+    question = ("-g", cluster.group_id, *cluster.question(60), "--debug")
     from_file = cli("preview", "--config", config, *question)
     assert from_file.code == 0, from_file.stderr
     config.write_text(f"bootstrap.servers={NOWHERE}\n")
@@ -272,9 +284,11 @@ _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
     [
         pytest.param((*_PREVIEW[:-1], "2026-03-01T12:00:00"), "time zone", id="naive-cutoff"),
         pytest.param((*_PREVIEW[:-1], "noon"), "ISO 8601", id="cutoff"),
-        pytest.param((*_PREVIEW, "--start", "sometime"), "start bound", id="start"),
-        pytest.param((*_PREVIEW, "--start", "2026-03-01"), "time zone", id="naive-start"),
-        pytest.param((*_PREVIEW, "--allowed-lateness", "10m"), "PT10M", id="lateness"),
+        pytest.param((*_PREVIEW, "--starting-offsets", "sometime"), "starting_offsets", id="start"),
+        pytest.param(
+            (*_PREVIEW, "--starting-offsets", "2026-03-01"), "time zone", id="naive-start"
+        ),
+        pytest.param((*_PREVIEW, "--max-out-of-orderness", "10m"), "PT10M", id="lateness"),
         pytest.param((*_PREVIEW, "--isolation", "none"), "read_committed", id="isolation"),
         pytest.param((*_PREVIEW, "--on-data-loss", "shrug"), "warn", id="on-data-loss"),
         pytest.param((*_PREVIEW, "--exclude", "^("), "regular expression", id="pattern"),
@@ -311,10 +325,10 @@ def test_an_unknown_topic_exits_4_and_is_not_created(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_failures_that_a_person_must_mend_exit_4(cluster: Cluster) -> None:
-    """No start bound, another question under the same id, an unknown window."""
+    """No starting offsets, another question under the same id, an unknown window."""
     question = ("-t", cluster.topic, "--cutoff", at(60))
     unbounded = cli("preview", *cluster.where, *question, "--json")
-    assert (unbounded.code, unbounded.error["type"]) == (4, "StartBoundRequiredError")
+    assert (unbounded.code, unbounded.error["type"]) == (4, "StartingOffsetsRequiredError")
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
     other = cluster.windows("plan", *cluster.question(61), "--window-id", "noon")
     assert (other.code, other.error["type"]) == (4, "WindowMismatchError")
@@ -420,7 +434,7 @@ def test_without_pyspark_the_error_names_the_way_out(
     assert main(["run", *question, "--output", str(tmp_path)]) == 2
     said = capfd.readouterr().err
     assert "kafka-ordered-ops[spark]" in said
-    assert "--engine stage" in said
+    assert "--engine local" in said
 
 
 @pytest.mark.parametrize(

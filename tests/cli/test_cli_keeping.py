@@ -42,14 +42,14 @@ def test_progress_that_was_moved_back_is_adopted(cluster: Cluster) -> None:
     cluster.run(60, "--window-id", "first")
     cluster.run(90, "--window-id", "second")
     assert cluster.windows("adopt").json == {
-        "group": cluster.group,
+        "group": cluster.group_id,
         "dry_run": False,
         "moved": [],
         "rewound": [],
         "abandoned": [],
     }
     assert "nothing to adopt" in cli("windows", "adopt", *cluster.where).stderr
-    commit_elsewhere(cluster.bootstrap, cluster.group, cluster.topic, {0: 0, 1: 0})
+    commit_elsewhere(cluster.bootstrap, cluster.group_id, cluster.topic, {0: 0, 1: 0})
 
     would = cluster.windows("adopt", "--dry-run").json
     tp = {"topic": cluster.topic, "cause": "back", "base_after": 0}
@@ -102,7 +102,7 @@ def test_a_group_without_windows_has_nothing_to_adopt_or_prune(cluster: Cluster)
     """No state is a mistake of the group's name for adopt, and nothing to do for the others."""
     unknown = cluster.windows("adopt")
     assert (unknown.code, unknown.error["type"]) == (4, "UnknownWindowError")
-    nothing = {"group": cluster.group, "forgotten": False, "windows": []}
+    nothing = {"group": cluster.group_id, "forgotten": False, "windows": []}
     assert cluster.windows("prune", "--older-than", "PT0S").json == nothing
     assert cluster.windows("gaps").json["gaps"] == []
 
@@ -115,7 +115,7 @@ def test_old_windows_are_pruned_to_stubs(cluster: Cluster) -> None:
     before = facts(cluster, "old")
     assert cluster.windows("prune", "--older-than", "P1D").json["windows"] == []
     pruned = cluster.windows("prune", "--older-than", "PT0S").json
-    assert pruned == {"group": cluster.group, "forgotten": False, "windows": ["old"]}
+    assert pruned == {"group": cluster.group_id, "forgotten": False, "windows": ["old"]}
     assert facts(cluster, "old") == {**before, "pruned": True, "records": None}
     assert (before["pruned"], before["offsets"]) == (False, len(FIRST_WINDOW))
     shown = cluster.windows("show", "old").json
@@ -136,7 +136,7 @@ def test_forgotten_windows_leave_nothing(cluster: Cluster) -> None:
     cluster.run(60, "--window-id", "old")
     cluster.windows("prune", "--older-than", "PT0S")
     told = cli("windows", "prune", *cluster.where, "--older-than", "PT0S", "--forget")
-    assert f"1 window of group {cluster.group} forgotten" in told.stderr
+    assert f"1 window of group {cluster.group_id} forgotten" in told.stderr
     assert cluster.windows("list").json["windows"] == []
     assert cluster.run(60, "--window-id", "old").json["content"] == "covered"
 
@@ -146,7 +146,7 @@ def test_a_split_window_tells_which_parts_have_reported(cluster: Cluster) -> Non
     """List and show count them; a commit before the last one is an error worth a retry."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "split")
     assert facts(cluster, "split")["parts"] is None
-    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group) as windows:
+    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group_id) as windows:
         plan = windows.show("split").plan
         parts = windows.split(plan, 3)
         windows.report(parts[1], {"rows": 2})

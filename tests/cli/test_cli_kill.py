@@ -29,14 +29,14 @@ pytestmark = pytest.mark.timeout(300)
 class _Window:
     """One command, run again and again."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, output: Path) -> None:
-        self._where = ("-b", bootstrap, "-g", group)
+    def __init__(self, bootstrap: str, group_id: str, topic: str, output: Path) -> None:
+        self._where = ("-b", bootstrap, "-g", group_id)
         self._sink = ("-t", topic, "--output", output, "--json")
 
     def run(
-        self, cutoff: str, *, engine: str = "stage", kill_at: KillPoint | None = None
+        self, cutoff: str, *, engine: str = "local", kill_at: KillPoint | None = None
     ) -> Outcome:
-        question = ("--cutoff", cutoff, "--start", "earliest")
+        question = ("--cutoff", cutoff, "--starting-offsets", "earliest")
         words = (*self._where, *self._sink, *question, "--engine", engine)
         return cli("run", *words, kill_at=kill_at)
 
@@ -45,9 +45,9 @@ class _Window:
 
 
 def _check(
-    bootstrap: str, group: str, topic: str, output: Path, engine: str, point: KillPoint
+    bootstrap: str, group_id: str, topic: str, output: Path, engine: str, point: KillPoint
 ) -> None:
-    window = _Window(bootstrap, group, topic, output)
+    window = _Window(bootstrap, group_id, topic, output)
     crashed = window.run(at(60), engine=engine, kill_at=point)
     assert (crashed.code, crashed.stdout) == (-signal.SIGKILL, "")
     assert not output.exists() or visible(output) == []
@@ -56,7 +56,7 @@ def _check(
     assert again.code == 0, again.stderr
     assert again.json["status"] == "published"
     assert values(again.json["output"]) == FIRST_WINDOW
-    assert committed(bootstrap, group, topic) == {0: 3, 1: 2}
+    assert committed(bootstrap, group_id, topic) == {0: 3, 1: 2}
     # What the dead try had finished is not done again.
     assert again.json["ran"] == (point not in (KillPoint.BEFORE_COMMIT, KillPoint.BEFORE_PUBLISH))
     assert len(visible(output)) == 1
@@ -69,7 +69,7 @@ def _check(
     following = window.run(at(90))
     assert following.code == 0, following.stderr
     assert values(following.json["output"]) == SECOND_WINDOW
-    assert committed(bootstrap, group, topic) == {0: 6, 1: 3}
+    assert committed(bootstrap, group_id, topic) == {0: 6, 1: 3}
     known = window.windows().json["windows"]
     assert [one["status"] for one in known] == ["published", "published"]
 
@@ -80,14 +80,14 @@ def test_a_killed_run_ends_well_when_it_is_run_again(
     bootstrap: str,
     topic: MakeTopic,
     produce: Produce,
-    group: str,
+    group_id: str,
     tmp_path: Path,
     point: KillPoint,
 ) -> None:
     """Wherever the process dies, the same command gives the same records, committed and published once."""
     name = topic(partitions=2)
     fill(produce, name)
-    _check(bootstrap, group, name, tmp_path / "out", "stage", point)
+    _check(bootstrap, group_id, name, tmp_path / "out", "stage", point)
 
 
 @pytest.mark.long
@@ -98,30 +98,30 @@ def test_a_killed_spark_run_ends_well_when_it_is_run_again(
     bootstrap: str,
     topic: MakeTopic,
     produce: Produce,
-    group: str,
+    group_id: str,
     tmp_path: Path,
     point: KillPoint,
 ) -> None:
     """The same with Spark, whose tasks die with the driver."""
     name = topic(partitions=2)
     fill(produce, name)
-    _check(bootstrap, group, name, tmp_path / "out", "python", point)
+    _check(bootstrap, group_id, name, tmp_path / "out", "python", point)
 
 
 @pytest.mark.slow
 def test_abandoning_a_killed_window_deletes_its_stage(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
     """A written window that is given up leaves no files, and its records go to the next window."""
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
-    window = _Window(bootstrap, group, name, output)
+    window = _Window(bootstrap, group_id, name, output)
     window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
     assert written["status"] == "written"
     assert list(output.glob(".koo-stage/*/*/*.parquet")) != []
 
-    where = ("-b", bootstrap, "-g", group, "--json")
+    where = ("-b", bootstrap, "-g", group_id, "--json")
     assert cli("windows", "abandon", *where, written["window_id"]).json["status"] == "abandoned"
     assert list(output.glob(".koo-stage/*/*")) == []
     following = window.run(at(90))
@@ -130,15 +130,15 @@ def test_abandoning_a_killed_window_deletes_its_stage(
 
 @pytest.mark.slow
 def test_committing_a_killed_window_publishes_what_it_wrote(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
     """`windows commit` finishes a written window; where its files are gone it refuses."""
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
-    window = _Window(bootstrap, group, name, output)
+    window = _Window(bootstrap, group_id, name, output)
     window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
-    words = ("windows", "commit", "-b", bootstrap, "-g", group, "--json", written["window_id"])
+    words = ("windows", "commit", "-b", bootstrap, "-g", group_id, "--json", written["window_id"])
 
     aside = output.rename(tmp_path / "aside")
     refused = cli(*words)
@@ -150,32 +150,32 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
 
 @pytest.mark.slow
 def test_output_that_is_gone_is_written_again_once(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
     """Files that somebody deleted are made anew, hidden or published; after that nothing is to be done."""
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
-    window = _Window(bootstrap, group, name, output)
+    window = _Window(bootstrap, group_id, name, output)
     window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     for _ in range(2):
         shutil.rmtree(output)
         again, third = window.run(at(60)), window.run(at(60))
         assert (again.json["ran"], third.json["ran"]) == (True, False)
         assert values(third.json["output"]) == FIRST_WINDOW
-        assert committed(bootstrap, group, name) == {0: 3, 1: 2}
+        assert committed(bootstrap, group_id, name) == {0: 3, 1: 2}
 
 
 @pytest.mark.slow
 def test_a_window_committed_by_hand_is_delivered_once(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
     """`run` after `windows commit` reads the same records again, and tells the ledger where they are."""
     name = topic(partitions=2)
     fill(produce, name)
-    window = _Window(bootstrap, group, name, tmp_path / "out")
+    window = _Window(bootstrap, group_id, name, tmp_path / "out")
     window.run(at(60), kill_at=KillPoint.AFTER_PLAN)
     [planned] = window.windows().json["windows"]
-    cli("windows", "commit", "-b", bootstrap, "-g", group, planned["window_id"])
+    cli("windows", "commit", "-b", bootstrap, "-g", group_id, planned["window_id"])
     again, third = window.run(at(60)), window.run(at(60))
     assert (again.json["ran"], third.json["ran"]) == (True, False)
     assert values(third.json["output"]) == FIRST_WINDOW

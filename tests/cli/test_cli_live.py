@@ -28,8 +28,13 @@ NOWHERE = "127.0.0.1:1"
 class Cluster:
     """A topic of two partitions, the second of them empty."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, produce: Produce) -> None:
-        self.bootstrap, self.topic, self.group, self._produce = bootstrap, topic, group, produce
+    def __init__(self, bootstrap: str, topic: str, group_id: str, produce: Produce) -> None:
+        self.bootstrap, self.topic, self.group_id, self._produce = (
+            bootstrap,
+            topic,
+            group_id,
+            produce,
+        )
 
     def write(self, partition: int, *seconds: int) -> None:
         """One record for each time, so many seconds after `T0`."""
@@ -46,10 +51,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, topic: MakeTopic, produce: Produce, group: str) -> Cluster:
+def cluster(bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str) -> Cluster:
     """Seconds 0, 70 and 30 in the first partition."""
     name = topic(f"live-{uuid.uuid4().hex[:8]}", partitions=2)
-    one = Cluster(bootstrap, name, group, produce)
+    one = Cluster(bootstrap, name, group_id, produce)
     one.write(0, 0, 70, 30)
     return one
 
@@ -81,9 +86,9 @@ def test_a_grace_makes_the_silent_partition_idle(cluster: Cluster) -> None:
     assert (over.code, over.json["counts"]) == (0, {"live": 1, "idle": 1, "waiting": 0})
     running = cluster.live(60, "--grace", "P9999D", "--json")
     assert (running.code, running.json["partitions"][1]["reason"]) == (3, "grace")
-    late = cluster.live(60, "--grace", "PT5M", "--allowed-lateness", "PT10S", "--json")
+    late = cluster.live(60, "--grace", "PT5M", "--max-out-of-orderness", "PT10S", "--json")
     assert (late.code, late.json["live_from"]) == (0, at(70).replace("+00:00", "Z"))
-    later = cluster.live(60, "--grace", "PT5M", "--allowed-lateness", "PT11S", "--json")
+    later = cluster.live(60, "--grace", "PT5M", "--max-out-of-orderness", "PT11S", "--json")
     assert [one["state"] for one in later.json["partitions"]] == ["idle", "idle"]
 
 
@@ -117,20 +122,20 @@ def test_a_long_table_shows_the_waiting_ones_first(cluster: Cluster, topic: Make
 def test_the_groups_side_is_shown_below(cluster: Cluster) -> None:
     """Nothing of an unknown group; lag and open windows of one that has planned. Nothing is changed."""
     before = topics(cluster.bootstrap)
-    unknown = cluster.live(60, "-g", cluster.group)
+    unknown = cluster.live(60, "-g", cluster.group_id)
     assert "has not planned a window yet" in unknown.stdout
     assert topics(cluster.bootstrap) == before
-    where = ("-b", cluster.bootstrap, "-g", cluster.group)
-    question = ("-t", cluster.topic, "--cutoff", at(60), "--start", "earliest")
+    where = ("-b", cluster.bootstrap, "-g", cluster.group_id)
+    question = ("-t", cluster.topic, "--cutoff", at(60), "--starting-offsets", "earliest")
     cli("windows", "plan", *where, *question, "--window-id", "noon")
-    known = cluster.live(60, "-g", cluster.group)
+    known = cluster.live(60, "-g", cluster.group_id)
     assert re.search(r"noon +planned +2026-03-01T12:01:00Z +PT\d+S", known.stdout)
-    facts = cluster.live(60, "-g", cluster.group, "--json").json
+    facts = cluster.live(60, "-g", cluster.group_id, "--json").json
     assert [one["lag_offsets"] for one in facts["partitions"]] == [3, 0]
     assert [one["window_id"] for one in facts["open_windows"]] == ["noon"]
     cli("windows", "commit", *where, "noon")
-    assert "has no open windows" in cluster.live(60, "-g", cluster.group).stdout
-    assert committed(cluster.bootstrap, cluster.group, cluster.topic) == {0: 1, 1: 0}
+    assert "has no open windows" in cluster.live(60, "-g", cluster.group_id).stdout
+    assert committed(cluster.bootstrap, cluster.group_id, cluster.topic) == {0: 1, 1: 0}
 
 
 @pytest.mark.slow
@@ -174,7 +179,7 @@ _LIVE = ("live", "-b", NOWHERE, "-t", "t", "--cutoff", at(0))
         pytest.param((*_LIVE, "--grace", "5m"), "PT10M", id="grace"),
         pytest.param((*_LIVE, "--wait", "--timeout", "1h"), "PT10M", id="timeout"),
         pytest.param((*_LIVE, "--timeout", "PT1H"), "--wait", id="timeout-without-wait"),
-        pytest.param((*_LIVE, "--start", "earliest"), "--start", id="start"),
+        pytest.param((*_LIVE, "--starting-offsets", "earliest"), "--starting-offsets", id="start"),
         pytest.param(("live", *_LIVE[3:]), "bootstrap.servers", id="no-broker"),
         pytest.param((*_LIVE, "-t", "no topic"), "topic name", id="topic"),
     ],

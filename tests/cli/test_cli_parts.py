@@ -23,7 +23,7 @@ def split(cluster: Cluster) -> None:
 
 def report(cluster: Cluster, count: int) -> int:
     """Writes the first parts and reports them; how many offsets the whole window has."""
-    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group) as windows:
+    with OrderedWindows({"bootstrap.servers": cluster.bootstrap}, cluster.group_id) as windows:
         plan = windows.show("split").plan
         for part in windows.split(plan, PARTS)[:count]:
             windows.report(part, stage_window(part, windows.settings, cluster.output))

@@ -26,7 +26,11 @@ def test_a_window_is_drawn_from_the_ledger(delivered: Cluster, tmp_path: Path) -
     for suffix, head in HEADS.items():
         file = tmp_path / f"first.{suffix}"
         drawn = delivered.windows("plot", "first", "-o", file)
-        assert drawn.json == {"window_id": "first", "group": delivered.group, "output": str(file)}
+        assert drawn.json == {
+            "window_id": "first",
+            "group": delivered.group_id,
+            "output": str(file),
+        }
         assert file.read_bytes().startswith(head)
     assert "Window first" in (tmp_path / "first.svg").read_text(encoding="utf-8")
 

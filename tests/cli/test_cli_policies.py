@@ -111,7 +111,7 @@ def test_a_foreign_commit_stops_a_command_unless_it_is_adopted(
     if command != "commit":
         cluster.windows("commit", "noon")
     # The 80 of partition 0 is left, and nothing of partition 1.
-    commit_elsewhere(cluster.bootstrap, cluster.group, cluster.topic, {0: 5, 1: 3})
+    commit_elsewhere(cluster.bootstrap, cluster.group_id, cluster.topic, {0: 5, 1: 3})
     question = ("-t", cluster.topic, "--cutoff", at(90))
     words = {
         "run": ("run", *cluster.where, *question, *cluster.sink()),

@@ -34,21 +34,29 @@ from tests.support.kill_points import KillPoint
 SERIES = {15: [0, 5, 10], 30: [15, 20], 45: [30], 60: [], 75: [65, 70], 90: [80]}
 
 #: Written behind the 70.
-STRAGGLERS = [0, 0, 1, 0, 0, 0]
+OUT_OF_ORDER = [0, 0, 1, 0, 0, 0]
 
 
 class Backfill:
     """One command for several windows, run again and again."""
 
     def __init__(self, cluster: Cluster, *times: str) -> None:
-        self._words = ("-t", cluster.topic, "--start", "earliest", "--every", "PT15S", *times)
+        self._words = (
+            "-t",
+            cluster.topic,
+            "--starting-offsets",
+            "earliest",
+            "--every",
+            "PT15S",
+            *times,
+        )
         self._cluster = cluster
 
     def run(
         self,
         until: int = 90,
         *more: object,
-        engine: str = "stage",
+        engine: str = "local",
         kill_at: KillPoint | None = None,
     ) -> Outcome:
         words = (*self._cluster.where, *self._words, "--until", at(until))
@@ -158,7 +166,7 @@ def test_a_series_is_delivered_in_one_pass(cluster: Cluster, cutoffs: Backfill) 
     assert delivered(first) == list(SERIES.values())
     assert each(first, "cutoff") == [told(at(seconds)) for seconds in SERIES]
     assert each(first, "records") == [len(found) for found in SERIES.values()]
-    assert each(first, "stragglers") == STRAGGLERS
+    assert each(first, "out_of_order") == OUT_OF_ORDER
     assert each(first, "content") == ["records"] * 3 + ["empty"] + ["records"] * 2
     assert set(each(first, "since")) == {None}
     assert [size > 0 for size in each(first, "bytes")] == [bool(one) for one in SERIES.values()]
@@ -196,7 +204,7 @@ def test_a_series_for_people(cluster: Cluster, cutoffs: Backfill) -> None:
     first, again = cutoffs.run(90), cutoffs.run(90)
     rows = [line.split() for line in first.stdout.splitlines() if "published" in line]
     assert [row[-4] for row in rows] == [str(len(found)) for found in SERIES.values()]
-    assert [row[-3] for row in rows] == [str(count) for count in STRAGGLERS]
+    assert [row[-3] for row in rows] == [str(count) for count in OUT_OF_ORDER]
     [sums] = [line.split() for line in first.stdout.splitlines() if "6 windows" in line]
     assert sums[:5] == ["6", "windows", "9", "1", "0"]
     assert str(cluster.output) in first.stdout
@@ -253,7 +261,7 @@ def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Bac
     assert crashed.code == -signal.SIGKILL, crashed.stderr
     again = cutoffs.run(90, "--json", engine="python")
     assert delivered(again) == list(SERIES.values())
-    assert each(again, "stragglers") == STRAGGLERS
+    assert each(again, "out_of_order") == OUT_OF_ORDER
     assert each(again, "ran") == [False] * len(SERIES)
     assert cluster.committed == {0: 6, 1: 3}
 
@@ -281,7 +289,7 @@ def test_a_series_of_intervals_leaves_the_rest_to_a_sweep(
     cluster: Cluster, intervals: Backfill
 ) -> None:
     """What was stamped before the first interval is a gap; a sweep delivers it, and then there is none."""
-    assert cluster.windows("gaps").json == {"group": cluster.group, "gaps": []}
+    assert cluster.windows("gaps").json == {"group": cluster.group_id, "gaps": []}
     later = Backfill(cluster, "--since", at(15))
     series = later.run(90, "--json")
     assert delivered(series) == list(SERIES.values())[1:]
@@ -331,7 +339,7 @@ def test_a_sweep_can_be_killed_too(cluster: Cluster) -> None:
 # --- wrong usage ----------------------------------------------------------------------------------
 
 _WHERE = ("-b", NOWHERE, "-g", "g", "-t", "t")
-_RUN = ("run", *_WHERE, "--output", "/nowhere/at/all", "--engine", "stage")
+_RUN = ("run", *_WHERE, "--output", "/nowhere/at/all", "--engine", "local")
 _EVERY = (*_RUN, "--every", "PT1H")
 
 

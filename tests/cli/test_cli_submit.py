@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[tuple[object, ...], str]] = {
     "arguments alone": (("--", "10"), "--application"),
     "no setting": (("--spark-conf", "hunter-of-secrets"), "number 1 is not spark.KEY=VALUE"),
     "another's setting": (("--spark-conf", "kafka.x=hunter-of-secrets"), "number 1 is not"),
-    "settings without Spark": (("--engine", "stage", "--spark-conf", "spark.a=b"), "no Spark"),
+    "settings without Spark": (("--engine", "local", "--spark-conf", "spark.a=b"), "no Spark"),
     "no engine": (("--engine", "rust"), "rust"),
 }
 
@@ -245,7 +245,7 @@ def test_secret_settings_of_spark_are_masked(cluster: Cluster, tmp_path: Path) -
 def test_windows_by_spark_s_own_connector(cluster: Cluster) -> None:
     """With its jars by --spark-conf: the same records in the same order."""
     jars = f"spark.jars={','.join(map(str, spark41_jars()))}"
-    by_jvm = cluster.run(60, "--spark-conf", jars, engine="jvm")
+    by_jvm = cluster.run(60, "--spark-conf", jars, engine="connector")
     assert by_jvm.code == 0, by_jvm.stderr
     assert values(by_jvm.json["output"]) == FIRST_WINDOW
 

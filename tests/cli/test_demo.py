@@ -206,18 +206,18 @@ def test_the_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_what_is_published(perfect: Path, flights: Flights) -> None:
-    """Each window's records, stragglers and late records are those of its files."""
+    """Each window's records, out-of-order records and late records are those of its files."""
     tries = [Try(name, 1, "published", ran=True) for name in SHORT.ids]
     rows = window_rows(SHORT, read_published(perfect, SHORT), tries, dict.fromkeys(SHORT.ids, 2.0))
     assert [row.records for row in rows] == np.bincount(SHORT.window_of(flights)).tolist()
     assert sum(row.late for row in rows) == int(SHORT.late_of(flights).sum())
-    assert any(row.stragglers for row in rows)
+    assert any(row.out_of_order for row in rows)
     assert rows[0].records_per_second == rows[0].records / 2
     assert window_table(rows).row_count == len(rows) + 1
     assert "FAILED" in str(finding_lines([Finding("it", holds=False, detail="no")])[0])
 
 
-def test_stragglers_lie_behind_a_record_past_the_cutoff(tmp_path: Path) -> None:
+def test_out_of_order_records_lie_behind_a_record_past_the_cutoff(tmp_path: Path) -> None:
     """Counted by hand: of four records one is behind the first that passes the cutoff of its window."""
     published = read_published(tmp_path, SHORT)
     day, cutoff_ms = 1, SHORT.steps[1].cutoff_ms
@@ -234,7 +234,7 @@ def test_stragglers_lie_behind_a_record_past_the_cutoff(tmp_path: Path) -> None:
     }
     table = pa.table({**nulls, **columns})
     spoiled = type(published)(table, (), ())
-    assert spoiled.stragglers(SHORT).tolist() == [False, False, True, False]
+    assert spoiled.out_of_order(SHORT).tolist() == [False, False, True, False]
 
 
 # --- the output folder --------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 # --- the broker ---------------------------------------------------------------------------------------
 
 
-def test_records_are_produced_in_order_and_counted(bootstrap: str, group: str) -> None:
+def test_records_are_produced_in_order_and_counted(bootstrap: str, group_id: str) -> None:
     """Each partition has its records in the order given, with their times; the ends count them."""
-    topic = f"produced-{group}"
+    topic = f"produced-{group_id}"
     create_topic(bootstrap, topic, partitions=3, config={"retention.ms": "-1"})
     told: list[int] = []
     records = [(topic, b"key-%d" % (n % 50), b"%d" % n, 1_000 + n) for n in range(12_000)]
@@ -289,8 +289,8 @@ def test_records_are_produced_in_order_and_counted(bootstrap: str, group: str) -
     ends = end_offsets(bootstrap, topic)
     assert sorted(ends) == [0, 1, 2]
     assert sum(ends.values()) == 12_000
-    assert committed_offsets(bootstrap, group, topic) == {}
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    assert committed_offsets(bootstrap, group_id, topic) == {}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     consumer.assign([TopicPartition(topic, 0, 0)])
     read: list[tuple[int, int]] = []
     while len(read) < ends[0]:
@@ -302,7 +302,7 @@ def test_records_are_produced_in_order_and_counted(bootstrap: str, group: str) -
     consumer.close()
     assert read == sorted(read)
     assert all(stamp == 1_000 + n for n, stamp in read)
-    assert committed_offsets(bootstrap, group, topic) == {0: ends[0]}
+    assert committed_offsets(bootstrap, group_id, topic) == {0: ends[0]}
 
 
 def test_a_record_that_is_not_stored_is_an_error(bootstrap: str) -> None:
@@ -313,11 +313,11 @@ def test_a_record_that_is_not_stored_is_an_error(bootstrap: str) -> None:
         produce(bootstrap, [("large", b"", bytes(2_000_000), 0)])
 
 
-def test_a_topic_that_exists_is_not_created_again(bootstrap: str, group: str) -> None:
+def test_a_topic_that_exists_is_not_created_again(bootstrap: str, group_id: str) -> None:
     """Creating it twice is told, by name."""
-    create_topic(bootstrap, group, partitions=1)
-    with pytest.raises(BrokerError, match=group):
-        create_topic(bootstrap, group, partitions=1)
+    create_topic(bootstrap, group_id, partitions=1)
+    with pytest.raises(BrokerError, match=group_id):
+        create_topic(bootstrap, group_id, partitions=1)
 
 
 def test_a_process_that_cannot_be_killed_half_way_is_told(

@@ -117,11 +117,11 @@ def window_fields() -> dict[str, st.SearchStrategy[Any]]:
     return {
         "topics": st.just(["orders"]),
         "cutoff": moments,
-        "start": bounds
+        "starting_offsets": bounds
         | st.integers(0, 2**63 - 1).map(AtOffset)
         | st.integers(-(2**63), 2**63 - 1).map(AtTime)
         | st.integers(0, timedelta.max // timedelta(milliseconds=1)).map(Relative),
-        "allowed_lateness": spans,
+        "max_out_of_orderness": spans,
         "isolation": st.sampled_from(["read_committed", Isolation.READ_UNCOMMITTED, "none"]),
         "exclude": st.just(()) | st.just(["^x"]),
         "on_data_loss": st.sampled_from(["warn", OnDataLoss.FAIL, "ignore"]),
@@ -142,9 +142,11 @@ def window_arguments(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(window_arguments())
 @example({"topics": ["orders"], "cutoff": _TWICE.replace(tzinfo=BERLIN)})
-@example({"topics": ["orders"], "cutoff": NOON, "allowed_lateness": timedelta(microseconds=400)})
-@example({"topics": ["orders"], "cutoff": NOON, "allowed_lateness": timedelta.max})
-@example({"topics": ["orders"], "cutoff": NOON, "start": AtOffset(2**63 - 1)})
+@example(
+    {"topics": ["orders"], "cutoff": NOON, "max_out_of_orderness": timedelta(microseconds=400)}
+)
+@example({"topics": ["orders"], "cutoff": NOON, "max_out_of_orderness": timedelta.max})
+@example({"topics": ["orders"], "cutoff": NOON, "starting_offsets": AtOffset(2**63 - 1)})
 def test_a_window_is_refused_or_read_back_as_itself(arguments: dict[str, Any]) -> None:
     """No argument of any type is found wrong later than here."""
     try:
@@ -154,10 +156,10 @@ def test_a_window_is_refused_or_read_back_as_itself(arguments: dict[str, Any]) -
     again = Window.from_json(parsed(window.to_json()))
     assert again == window
     assert again.to_json() == window.to_json()
-    assert (again.cutoff_ms, again.since_ms, again.lateness_ms) == (
+    assert (again.cutoff_ms, again.since_ms, again.out_of_orderness_ms) == (
         window.cutoff_ms,
         window.since_ms,
-        window.lateness_ms,
+        window.out_of_orderness_ms,
     )
 
 
@@ -231,11 +233,11 @@ def test_clocks_and_bounds_in_seconds_are_finite(value: Any) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"group": None},
-        {"group": ""},
-        {"group": "a\udc80"},
-        {"group": "x" * 40_000},
-        {"group": b"g"},
+        {"group_id": None},
+        {"group_id": ""},
+        {"group_id": "a\udc80"},
+        {"group_id": "x" * 40_000},
+        {"group_id": b"g"},
         {"settings": None},
         {"settings": "localhost:9092"},
         {"run_id": 5},
@@ -258,7 +260,7 @@ def test_clocks_and_bounds_in_seconds_are_finite(value: Any) -> None:
 )
 def test_a_service_that_cannot_be_is_refused(arguments: dict[str, Any]) -> None:
     """Each of them by name, at once, and with nothing opened."""
-    wanted: dict[str, Any] = {"settings": {"bootstrap.servers": "memory:x"}, "group": "g"}
+    wanted: dict[str, Any] = {"settings": {"bootstrap.servers": "memory:x"}, "group_id": "g"}
     with pytest.raises(ConfigError):
         OrderedWindows(**{**wanted, **arguments})
 

@@ -36,12 +36,14 @@ def moment(time_ms: int) -> datetime:
 
 def interval(since_ms: int, cutoff_ms: int) -> Window:
     """The records of an interval."""
-    return Window(["orders"], moment(cutoff_ms), start=Earliest(), since=moment(since_ms))
+    return Window(
+        ["orders"], moment(cutoff_ms), starting_offsets=Earliest(), since=moment(since_ms)
+    )
 
 
 def sweep(cutoff_ms: int) -> Window:
     """What no interval covered."""
-    return Window(["orders"], moment(cutoff_ms), start=Earliest(), sweep=True)
+    return Window(["orders"], moment(cutoff_ms), starting_offsets=Earliest(), sweep=True)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +102,7 @@ class Oracle:
         for (name, window), plan in zip(asked, plans, strict=True):
             expected = self.wanted(window)
             assert self.group.records(plan) == expected
-            self.group.stragglers(plan)
+            self.group.out_of_order(plan)
             for part in plan:
                 for (tp, offset), time in expected.items():
                     if tp == part.tp:

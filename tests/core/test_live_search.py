@@ -41,7 +41,7 @@ stamps = st.integers(-3, 30) | st.integers(FUTURE_TOLERANCE_MS - 5, FUTURE_TOLER
 rules = st.builds(
     LivenessRule,
     cutoff_ms=st.integers(-2, 15),
-    lateness_ms=st.integers(0, 5),
+    out_of_orderness_ms=st.integers(0, 5),
     grace_ms=st.none() | st.integers(0, 10),
 )
 

@@ -23,13 +23,15 @@ from tests.support.strategies import members
 TP = TopicPartition("orders", 0)
 
 
-def window(cutoff_ms: int, *, lateness_ms: int | None = None) -> Window:
+def window(cutoff_ms: int, *, out_of_orderness_ms: int | None = None) -> Window:
     """A window over everything before a cutoff."""
     return Window(
         ["orders"],
         datetime.fromtimestamp(cutoff_ms / 1000, UTC),
-        start=Earliest(),
-        allowed_lateness=None if lateness_ms is None else timedelta(milliseconds=lateness_ms),
+        starting_offsets=Earliest(),
+        max_out_of_orderness=None
+        if out_of_orderness_ms is None
+        else timedelta(milliseconds=out_of_orderness_ms),
     )
 
 
@@ -64,7 +66,7 @@ class Oracle:
         plan = self.group.plan(window(cutoff_ms), window_id)
         assert self.group.records(plan) == expected
         self._check_late(plan, expected)
-        self.group.stragglers(plan)
+        self.group.out_of_order(plan)
         if not plan.offsets:
             asked_before = any(cutoff >= cutoff_ms for cutoff, _ in self.frozen.values())
             assert (plan.content is PlanContent.COVERED) == asked_before
@@ -278,7 +280,7 @@ def test_allowed_lateness_ends_the_scan(
     group = ModelGroup({TP: ModelLog()})
     for time in times:
         group.logs[TP].append(time)
-    plan = group.plan(window(cutoff, lateness_ms=lateness), "one")
+    plan = group.plan(window(cutoff, out_of_orderness_ms=lateness), "one")
     assert {offset for _, offset in group.records(plan)} == expected
     group.commit(plan)
     rest = group.plan(window(20), "two")

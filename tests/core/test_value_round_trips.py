@@ -83,7 +83,9 @@ def test_a_plan_with_anything_missing_or_added_is_refused(plan: WindowPlan, data
 
 
 @given(window_plans)
-def test_a_plan_of_the_first_version_does_not_know_its_stragglers(plan: WindowPlan) -> None:
+def test_a_plan_of_the_first_version_does_not_know_its_out_of_order_records(
+    plan: WindowPlan,
+) -> None:
     """Its places came from the broker's index, which counts markers: all else is read as it was written."""
     fields = plan.to_json()
     for part in fields["partitions"]:
@@ -91,7 +93,7 @@ def test_a_plan_of_the_first_version_does_not_know_its_stragglers(plan: WindowPl
     old = WindowPlan.from_text(strict_json.dumps({**fields, "version": 1}))
     unknown = tuple(replace(part, head_end=None) for part in plan)
     assert old == replace(plan, partitions=unknown)
-    assert old.tells_stragglers == (not plan.taken)
+    assert old.tells_out_of_order == (not plan.taken)
     for part in fields["partitions"]:
         part["head_end"] = None
     if fields["partitions"]:
@@ -237,7 +239,7 @@ def test_a_window_survives_its_json(window: Window) -> None:
         ({"topics": ["no spaces"]}, "topic name"),
         ({"topics": ["^("]}, "regular expression"),
         ({"topics": ["orders"], "cutoff": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001
-        ({"topics": ["orders"], "allowed_lateness": timedelta(-1)}, "negative"),
+        ({"topics": ["orders"], "max_out_of_orderness": timedelta(-1)}, "negative"),
     ],
 )
 def test_a_window_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -250,7 +252,7 @@ def test_the_same_question_has_the_same_id() -> None:
     """The order of topics and the start do not matter; the group, the topics and the cutoff do."""
     one = default_window_id("g", Window(["b", "a"], NOON))
     assert one == default_window_id("g", Window(["a", "b", "a"], NOON))
-    assert one == default_window_id("g", Window(["a", "b"], NOON, start=Earliest()))
+    assert one == default_window_id("g", Window(["a", "b"], NOON, starting_offsets=Earliest()))
     others = [
         default_window_id("h", Window(["a", "b"], NOON)),
         default_window_id("g", Window(["a"], NOON)),
@@ -300,7 +302,7 @@ def test_bounds_are_read_and_written(text: str, bound: Bound) -> None:
 )
 def test_what_is_no_bound_is_refused(text: str) -> None:
     """A typo, a naive time, a span without a fixed length."""
-    with pytest.raises(ConfigError, match="start"):
+    with pytest.raises(ConfigError, match="starting_offsets"):
         parse_bound(text)
 
 
@@ -339,7 +341,7 @@ def test_a_plan_past_the_limit_names_its_topic() -> None:
         taken = OffsetSet(np.column_stack((starts, starts + 1)).ravel())
         part = PartitionPlan(TopicPartition("busy", 0), "id", taken, OffsetSet(), 0, 0, LateSteps())
         return WindowPlan(
-            group="g",
+            group_id="g",
             window_id="w",
             window=Window(["busy"], NOON),
             claim_id="c",
@@ -351,6 +353,6 @@ def test_a_plan_past_the_limit_names_its_topic() -> None:
         )
 
     check_plan_size(plan_of(PLAN_RANGES_MAX))
-    with pytest.raises(PlanTooLargeError, match=r"topic busy.*allowed lateness") as caught:
+    with pytest.raises(PlanTooLargeError, match=r"topic busy.*maximum out-of-orderness") as caught:
         check_plan_size(plan_of(PLAN_RANGES_MAX + 1))
     assert caught.value.topic == "busy"

@@ -62,7 +62,7 @@ def told_by_us(caplog: pytest.LogCaptureFixture) -> list[str]:
 def consumer_of(conn_id: str, **options: Any) -> Mapping[str, str]:
     """The consumer's configuration that a connection comes to."""
     settings = settings_of(conn_id, **options)
-    return settings.consumer(group="task-group", isolation=Isolation.READ_COMMITTED)
+    return settings.consumer(group_id="task-group", isolation=Isolation.READ_COMMITTED)
 
 
 # --- settings ----------------------------------------------------------------------------------------
@@ -207,43 +207,43 @@ def test_secrets_are_hidden_in_logs(connect: Connect) -> None:
 
 
 def test_the_hook_opens_the_service(
-    connect: Connect, bootstrap: str, orders: str, group: str
+    connect: Connect, bootstrap: str, orders: str, group_id: str
 ) -> None:
     """For functions of your own; the group is the argument's, or else the connection's."""
-    conn_id = connect({"bootstrap.servers": bootstrap, "group.id": group})
+    conn_id = connect({"bootstrap.servers": bootstrap, "group.id": group_id})
     with KafkaWindowsHook(conn_id).get_conn() as windows:
-        assert windows.group == group
+        assert windows.group_id == group_id
         assert windows.preview(before(orders, 12, Earliest())).offsets == 3
-    with KafkaWindowsHook(conn_id, f"{group}-other").get_conn() as windows:
-        assert windows.group == f"{group}-other"
+    with KafkaWindowsHook(conn_id, f"{group_id}-other").get_conn() as windows:
+        assert windows.group_id == f"{group_id}-other"
     with pytest.raises(ConfigError, match=r"group_id=.*group\.id"):
         KafkaWindowsHook(connect({"bootstrap.servers": bootstrap})).get_conn()
 
 
 @pytest.mark.parametrize("conn_type", ["kafka", "kafka_windows"])
 def test_a_good_connection_passes_its_test(
-    connect: Connect, bootstrap: str, group: str, conn_type: str
+    connect: Connect, bootstrap: str, group_id: str, conn_type: str
 ) -> None:
     """A broker without access rules allows everything; nothing is made by asking."""
-    ledger = f"ledger-{group}"
-    conn_id = connect({"bootstrap.servers": bootstrap, "group.id": group}, conn_type)
+    ledger = f"ledger-{group_id}"
+    conn_id = connect({"bootstrap.servers": bootstrap, "group.id": group_id}, conn_type)
     hook = KafkaWindowsHook(conn_id, ledger_topic=ledger)
     assert hook.test_connection() == (
         True,
-        f"Connected. Windows of group {group} can be planned and committed",
+        f"Connected. Windows of group {group_id} can be planned and committed",
     )
     admin = AdminClient({"bootstrap.servers": bootstrap})
     assert ledger not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
 def test_the_button_of_a_connection_comes_to_the_hook(
-    bootstrap: str, group: str, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Airflow calls it: by the type, with a connection that is stored nowhere."""
-    extra = json.dumps({"bootstrap.servers": bootstrap, "group.id": group})
+    extra = json.dumps({"bootstrap.servers": bootstrap, "group.id": group_id})
     works, told = button_test(monkeypatch, conn_type="kafka_windows", extra=extra)
     assert works, told
-    assert group in told
+    assert group_id in told
 
 
 def test_without_a_group_the_test_says_what_it_did_not_ask(
@@ -286,7 +286,7 @@ def test_a_bad_connection_fails_its_test_with_the_reason(
     ],
 )
 def test_the_test_of_a_connection_names_the_rights_that_are_missing(
-    guarded: Guarded, connect: Connect, group: str, missing: str, named: str | None
+    guarded: Guarded, connect: Connect, group_id: str, missing: str, named: str | None
 ) -> None:
     """Each one that a window would have failed for."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
@@ -294,7 +294,7 @@ def test_the_test_of_a_connection_names_the_rights_that_are_missing(
     new = NewTopic(ledger, 16, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([new])[ledger].result(TIMEOUT_S)
     rights = {
-        "read the group": right(ResourceType.GROUP, group, AclOperation.READ),
+        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
         "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
         "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
         "write the transaction": right(
@@ -302,21 +302,21 @@ def test_the_test_of_a_connection_names_the_rights_that_are_missing(
         ),
     }
     # To see a group is not enough to commit to it.
-    rights["describe the group"] = right(ResourceType.GROUP, group, AclOperation.DESCRIBE)
+    rights["describe the group"] = right(ResourceType.GROUP, group_id, AclOperation.DESCRIBE)
     kept = [one for what, one in rights.items() if what != missing]
     other = right(ResourceType.TOPIC, "another", AclOperation.READ)
     guarded.grant(*([other] if missing == "everything" else kept))
-    conn_id = connect({**guarded.job, "group.id": group})
+    conn_id = connect({**guarded.job, "group.id": group_id})
     works, told = KafkaWindowsHook(conn_id, ledger_topic=ledger).test_connection()
     assert works == (named is None)
     if named is not None:
-        assert named.format(group=group, ledger=ledger) in told
+        assert named.format(group_id=group_id, ledger=ledger) in told
         assert "secret" not in told
 
 
 @pytest.mark.slow
 def test_what_the_test_finds_enough_is_enough_for_a_window(
-    guarded: Guarded, connect: Connect, group: str
+    guarded: Guarded, connect: Connect, group_id: str
 ) -> None:
     """With the right to read its topic; the ledger is made with the rights that were found."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
@@ -326,7 +326,7 @@ def test_what_the_test_finds_enough_is_enough_for_a_window(
     write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
     guarded.grant(
         right(ResourceType.TOPIC, name, AclOperation.READ),
-        right(ResourceType.GROUP, group, AclOperation.READ),
+        right(ResourceType.GROUP, group_id, AclOperation.READ),
         right(ResourceType.TOPIC, ledger, AclOperation.READ),
         right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
         right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
@@ -334,26 +334,26 @@ def test_what_the_test_finds_enough_is_enough_for_a_window(
             ResourceType.TRANSACTIONAL_ID, "koo.", AclOperation.WRITE, ResourcePatternType.PREFIXED
         ),
     )
-    hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group}), ledger_topic=ledger)
+    hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group_id}), ledger_topic=ledger)
     assert hook.test_connection()[0]
     with hook.get_conn() as windows:
         assert windows.commit(windows.plan(before(name, 12, Earliest()), "w")).status.is_done
 
 
 def test_the_right_to_make_the_ledger_is_asked_for_where_there_is_none(
-    guarded: Guarded, connect: Connect, group: str
+    guarded: Guarded, connect: Connect, group_id: str
 ) -> None:
     """Asking makes no topic."""
     ledger = f"ledger-{uuid.uuid4().hex[:12]}"
     most = [
-        right(ResourceType.GROUP, group, AclOperation.READ),
+        right(ResourceType.GROUP, group_id, AclOperation.READ),
         right(ResourceType.TOPIC, ledger, AclOperation.READ),
         right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
         right(
             ResourceType.TRANSACTIONAL_ID, "koo.", AclOperation.WRITE, ResourcePatternType.PREFIXED
         ),
     ]
-    hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group}), ledger_topic=ledger)
+    hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group_id}), ledger_topic=ledger)
     guarded.grant(*most)
     works, told = hook.test_connection()
     assert not works

@@ -46,8 +46,8 @@ class Runs:
 
     def status(self, dag_id: str) -> WindowStatus:
         """Of a DAG's one window."""
-        group = f"{self.topic}-{dag_id}"
-        with OrderedWindows({"bootstrap.servers": self.bootstrap}, group) as windows:
+        group_id = f"{self.topic}-{dag_id}"
+        with OrderedWindows({"bootstrap.servers": self.bootstrap}, group_id) as windows:
             return windows.show(dag_id).status
 
     def offsets(self, dag_id: str) -> list[int]:

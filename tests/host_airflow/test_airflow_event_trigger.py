@@ -56,10 +56,10 @@ def _no_rest(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "POKE_INTERVAL_MIN_S", 0.0)
 
 
-def trigger_on(topic: str, group: str, **more: Any) -> CutoffReachedTrigger:
+def trigger_on(topic: str, group_id: str, **more: Any) -> CutoffReachedTrigger:
     """A trigger for each tenth second of the tests' time, which looks often; as another process makes it."""
     given: dict[str, Any] = {"every": timedelta(seconds=10), "poke_interval": 0.02, **more}
-    return revived(CutoffReachedTrigger(topics=topic, group_id=group, **given))
+    return revived(CutoffReachedTrigger(topics=topic, group_id=group_id, **given))
 
 
 #: What each round of looks has come to.
@@ -137,7 +137,7 @@ async def first_of(trigger: CutoffReachedTrigger) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_it_tells_of_the_newest_cutoff_that_every_partition_has_reached(
-    topic: MakeTopic, produce: Produce, group: str, rounds: Rounds
+    topic: MakeTopic, produce: Produce, group_id: str, rounds: Rounds
 ) -> None:
     """Of many at once only the newest; each one once; and what it tells says what it stands on."""
     name = topic(partitions=2)
@@ -145,7 +145,7 @@ def test_it_tells_of_the_newest_cutoff_that_every_partition_has_reached(
     write(produce, name, 35, 1)
 
     async def scene() -> list[dict[str, Any]]:
-        async with watch(trigger_on(name, group)) as running:
+        async with watch(trigger_on(name, group_id)) as running:
             told = [await running.told()]
             await running.tells_nothing(rounds)
             await asyncio.to_thread(write, produce, name, 60, 1)
@@ -157,7 +157,7 @@ def test_it_tells_of_the_newest_cutoff_that_every_partition_has_reached(
     assert first == {
         "cutoff": cutoff(30),
         "previous": None,
-        "group": group,
+        "group": group_id,
         "topics": [name],
         "summary": "2 of 2 partitions live",
         "counts": {"live": 2, "idle": 0, "waiting": 0},
@@ -166,7 +166,7 @@ def test_it_tells_of_the_newest_cutoff_that_every_partition_has_reached(
 
 
 def test_it_tells_of_no_cutoff_before_its_time(
-    topic: MakeTopic, produce: Produce, group: str, clock: SetClock
+    topic: MakeTopic, produce: Produce, group_id: str, clock: SetClock
 ) -> None:
     """Records may be stamped ahead of the clock: a run could not plan that window yet."""
     name = topic()
@@ -174,7 +174,7 @@ def test_it_tells_of_no_cutoff_before_its_time(
     clock(49)
 
     async def scene() -> list[str]:
-        async with watch(trigger_on(name, group)) as running:
+        async with watch(trigger_on(name, group_id)) as running:
             told = [await running.told()]
             clock(50)
             told.append(await running.told())
@@ -187,7 +187,7 @@ def test_it_tells_of_no_cutoff_before_its_time(
     ("more", "second"),
     [
         ({"offset": "PT3S"}, 53),
-        ({"allowed_lateness": timedelta(seconds=5)}, 50),
+        ({"max_out_of_orderness": timedelta(seconds=5)}, 50),
         ({"every": "PT1M", "offset": timedelta(seconds=22)}, 2),
         ({"every": "PT0.5S", "offset": "PT0.25S"}, 60.75),
     ],
@@ -195,7 +195,7 @@ def test_it_tells_of_no_cutoff_before_its_time(
 def test_where_the_cutoffs_are(
     topic: MakeTopic,
     produce: Produce,
-    group: str,
+    group_id: str,
     more: dict[str, Any],
     second: float,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,21 +204,21 @@ def test_where_the_cutoffs_are(
     monkeypatch.setattr(room, "EVERY_MIN", timedelta(seconds=0.5))
     name = topic()
     write(produce, name, 61)
-    told = asyncio.run(first_of(trigger_on(name, group, **more)))
+    told = asyncio.run(first_of(trigger_on(name, group_id, **more)))
     assert told["cutoff"] == cutoff(second)
 
 
 def test_a_silent_partition_holds_it_up_until_its_grace_is_over(
-    topic: MakeTopic, produce: Produce, group: str, rounds: Rounds
+    topic: MakeTopic, produce: Produce, group_id: str, rounds: Rounds
 ) -> None:
     """As for the sensor: without a grace for ever."""
     name = topic(partitions=2)
     write(produce, name, 61, 0)
 
     async def scene() -> dict[str, Any]:
-        async with watch(trigger_on(name, group)) as running:
+        async with watch(trigger_on(name, group_id)) as running:
             await running.tells_nothing(rounds)
-        return await first_of(trigger_on(name, group, grace="PT10M"))
+        return await first_of(trigger_on(name, group_id, grace="PT10M"))
 
     told = asyncio.run(scene())
     assert told["cutoff"] == cutoff(3600)
@@ -230,16 +230,16 @@ def test_a_silent_partition_holds_it_up_until_its_grace_is_over(
 
 @pytest.mark.slow
 def test_it_goes_on_behind_the_groups_newest_window(
-    windows: OrderedWindows, orders: str, group: str, rounds: Rounds
+    windows: OrderedWindows, orders: str, group_id: str, rounds: Rounds
 ) -> None:
     """One that is open counts as well, and between two steps; one that was given up does not."""
     windows.commit(windows.plan(before(orders, 10, Earliest()), "done"))
 
     async def begun(second: float) -> None:
-        assert (await first_of(trigger_on(orders, group)))["cutoff"] == cutoff(second)
+        assert (await first_of(trigger_on(orders, group_id)))["cutoff"] == cutoff(second)
 
     async def nothing() -> None:
-        async with watch(trigger_on(orders, group)) as running:
+        async with watch(trigger_on(orders, group_id)) as running:
             await running.tells_nothing(rounds)
 
     asyncio.run(begun(30))
@@ -281,20 +281,20 @@ def with_store(trigger: CutoffReachedTrigger, store: Store) -> CutoffReachedTrig
 
 @pytest.mark.slow
 def test_what_was_told_before_a_restart_is_not_told_again(
-    topic: MakeTopic, produce: Produce, group: str, rounds: Rounds
+    topic: MakeTopic, produce: Produce, group_id: str, rounds: Rounds
 ) -> None:
     """Though no run has planned yet. It is noted only when the event is safe: else it might never be told."""
     name, store = topic(), Store()
     write(produce, name, 61)
 
     async def scene() -> None:
-        told = await first_of(with_store(trigger_on(name, group), store))
+        told = await first_of(with_store(trigger_on(name, group_id), store))
         assert (told["cutoff"], store.kept) == (cutoff(60), None)
-        async with watch(with_store(trigger_on(name, group), store)) as running:
+        async with watch(with_store(trigger_on(name, group_id), store)) as running:
             assert (await running.told())["cutoff"] == cutoff(60)
             await running.tells_nothing(rounds)
             assert store.kept == cutoff(60)
-        async with watch(with_store(trigger_on(name, group), store)) as running:
+        async with watch(with_store(trigger_on(name, group_id), store)) as running:
             await running.tells_nothing(rounds)
             await asyncio.to_thread(write, produce, name, 70)
             assert (await running.told())["cutoff"] == cutoff(70)
@@ -314,14 +314,14 @@ def test_what_was_told_before_a_restart_is_not_told_again(
     ],
 )
 def test_what_the_store_has_is_a_hint_and_no_law(
-    topic: MakeTopic, produce: Produce, group: str, store: Store
+    topic: MakeTopic, produce: Produce, group_id: str, store: Store
 ) -> None:
     """People can edit it, and one trigger may watch two assets: then it tells what it would without."""
     name = topic()
     write(produce, name, 61)
 
     async def scene() -> list[str]:
-        async with watch(with_store(trigger_on(name, group), store)) as running:
+        async with watch(with_store(trigger_on(name, group_id), store)) as running:
             told = [await running.told()]
             await asyncio.to_thread(write, produce, name, 70)
             told.append(await running.told())
@@ -331,10 +331,14 @@ def test_what_the_store_has_is_a_hint_and_no_law(
 
 
 def test_a_watcher_outlives_what_goes_wrong(
-    topic: MakeTopic, produce: Produce, group: str, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic,
+    produce: Produce,
+    group_id: str,
+    bootstrap: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Airflow would start it again at once, for ever: it rests instead, and says why it waits."""
-    name = f"later-{group}"
+    name = f"later-{group_id}"
     looks = watched(monkeypatch)
 
     def mend() -> None:
@@ -343,7 +347,7 @@ def test_a_watcher_outlives_what_goes_wrong(
 
     async def scene() -> dict[str, Any]:
         point_to(monkeypatch, NOWHERE)
-        async with watch(trigger_on(name, group)) as running:
+        async with watch(trigger_on(name, group_id)) as running:
             await asyncio.sleep(0)
             told = asyncio.ensure_future(running.told())
             point_to(monkeypatch, bootstrap)
@@ -358,13 +362,13 @@ def test_a_watcher_outlives_what_goes_wrong(
 
 @pytest.mark.slow
 def test_a_watcher_waits_for_brokers_outside_the_loop(
-    group: str, monkeypatch: pytest.MonkeyPatch
+    group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop is all triggers'; and nobody who answers is no end either."""
     point_to(monkeypatch, NOWHERE)
     errors: list[str] = []
     monkeypatch.setattr("kafka_ordered_ops.airflow.support.question.LOOK_TIMEOUT_S", 2.0)
-    trigger = trigger_on("orders", group)
+    trigger = trigger_on("orders", group_id)
     monkeypatch.setattr(trigger.log, "error", lambda *told: errors.append(told[1]))
 
     async def scene() -> int:
@@ -393,10 +397,10 @@ def run_by(told: dict[str, Any], run_id: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_takes_the_cutoff_of_its_event(
-    make: Make, orders: str, group: str, windows: OrderedWindows
+    make: Make, orders: str, group_id: str, windows: OrderedWindows
 ) -> None:
     """Exactly what lies before it; and the next event comes behind it."""
-    told = asyncio.run(first_of(trigger_on(orders, group)))
+    told = asyncio.run(first_of(trigger_on(orders, group_id)))
     sink = Sink()
     facts = make(batch_callable=sink).execute(run_by(told, "one"))
     assert (facts["cutoff"], facts["cutoff_source"]) == (cutoff(30), "an asset event")
@@ -406,10 +410,10 @@ def test_a_run_takes_the_cutoff_of_its_event(
 
 @pytest.mark.slow
 def test_an_event_that_comes_twice_does_no_harm(
-    make: Make, orders: str, group: str, windows: OrderedWindows
+    make: Make, orders: str, group_id: str, windows: OrderedWindows
 ) -> None:
     """The second run finds that its records were taken: it is skipped, or replays that window, as asked."""
-    told = asyncio.run(first_of(trigger_on(orders, group)))
+    told = asyncio.run(first_of(trigger_on(orders, group_id)))
     first, again = Sink(), Sink()
     facts = make(batch_callable=first).execute(run_by(told, "one"))
     before_second = committed(windows, orders)
@@ -441,10 +445,10 @@ class Twice(Sink):
 
 @pytest.mark.slow
 def test_an_event_that_comes_twice_at_once_does_no_harm(
-    make: Make, orders: str, group: str, windows: OrderedWindows
+    make: Make, orders: str, group_id: str, windows: OrderedWindows
 ) -> None:
     """The second run steps around the first one's open window: it is skipped and says why, and neither fails."""
-    told = asyncio.run(first_of(trigger_on(orders, group)))
+    told = asyncio.run(first_of(trigger_on(orders, group_id)))
     nothing = Sink()
     first = Twice(make(batch_callable=nothing), told)
     done = make(batch_callable=first).execute(run_by(told, "one"))

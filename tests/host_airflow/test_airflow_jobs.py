@@ -53,10 +53,10 @@ SMALL = {"spark.master": "local[1]", "spark.driver.memory": "512m"}
 
 
 @pytest.fixture
-def make(orders: str, group: str, tmp_path: Path) -> Make:
+def make(orders: str, group_id: str, tmp_path: Path) -> Make:
     """An operator for one window over `orders`, with its outputs below `out`."""
     return partial(
-        operator_for, orders, group, tmp_path, window_id="w", output=str(tmp_path / "out")
+        operator_for, orders, group_id, tmp_path, window_id="w", output=str(tmp_path / "out")
     )
 
 

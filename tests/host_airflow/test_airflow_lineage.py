@@ -54,14 +54,16 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("provider")
-def test_topics_in_and_files_out(group: str, orders: str, bootstrap: str, tmp_path: Path) -> None:
+def test_topics_in_and_files_out(
+    group_id: str, orders: str, bootstrap: str, tmp_path: Path
+) -> None:
     """By the names that OpenLineage has for them, with how many records, and the window in a facet."""
     task = OrderedWindowOperator(
         task_id="task",
         topics=orders,
-        group_id=group,
+        group_id=group_id,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         window_id="w",
         output=str(tmp_path),
     )

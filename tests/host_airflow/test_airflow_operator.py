@@ -45,18 +45,18 @@ def test_hours_one_after_the_other(
     second = make().execute(context_of(100, run_id="2"))
     assert [offsets_in(facts["output"]) for facts in (first, second)] == [[0, 3, 1], [5, 2, 4]]
     assert (first["records"], first["status"], first["ran"]) == (3, "published", True)
-    assert [(facts["stragglers"], facts["late"]) for facts in (first, second)] == [(1, 0), (0, 0)]
+    assert [(facts["out_of_order"], facts["late"]) for facts in (first, second)] == [(1, 0), (0, 0)]
     assert len(outputs_of(tmp_path / "out")) == 2
     assert committed(windows, orders) == [6]
 
 
-def test_what_a_task_returns_is_a_small_xcom(make: Make, group: str, orders: str) -> None:
+def test_what_a_task_returns_is_a_small_xcom(make: Make, group_id: str, orders: str) -> None:
     """Plain JSON: the window, its counts and ranges, by the same words as elsewhere."""
     facts = make(window_id="w").execute(context_of(12))
     assert small_json(facts) < 2_000
     assert {name: facts[name] for name in ("window_id", "group", "topics", "content")} == {
         "window_id": "w",
-        "group": group,
+        "group": group_id,
         "topics": [orders],
         "content": "records",
     }
@@ -103,7 +103,7 @@ def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None
 def test_a_retry_takes_the_same_records(
     make: Make, windows: OrderedWindows, orders: str, produce: Produce
 ) -> None:
-    """The job failed; a straggler that came meanwhile is the next window's, and nothing was committed."""
+    """The job failed; an out-of-order record that came meanwhile is the next window's, and nothing was committed."""
     sink = Sink(failures=1)
     with pytest.raises(OSError, match="disk is full"):
         make(batch_callable=sink).execute(context_of(12))
@@ -187,9 +187,9 @@ def test_two_tries_at_once(
     older = Overtaken(
         task_id="task",
         topics=orders,
-        group_id=windows.group,
+        group_id=windows.group_id,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         window_id="w",
         output=str(tmp_path / "out"),
     )
@@ -275,7 +275,7 @@ def test_a_replay_of_another_job_replaces_the_output(make: Make, tmp_path: Path)
             topics=plain.topics,
             group_id=plain.group_id,
             mode="catch_up",
-            start="earliest",
+            starting_offsets="earliest",
             window_id="w",
             output=str(tmp_path / "out"),
         )

@@ -213,7 +213,7 @@ def job(spark, window):
     window.write(window.read())
 
 
-window = dict(topics="orders", group_id="g", kafka_conn_id="away", start="earliest")
+window = dict(topics="orders", group_id="g", kafka_conn_id="away", starting_offsets="earliest")
 with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, tzinfo=UTC)):
     wait = PartitionsLiveSensor(task_id="wait", deferrable=True, grace="PT10M", **window)
     group = PartitionsLiveSensor(task_id="group", until="caught_up", mode="reschedule", **window)

@@ -343,9 +343,9 @@ def test_a_window_by_the_operator_and_by_tasks_is_the_same(
     failing: Callable[..., Any] = OrderedWindowOperator(
         task_id="task",
         topics=tasks.topic,
-        group_id=windows.group,
+        group_id=windows.group_id,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         window_id="w",
         batch_callable=fail,
     ).execute

@@ -119,7 +119,7 @@ def test_open_windows_of_others(make: Make, windows: OrderedWindows, orders: str
 def test_a_foreign_commit(make: Make, windows: OrderedWindows, bootstrap: str, orders: str) -> None:
     """It fails for good and names the cure, or adopts what was moved."""
     make().execute(context_of(2, run_id="1"))
-    other = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    other = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
     other.commit(offsets=[ck.TopicPartition(orders, 0, 3)], asynchronous=False)
     other.close()
     with pytest.raises(AirflowFailException, match=r"ForeignCommitError: .*on_foreign_commit"):
@@ -138,8 +138,8 @@ def test_what_may_go_away_by_itself_is_tried_again(make: Make) -> None:
     ("given", "told"),
     [
         ({"topics": "no-such-topic"}, "UnknownTopicError"),
-        ({"start": None}, "StartBoundRequiredError"),
-        ({"start": "yesterday"}, "ConfigError"),
+        ({"starting_offsets": None}, "StartingOffsetsRequiredError"),
+        ({"starting_offsets": "yesterday"}, "ConfigError"),
         ({"cutoff": "2026-11-20T12:00:00"}, "ConfigError"),
         ({"max_offsets": "many"}, "ConfigError: max_offsets is 'many'"),
         ({"topics": [1]}, "ConfigError"),

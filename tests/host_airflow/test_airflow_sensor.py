@@ -41,14 +41,14 @@ __all__ = ["kafka_connection"]
 
 
 def test_the_sensor_waits_until_the_last_partition_is_live(
-    topic: MakeTopic, produce: Produce, group: str, caplog: pytest.LogCaptureFixture
+    topic: MakeTopic, produce: Produce, group_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not before; the log has a table with a reason for each, those that wait first, and so has the XCom."""
     name = topic(partitions=3)
     for partition in (0, 2):
         write(produce, name, 61, partition)
     write(produce, name, 59, 1)
-    sensor = sensor_on(name, group)
+    sensor = sensor_on(name, group_id)
     with caplog.at_level("INFO", logger="kafka_ordered_ops"):
         first = sensor.poke(context_of(60))
     assert not first
@@ -64,32 +64,32 @@ def test_the_sensor_waits_until_the_last_partition_is_live(
     told = sensor.execute(context_of(60))
     assert told["live"] is True
     assert told["counts"] == {"live": 3, "idle": 0, "waiting": 0}
-    assert (told["cutoff"], told["group"]) == ("2023-11-14T22:14:20Z", group)
+    assert (told["cutoff"], told["group"]) == ("2023-11-14T22:14:20Z", group_id)
     assert [one["partition"] for one in told["partitions"]] == [0, 1, 2]
     assert small_json(told) < XCOM_BYTES
 
 
 def test_a_silent_partition_is_idle_after_its_grace(
-    topic: MakeTopic, produce: Produce, group: str
+    topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """The tests' cutoff is years ago; without a grace it would be waited for for ever."""
     name = topic(partitions=2)
     write(produce, name, 61)
-    assert not sensor_on(name, group).poke(context_of(60))
-    told = sensor_on(name, group, grace="PT10M").execute(context_of(60))
+    assert not sensor_on(name, group_id).poke(context_of(60))
+    told = sensor_on(name, group_id, grace="PT10M").execute(context_of(60))
     assert told["counts"] == {"live": 1, "idle": 1, "waiting": 0}
     assert told["grace"] == "PT10M"
-    assert not sensor_on(name, group, grace=timedelta(days=36_500)).poke(context_of(60))
+    assert not sensor_on(name, group_id, grace=timedelta(days=36_500)).poke(context_of(60))
 
 
 def test_a_topic_of_many_partitions_makes_a_small_xcom(
-    topic: MakeTopic, produce: Produce, group: str
+    topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """Those that wait are all there, of the others as many as fit, and the rest as a number."""
     count = PARTITIONS_MAX + 20
     name = topic(partitions=count)
     write(produce, name, 61, 5)
-    told = told_by(sensor_on(name, group), context_of(60))
+    told = told_by(sensor_on(name, group_id), context_of(60))
     assert told["counts"]["waiting"] == count - 1
     assert len(told["partitions"]) == PARTITIONS_MAX
     assert told["more_partitions"] == 20
@@ -98,12 +98,12 @@ def test_a_topic_of_many_partitions_makes_a_small_xcom(
 
 
 def test_a_window_that_is_done_is_not_waited_for(
-    windows: OrderedWindows, orders: str, group: str
+    windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """A cleared run: the task's window is committed, so nothing can come into it any more."""
     context = context_of(60, task_id="wait")
-    window_id = default_window_id(context, group, task_id="orders")
-    sensor = sensor_on(orders, group, window_task_id="orders")
+    window_id = default_window_id(context, group_id, task_id="orders")
+    sensor = sensor_on(orders, group_id, window_task_id="orders")
     # The tests' orders end at second 30.
     assert not sensor.poke(context)
     windows.plan(before(orders, 60, Earliest()), window_id)
@@ -112,46 +112,48 @@ def test_a_window_that_is_done_is_not_waited_for(
     told = sensor.execute(context)
     assert told["window"] == "committed"
     assert (told["partitions"], told["more_partitions"]) == ([], 0)
-    assert sensor_on(orders, group, window_id=window_id).poke(context)
-    assert not sensor_on(orders, group).poke(context)
+    assert sensor_on(orders, group_id, window_id=window_id).poke(context)
+    assert not sensor_on(orders, group_id).poke(context)
 
 
-def test_timeout_and_soft_fail_are_a_sensors(topic: MakeTopic, group: str) -> None:
+def test_timeout_and_soft_fail_are_a_sensors(topic: MakeTopic, group_id: str) -> None:
     """The deadline fails the task, or skips it."""
     name = topic()
     with pytest.raises(AirflowSensorTimeout):
-        sensor_on(name, group, timeout=0.3).execute(context_of(60))
+        sensor_on(name, group_id, timeout=0.3).execute(context_of(60))
     with pytest.raises(AirflowSkipException):
-        sensor_on(name, group, timeout=0.3, soft_fail=True).execute(context_of(60))
+        sensor_on(name, group_id, timeout=0.3, soft_fail=True).execute(context_of(60))
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_what_waiting_cannot_help_fails_at_once(group: str, deferrable: bool) -> None:
+def test_what_waiting_cannot_help_fails_at_once(group_id: str, deferrable: bool) -> None:
     """A topic that does not exist is a mistake: no retry, or a skipped task where that was asked for."""
-    name = f"missing-{group}"
+    name = f"missing-{group_id}"
     with pytest.raises(AirflowFailException, match=f"UnknownTopicError.*{name}"):
-        sensor_on(name, group, deferrable=deferrable).execute(context_of(60))
+        sensor_on(name, group_id, deferrable=deferrable).execute(context_of(60))
     for flag in ("soft_fail", "never_fail"):
         with pytest.raises(AirflowSkipException):
-            sensor_on(name, group, deferrable=deferrable, **{flag: True}).execute(context_of(60))
+            sensor_on(name, group_id, deferrable=deferrable, **{flag: True}).execute(context_of(60))
     # When the DAG is parsed.
     with pytest.raises(ConfigError, match="no time zone"):
-        sensor_on(name, group, deferrable=deferrable, cutoff="2026-11-20")
+        sensor_on(name, group_id, deferrable=deferrable, cutoff="2026-11-20")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_broker_that_is_away_at_first_is_left_to_the_tasks_retries(
-    group: str, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+    group_id: str, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
     """It may be a wrong address; with silent_fail or never_fail it is as for any sensor."""
     point_to(monkeypatch, NOWHERE)
     watched(monkeypatch)
     with pytest.raises(BrokerUnreachableError):
-        sensor_on("orders", group, deferrable=deferrable).execute(context_of(60))
+        sensor_on("orders", group_id, deferrable=deferrable).execute(context_of(60))
     with pytest.raises(AirflowSkipException):
-        sensor_on("orders", group, deferrable=deferrable, never_fail=True).execute(context_of(60))
-    silent = sensor_on("orders", group, deferrable=deferrable, silent_fail=True, timeout=0.1)
+        sensor_on("orders", group_id, deferrable=deferrable, never_fail=True).execute(
+            context_of(60)
+        )
+    silent = sensor_on("orders", group_id, deferrable=deferrable, silent_fail=True, timeout=0.1)
     with pytest.raises(TaskDeferred if deferrable else AirflowSensorTimeout):
         silent.execute(context_of(60))
 
@@ -160,13 +162,13 @@ def test_a_broker_that_is_away_at_first_is_left_to_the_tasks_retries(
 def test_a_broker_that_goes_away_while_the_sensor_waits_is_waited_for(
     topic: MakeTopic,
     produce: Produce,
-    group: str,
+    group_id: str,
     bootstrap: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Once a look has succeeded the address is right."""
     name = topic()
-    sensor = sensor_on(name, group)
+    sensor = sensor_on(name, group_id)
     assert not sensor.poke(context_of(60))
     point_to(monkeypatch, NOWHERE)
     looks = watched(monkeypatch)
@@ -181,10 +183,10 @@ def test_a_broker_that_goes_away_while_the_sensor_waits_is_waited_for(
 
 
 def test_the_group_is_waited_for_until_all_before_the_cutoff_is_committed(
-    windows: OrderedWindows, orders: str, group: str
+    windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """An unknown group, a window that ends too early, one that is planned only, and one that is committed."""
-    context, sensor = context_of(20), sensor_on(orders, group, until="caught_up")
+    context, sensor = context_of(20), sensor_on(orders, group_id, until="caught_up")
 
     def reason() -> str:
         told = told_by(sensor, context)
@@ -205,10 +207,10 @@ def test_the_group_is_waited_for_until_all_before_the_cutoff_is_committed(
 
 
 def test_an_open_window_of_earlier_records_holds_the_group_back(
-    windows: OrderedWindows, orders: str, group: str
+    windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """A later window that stepped around it is committed: the earlier records are not."""
-    sensor = sensor_on(orders, group, until=Until.CAUGHT_UP)
+    sensor = sensor_on(orders, group_id, until=Until.CAUGHT_UP)
     early = windows.plan(before(orders, 12, Earliest()), "early")
     windows.commit(windows.plan(before(orders, 20), "late"))
     told = told_by(sensor, context_of(20))
@@ -219,12 +221,12 @@ def test_an_open_window_of_earlier_records_holds_the_group_back(
 
 
 def test_a_record_that_comes_late_is_waited_for_where_the_index_shows_it(
-    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """It lies before every record at or after the cutoff: the next window takes it."""
     name = topic()
     write(produce, name, 5)
-    sensor = sensor_on(name, group, until="caught_up")
+    sensor = sensor_on(name, group_id, until="caught_up")
     windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
     assert sensor.poke(context_of(20))
     write(produce, name, 7)
@@ -237,14 +239,14 @@ def test_a_record_that_comes_late_is_waited_for_where_the_index_shows_it(
 
 @pytest.mark.slow
 def test_an_open_transaction_may_hold_earlier_records(
-    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group_id: str, bootstrap: str
 ) -> None:
     """Nobody knows before it ends; then the next window takes them."""
     name = topic()
     write(produce, name, 5)
-    sensor = sensor_on(name, group, until="caught_up")
+    sensor = sensor_on(name, group_id, until="caught_up")
     windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group_id})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     producer.produce(name, b"x", partition=0, timestamp=BASE_MS + 7_000)
@@ -266,12 +268,12 @@ def test_an_open_transaction_may_hold_earlier_records(
 
 @pytest.mark.slow
 def test_a_partition_that_came_later_counts_when_it_has_records(
-    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str, bootstrap: str
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group_id: str, bootstrap: str
 ) -> None:
     """Empty, it holds nothing back; with a record the group has to take note of it first."""
     name = topic()
     write(produce, name, 5)
-    sensor = sensor_on(name, group, until="caught_up")
+    sensor = sensor_on(name, group_id, until="caught_up")
     windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_partitions([NewPartitions(name, 2)])[name].result(TIMEOUT_S)
@@ -291,13 +293,13 @@ def test_a_partition_that_came_later_counts_when_it_has_records(
 
 @pytest.mark.slow
 def test_intervals_count_once_each_is_committed(
-    windows: OrderedWindows, orders: str, group: str
+    windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """In any order; another interval does not count for this one."""
-    sensor = sensor_on(orders, group, until="caught_up")
+    sensor = sensor_on(orders, group_id, until="caught_up")
 
     def plan(since: float, until: float) -> Any:
-        window = Window([orders], at(until), since=at(since), start=Earliest())
+        window = Window([orders], at(until), since=at(since), starting_offsets=Earliest())
         return windows.plan(window, f"{since}-{until}")
 
     windows.commit(plan(20, 40))
@@ -310,13 +312,13 @@ def test_intervals_count_once_each_is_committed(
 
 
 def test_an_empty_partition_is_caught_up_with_the_others(
-    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group: str
+    windows: OrderedWindows, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """A window has it with nothing in it."""
     name = topic(partitions=2)
     write(produce, name, 5)
     windows.commit(windows.plan(before(name, 20, Earliest()), "w"))
-    assert sensor_on(name, group, until="caught_up").poke(context_of(20))
+    assert sensor_on(name, group_id, until="caught_up").poke(context_of(20))
 
 
 def test_what_belongs_to_partitions_is_refused_for_the_group() -> None:

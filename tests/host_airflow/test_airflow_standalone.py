@@ -444,7 +444,7 @@ def orders(house: House, hour: datetime) -> Records:
 )
 def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) -> None:
     """Each example DAG, as it stands in the repository, comes to a good end and delivers what it says."""
-    group, task_id = EXAMPLES[dag_id]
+    group_id, task_id = EXAMPLES[dag_id]
     by_interval = dag_id == "orders_by_hour"
     interval = {
         "logical_date": (hour - HOUR).isoformat(),
@@ -463,5 +463,5 @@ def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) 
         assert sum(facts["result"].values()) == len(expected)
     else:
         assert delivered(facts["output"]) == expected
-    with house.windows(group) as windows:
+    with house.windows(group_id) as windows:
         assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED

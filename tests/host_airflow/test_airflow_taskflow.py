@@ -40,15 +40,15 @@ def offsets_of(batches: Batches) -> list[Any]:
 
 
 @pytest.fixture
-def on(orders: str, group: str) -> Decorate:
+def on(orders: str, group_id: str) -> Decorate:
     """The decorator, for `orders`: on batches, in catch-up, from the earliest record."""
 
     def decorate(**more: Any) -> Callable[[Callable[..., Any]], Any]:
         given: dict[str, Any] = {
             "topics": orders,
-            "group_id": group,
+            "group_id": group_id,
             "mode": "catch_up",
-            "start": "earliest",
+            "starting_offsets": "earliest",
             "job": "batches",
         }
         decorator: Callable[[Callable[..., Any]], Any] = kafka_window_task(**{**given, **more})
@@ -124,7 +124,7 @@ def test_a_function_with_spark_gets_a_session_and_the_window(
     assert committed(windows, orders) == [4]
 
 
-def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, group: str) -> None:
+def test_arguments_are_templates_and_context_is_given_by_name(on: Decorate, group_id: str) -> None:
     """Of a call as of the decorator; as every decorated task has it."""
 
     @on(window_id="{{ run_id }}-of-{{ ti.task_id }}")
@@ -178,12 +178,12 @@ def test_what_another_task_returns_is_waited_for(on: Decorate) -> None:
 
 
 def test_expand_and_partial_make_a_window_for_each(
-    on: Decorate, windows: OrderedWindows, group: str
+    on: Decorate, windows: OrderedWindows, group_id: str
 ) -> None:
     """Each for its own group, by its index; else they would share the records between them."""
     with DAG("d"):
 
-        @on(group_id=group + "-{{ ti.map_index }}")
+        @on(group_id=group_id + "-{{ ti.map_index }}")
         def load(batches: Batches, plan: WindowPlan, table: str, prefix: str) -> list[Any]:
             return [prefix + table, offsets_of(batches)]
 
@@ -193,11 +193,11 @@ def test_expand_and_partial_make_a_window_for_each(
         ["t_a", [0, 3, 1, 5, 2]],
         ["t_b", [0, 3, 1, 5, 2]],
     ]
-    assert [one["group"] for one in told] == [f"{group}-0", f"{group}-1"]
+    assert [one["group"] for one in told] == [f"{group_id}-0", f"{group_id}-1"]
     assert len({one["window_id"] for one in told}) == 2
 
 
-def test_override_changes_the_task_and_not_the_function(on: Decorate, group: str) -> None:
+def test_override_changes_the_task_and_not_the_function(on: Decorate, group_id: str) -> None:
     """The same function for another window; each call is a task of its own."""
     with DAG("d"):
 
@@ -205,17 +205,19 @@ def test_override_changes_the_task_and_not_the_function(on: Decorate, group: str
         def load(batches: Batches, plan: WindowPlan) -> list[int]:
             return offsets_of(batches)
 
-        other = load.override(task_id="other", group_id=f"{group}-other", retries=3)
-        mine = load.override(group_id=f"{group}-again")
+        other = load.override(task_id="other", group_id=f"{group_id}-other", retries=3)
+        mine = load.override(group_id=f"{group_id}-again")
         first, again, another = (operator_of(call()) for call in (load, mine, other))
     assert [one.task_id for one in (first, again, another)] == ["load", "load__1", "other"]
-    assert (another.retries, another.group_id) == (3, f"{group}-other")
+    assert (another.retries, another.group_id) == (3, f"{group_id}-other")
     assert run(first)["result"] == run(another)["result"] == [0, 3, 1, 5, 2]
 
 
-def test_defaults_of_the_dag_are_the_decorators_too(on: Decorate, orders: str, group: str) -> None:
+def test_defaults_of_the_dag_are_the_decorators_too(
+    on: Decorate, orders: str, group_id: str
+) -> None:
     """Also those of this package's own parameters."""
-    with DAG("d", default_args={"on_covered": "skip", "topics": orders, "group_id": group}):
+    with DAG("d", default_args={"on_covered": "skip", "topics": orders, "group_id": group_id}):
 
         @kafka_window_task(job="batches")
         def load(batches: Batches, plan: WindowPlan) -> None: ...
@@ -224,7 +226,7 @@ def test_defaults_of_the_dag_are_the_decorators_too(on: Decorate, orders: str, g
     assert (operator.on_covered.value, operator.topics, operator.group_id) == (
         "skip",
         orders,
-        group,
+        group_id,
     )
 
 
@@ -300,7 +302,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from kafka_ordered_ops.airflow import CutoffReachedTrigger
 
-window = dict(topics="orders", group_id="g", kafka_conn_id="away", start="earliest")
+window = dict(topics="orders", group_id="g", kafka_conn_id="away", starting_offsets="earliest")
 reached = CutoffReachedTrigger(topics="orders", group_id="g", every=timedelta(hours=1))
 hour = Asset("hour", watchers=[AssetWatcher("hour", trigger=reached)])
 

@@ -300,7 +300,7 @@ class Asked:
     dag_id: str = "dag"
     task_id: str = "task"
     map_index: int = -1
-    group: str = "group"
+    group_id: str = "group"
     token: dict[str, Any] = field(default_factory=dict, compare=False)
     #: `token` by its text, so that equal ones are equal.
     token_text: str = ""
@@ -313,7 +313,7 @@ class Asked:
             map_index=self.map_index,
             try_number=try_number,
         )
-        return default_window_id({"ti": ti, "dag_run": run(), **self.token}, self.group)
+        return default_window_id({"ti": ti, "dag_run": run(), **self.token}, self.group_id)
 
 
 # Dots and brackets in names are what could make two tasks look alike.
@@ -330,7 +330,7 @@ _ASKED = st.builds(
     dag_id=_NAMES,
     task_id=_NAMES,
     map_index=st.integers(-1, 3),
-    group=_NAMES,
+    group_id=_NAMES,
 )
 
 
@@ -352,7 +352,7 @@ def test_ids_differ_where_anything_differs(one: Asked, other: Asked) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Asked(group="other", token={"run_id": "r"}),
+        Asked(group_id="other", token={"run_id": "r"}),
         Asked(dag_id="other", token={"run_id": "r"}),
         Asked(task_id="other", token={"run_id": "r"}),
         Asked(map_index=0, token={"run_id": "r"}),

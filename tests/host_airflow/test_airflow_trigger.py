@@ -85,17 +85,17 @@ async def fired(trigger: PartitionsLiveTrigger) -> dict[str, Any]:
 
 
 def test_a_window_that_is_live_is_not_deferred(
-    topic: MakeTopic, produce: Produce, group: str
+    topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """The first look is the worker's own: a backfill of old dates needs no triggerer."""
     name = topic()
     write(produce, name, 60)
-    told = sensor_on(name, group, deferrable=True).execute(context_of(60))
+    told = sensor_on(name, group_id, deferrable=True).execute(context_of(60))
     assert told["live"] is True
 
 
 def test_the_sensor_defers_with_its_timeout_and_no_secret(
-    topic: MakeTopic, group: str, monkeypatch: pytest.MonkeyPatch, bootstrap: str
+    topic: MakeTopic, group_id: str, monkeypatch: pytest.MonkeyPatch, bootstrap: str
 ) -> None:
     """The trigger is made of JSON, knows the connection by its name, and waits before it fires first."""
     extra = {"bootstrap.servers": bootstrap, "sasl.password": "canary"}
@@ -103,7 +103,7 @@ def test_the_sensor_defers_with_its_timeout_and_no_secret(
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", value)
     name = topic()
     sensor = sensor_on(
-        name, group, deferrable=True, timeout=123, poke_interval=7, grace=timedelta(days=36_500)
+        name, group_id, deferrable=True, timeout=123, poke_interval=7, grace=timedelta(days=36_500)
     )
     task = deferred(sensor, context_of(60))
     assert task.timeout == timedelta(seconds=123)
@@ -118,7 +118,9 @@ def test_the_sensor_defers_with_its_timeout_and_no_secret(
 
 def test_a_question_survives_its_json() -> None:
     """Every field; and what another version made of it is refused by name."""
-    window = Window(["b", "^a.*"], at(60), exclude=["abc"], allowed_lateness=timedelta(seconds=5))
+    window = Window(
+        ["b", "^a.*"], at(60), exclude=["abc"], max_out_of_orderness=timedelta(seconds=5)
+    )
     full = Question(
         "conn",
         "group",
@@ -136,12 +138,12 @@ def test_a_question_survives_its_json() -> None:
 
 
 def test_the_trigger_fires_when_the_last_partition_is_live_and_not_before(
-    topic: MakeTopic, produce: Produce, group: str, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, produce: Produce, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on from what it has seen, and its task resumes with the same facts as a look in the worker."""
     name = topic(partitions=2)
     write(produce, name, 61, 0)
-    sensor = sensor_on(name, group, deferrable=True)
+    sensor = sensor_on(name, group_id, deferrable=True)
     trigger = revived(deferred(sensor, context_of(60)).trigger)
     trigger.first_look = 0
     looks = watched(monkeypatch)
@@ -161,12 +163,12 @@ def test_the_trigger_fires_when_the_last_partition_is_live_and_not_before(
 
 
 def test_the_trigger_lets_the_scheduler_note_the_deferral_first(
-    topic: MakeTopic, produce: Produce, group: str, monkeypatch: pytest.MonkeyPatch
+    topic: MakeTopic, produce: Produce, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the window is live already: an event within seconds can fail the task."""
     name = topic()
     looks, sleep = watched(monkeypatch), asyncio.sleep
-    trigger = deferred(sensor_on(name, group, deferrable=True), context_of(60)).trigger
+    trigger = deferred(sensor_on(name, group_id, deferrable=True), context_of(60)).trigger
     write(produce, name, 60)
     before_look = len(looks)
     slept: list[float] = []
@@ -183,11 +185,11 @@ def test_the_trigger_lets_the_scheduler_note_the_deferral_first(
 
 
 def test_the_trigger_waits_for_the_group_too(
-    windows: OrderedWindows, orders: str, group: str
+    windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """The same trigger, another question."""
     plan = windows.plan(before(orders, 20, Earliest()), "w")
-    sensor = sensor_on(orders, group, deferrable=True, until="caught_up")
+    sensor = sensor_on(orders, group_id, deferrable=True, until="caught_up")
     trigger = revived(deferred(sensor, context_of(20)).trigger)
     trigger.first_look = 0
     windows.commit(plan)
@@ -195,31 +197,33 @@ def test_the_trigger_waits_for_the_group_too(
     assert sensor.execute_complete(context_of(20), event)["caught_up"] is True
 
 
-def test_the_trigger_tells_what_waiting_cannot_help(group: str) -> None:
+def test_the_trigger_tells_what_waiting_cannot_help(group_id: str) -> None:
     """The task then fails for good, with the error's name; or is skipped where that was asked for."""
-    trigger = soon(question_on(f"missing-{group}", group))
+    trigger = soon(question_on(f"missing-{group_id}", group_id))
     event = asyncio.run(asyncio.wait_for(fired(trigger), TIMEOUT_S))
     assert event["status"] == "error"
     with pytest.raises(AirflowFailException, match="UnknownTopicError"):
-        sensor_on("orders", group).execute_complete(context_of(60), event)
-    skipping = sensor_on("orders", group, soft_fail=True)
+        sensor_on("orders", group_id).execute_complete(context_of(60), event)
+    skipping = sensor_on("orders", group_id, soft_fail=True)
     with pytest.raises(AirflowSkipException):
         resume(skipping, "execute_complete", event=event)
 
 
-def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group: str) -> None:
+def test_the_timeout_of_a_deferred_sensor_is_a_sensors_timeout(group_id: str) -> None:
     """Airflow resumes the task with a failure of its own kind."""
-    sensor = sensor_on("orders", group, deferrable=True)
+    sensor = sensor_on("orders", group_id, deferrable=True)
     with pytest.raises(AirflowSensorTimeout):
         resume(sensor, "__fail__", error=TriggerFailureReason.TRIGGER_TIMEOUT)
 
 
 @pytest.mark.slow
-def test_the_trigger_never_holds_up_the_loop(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trigger_never_holds_up_the_loop(
+    group_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a look waits for a broker that is away, the loop that all triggers share goes on; it can be ended."""
     point_to(monkeypatch, NOWHERE)
     watched(monkeypatch)
-    trigger = soon(question_on("orders", group))
+    trigger = soon(question_on("orders", group_id))
 
     async def scene() -> int:
         waiting = asyncio.create_task(fired(trigger))
@@ -237,7 +241,7 @@ def test_the_trigger_never_holds_up_the_loop(group: str, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_the_trigger_outlives_a_restart_of_the_broker(
-    group: str, monkeypatch: pytest.MonkeyPatch
+    group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on looking while nobody answers, and what happened since ends the waiting."""
     looks = watched(monkeypatch)
@@ -256,7 +260,7 @@ def test_the_trigger_outlives_a_restart_of_the_broker(
             assert producer.flush(TIMEOUT_S) == 0
 
         async def scene() -> dict[str, Any]:
-            waiting = asyncio.create_task(fired(soon(question_on("orders", group))))
+            waiting = asyncio.create_task(fired(soon(question_on("orders", group_id))))
             await until(lambda: looks)
             await asyncio.to_thread(restart_and_write)
             return await asyncio.wait_for(waiting, 3 * TIMEOUT_S)

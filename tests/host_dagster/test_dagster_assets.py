@@ -38,9 +38,9 @@ from tests.support.dagster_support import house as house
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:
+def test_partitions_in_any_order(house: House, hours: str, group_id: str) -> None:
     """Each holds its own hour, in order; the metadata is its own; the committed offset follows."""
-    asset = copied(house, hours, group)
+    asset = copied(house, hours, group_id)
     for hour in (3, 0, 5):
         result = house.materialize(asset, KEYS[hour])
         assert check_of(result).passed
@@ -62,10 +62,10 @@ def test_partitions_in_any_order(house: House, hours: str, group: str) -> None:
         assert row.data["topic"] == hours
 
 
-def test_the_columns_are_told(house: House, hours: str, group: str) -> None:
+def test_the_columns_are_told(house: House, hours: str, group_id: str) -> None:
     """Those of the files, as any table's; a sink of one's own has none, and one that is gone is no failure."""
     told = "dagster/column_schema"
-    house.materialize(copied(house, hours, group), (KEYS[0], KEYS[1]))
+    house.materialize(copied(house, hours, group_id), (KEYS[0], KEYS[1]))
     columns = {
         one.name: (one.type, one.constraints.nullable)
         for one in house.told("orders")[KEYS[1]][told].columns
@@ -74,22 +74,22 @@ def test_the_columns_are_told(house: House, hours: str, group: str) -> None:
     assert columns["value"] == ("binary", True)
     assert columns["timestamp"][0] == "timestamp[ms, tz=UTC]"
 
-    @ordered_window_asset(**{**windows_of(house, hours, group), "output": None})
+    @ordered_window_asset(**{**windows_of(house, hours, group_id), "output": None})
     def own(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         pass
 
     house.materialize(own, KEYS[2])
     assert told not in house.told("orders")[KEYS[2]]
     shutil.rmtree(house.output)
-    house.materialize(copied(house, hours, group, on_covered="skip"), KEYS[0])
+    house.materialize(copied(house, hours, group_id, on_covered="skip"), KEYS[0])
     assert told not in house.told("orders")[KEYS[0]]
 
 
-def test_a_range_is_one_pass(house: House, hours: str, group: str) -> None:
+def test_a_range_is_one_pass(house: House, hours: str, group_id: str) -> None:
     """The function is called once for all windows; each partition is told its own numbers."""
     calls: list[list[str]] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group))
+    @ordered_window_asset(**windows_of(house, hours, group_id))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append([str(windows.partition_keys[plan.window_id]) for plan in windows.plans])
         windows.copy()
@@ -113,12 +113,12 @@ def test_a_range_is_one_pass(house: House, hours: str, group: str) -> None:
 
 @pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])
 def test_a_partition_that_is_materialised_again(
-    house: House, hours: str, group: str, on_covered: str
+    house: House, hours: str, group_id: str, on_covered: str
 ) -> None:
     """Read again, told again, or refused; with a new one beside it the pass is still one. Nothing moves."""
     calls: list[int] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group), on_covered=on_covered)
+    @ordered_window_asset(**windows_of(house, hours, group_id), on_covered=on_covered)
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append(len(windows.plans))
         windows.copy()
@@ -142,10 +142,10 @@ def test_a_partition_that_is_materialised_again(
 
 
 def test_a_late_record_goes_to_a_later_partition(
-    house: House, hours: str, group: str, produce: Produce
+    house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
     """Flagged there; the partition that it is too late for stays as it was."""
-    asset = copied(house, hours, group)
+    asset = copied(house, hours, group_id)
     house.materialize(asset, KEYS[0])
     late = FIRST + HOUR / 8
     [offset] = produce([(hours, 0, None, b"x", round(late.timestamp() * 1000), ())])
@@ -157,11 +157,11 @@ def test_a_late_record_goes_to_a_later_partition(
     assert house.offsets(house.told("orders")[KEYS[0]]["dagster/uri"]) == expected(0)
 
 
-def test_a_step_that_fails_commits_nothing(house: House, hours: str, group: str) -> None:
+def test_a_step_that_fails_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """Nothing is told of it; the next run takes up the same plan."""
     broken = [True]
 
-    @ordered_window_asset(**windows_of(house, hours, group))
+    @ordered_window_asset(**windows_of(house, hours, group_id))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
         if broken[0]:
@@ -171,26 +171,26 @@ def test_a_step_that_fails_commits_nothing(house: House, hours: str, group: str)
     assert "OSError: no" in failure_of(result)
     assert house.told("orders") == {}
     assert not list(house.output.glob("window_id=*"))
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         [record] = windows.list()
     assert (record.status, record.plan.attempt) == (WindowStatus.PLANNED, 1)
     broken[0] = False
     house.materialize(orders, KEYS[0])
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         [after] = windows.list()
     assert (after.plan.attempt, after.plan.claim_id) == (2, record.plan.claim_id)
     assert house.offsets(house.told("orders")[KEYS[0]]["dagster/uri"]) == expected(0)
 
 
-def test_an_orphan_step_commits_nothing(house: House, hours: str, group: str) -> None:
+def test_an_orphan_step_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """Its run was given up and run again; what it tells Dagster in the end is its error."""
     inner: list[dg.ExecuteInProcessResult] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group))
+    @ordered_window_asset(**windows_of(house, hours, group_id))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.copy()
         if not inner:
-            inner.append(house.materialize(copied(house, hours, group), KEYS[0]))
+            inner.append(house.materialize(copied(house, hours, group_id), KEYS[0]))
 
     result = house.materialize(orders, KEYS[0], fails=True)
     assert "WindowSupersededError" in failure_of(result)
@@ -199,10 +199,10 @@ def test_an_orphan_step_commits_nothing(house: House, hours: str, group: str) ->
 
 
 def test_without_partitions_everything_before_the_run(
-    house: House, hours: str, group: str, produce: Produce
+    house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
     """Each run takes what the group has not been given; what a failed one holds waits for its retry."""
-    asset = copied(house, hours, group, partitions_def=None)
+    asset = copied(house, hours, group_id, partitions_def=None)
     first = house.materialize(asset)
     told = house.told("orders")[None]
     assert told["dagster/row_count"] == 25
@@ -237,11 +237,15 @@ def test_a_run_that_goes_on_asks_for_its_first_ones_window(house: House, tag: st
     ]
 
 
-def test_a_sink_of_ones_own(house: House, hours: str, group: str) -> None:
+def test_a_sink_of_ones_own(house: House, hours: str, group_id: str) -> None:
     """What the function returns is kept with the windows, and shown."""
 
     @ordered_window_asset(
-        key="orders", topics=[hours], group_id=group, start="earliest", partitions_def=HOURLY
+        key="orders",
+        topics=[hours],
+        group_id=group_id,
+        starting_offsets="earliest",
+        partitions_def=HOURLY,
     )
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> dict[str, int]:
         return {"rows": sum(plan.offsets for plan in windows.plans)}
@@ -252,31 +256,33 @@ def test_a_sink_of_ones_own(house: House, hours: str, group: str) -> None:
     assert "dagster/uri" not in told
 
 
-def test_partitions_that_are_not_live(house: House, hours: str, group: str) -> None:
+def test_partitions_that_are_not_live(house: House, hours: str, group_id: str) -> None:
     """Warned of, or the step fails before anything is planned; or nobody looks."""
     definition = dg.HourlyPartitionsDefinition("2026-01-05-00:00")
     late = "2026-01-05-06:00"
     result = house.materialize(
-        copied(house, hours, group, partitions_def=definition, on_not_live="fail"), late, fails=True
+        copied(house, hours, group_id, partitions_def=definition, on_not_live="fail"),
+        late,
+        fails=True,
     )
     assert "is not live" in failure_of(result)
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         assert windows.list() == []
-    result = house.materialize(copied(house, hours, group, partitions_def=definition), late)
+    result = house.materialize(copied(house, hours, group_id, partitions_def=definition), late)
     check = check_of(result)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     table = check.metadata["partitions"]
     assert isinstance(table, dg.TableMetadataValue)
     assert [row.data["state"] for row in table.records] == ["waiting"]
-    quiet = copied(house, hours, group, partitions_def=definition, on_not_live="ignore")
+    quiet = copied(house, hours, group_id, partitions_def=definition, on_not_live="ignore")
     result = house.materialize(quiet, late)
     names = [check.check_name for check in result.get_asset_check_evaluations()]
     assert names == ["windows_complete"]
 
 
-def test_the_same_offsets_are_the_same_version(house: House, hours: str, group: str) -> None:
+def test_the_same_offsets_are_the_same_version(house: House, hours: str, group_id: str) -> None:
     """Replayed or not; another partition is another version."""
-    asset = copied(house, hours, group)
+    asset = copied(house, hours, group_id)
 
     def version(key: str) -> str:
         result = house.materialize(asset, key)
@@ -293,7 +299,7 @@ def test_the_same_offsets_are_the_same_version(house: House, hours: str, group: 
         ({"topics": "orders"}, "lists"),
         ({"group_id": ""}, "group_id"),
         ({"on_covered": "again"}, "one of 'skip', 'replay', 'fail'"),
-        ({"start": "yesterday"}, "start"),
+        ({"starting_offsets": "yesterday"}, "starting_offsets"),
         ({"application_args": ["a"]}, "give application="),
     ],
 )
@@ -334,9 +340,9 @@ def test_definitions_load_while_the_broker_is_away(house: House) -> None:
     assert "password" not in repr(KafkaResource(config={"sasl.password": "password"}))
 
 
-def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group: str) -> None:
+def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group_id: str) -> None:
     """Of the partition before it, in runs of one partition each; a run takes no more than its own."""
-    asset = copied(house, hours, group, serial=True)
+    asset = copied(house, hours, group_id, serial=True)
     graph = dg.Definitions([asset], resources={"kafka": house.kafka}).resolve_asset_graph()
     node = graph.get(asset.key)
     assert asset.key in node.parent_keys
@@ -348,4 +354,4 @@ def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group:
         told = house.told("orders")[KEYS[hour]]
         assert house.offsets(told["dagster/uri"]) == expected(hour)
     with pytest.raises(ConfigError, match="one after the other"):
-        copied(house, hours, group, serial=True, partitions_def=None)
+        copied(house, hours, group_id, serial=True, partitions_def=None)

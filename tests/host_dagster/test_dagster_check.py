@@ -48,10 +48,10 @@ def span(first: str, last: str) -> dict[str, str]:
 
 
 def test_the_check_is_about_the_last_partition_of_its_run(
-    house: House, hours: str, group: str
+    house: House, hours: str, group_id: str
 ) -> None:
     """Or, in a run without partitions, about the newest that has ended."""
-    asset = copied(house, hours, group, partitions_def=EIGHT)
+    asset = copied(house, hours, group_id, partitions_def=EIGHT)
     checks = partitions_live_check(asset)
     found = checked(house, asset, checks, tags={"dagster/partition": KEYS[5]})
     assert (found.passed, found.check_name) == (True, "topics_live")
@@ -69,9 +69,11 @@ def test_the_check_is_about_the_last_partition_of_its_run(
 
 
 @pytest.mark.slow
-def test_a_blocking_check_holds_up_what_is_downstream(house: House, hours: str, group: str) -> None:
+def test_a_blocking_check_holds_up_what_is_downstream(
+    house: House, hours: str, group_id: str
+) -> None:
     """In one run with the asset; the window itself is delivered."""
-    asset = copied(house, hours, group, partitions_def=EIGHT)
+    asset = copied(house, hours, group_id, partitions_def=EIGHT)
 
     @dg.multi_asset(
         specs=[dg.AssetSpec("report", deps=[asset], partitions_def=EIGHT)],
@@ -102,23 +104,23 @@ def test_a_blocking_check_holds_up_what_is_downstream(house: House, hours: str, 
 
 
 def test_without_partitions_the_clock_and_a_lag_decide(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """The records may be so far behind, and no farther."""
     name = topic()
     stamped = datetime.now(UTC) - HOUR
     produce([(name, 0, None, b"x", round(stamped.timestamp() * 1000), ())])
-    asset = copied(house, name, group, partitions_def=None)
+    asset = copied(house, name, group_id, partitions_def=None)
     for lag, passes in ((HOUR * 2, True), (HOUR / 2, False)):
         assert checked(house, asset, partitions_live_check(asset, lag=lag)).passed is passes
 
 
 def test_a_partition_that_is_not_over_is_not_the_newest(
-    house: House, hours: str, group: str
+    house: House, hours: str, group_id: str
 ) -> None:
     """Where there is one for the hour that runs; nor is one that ended less than the lag ago."""
     definition = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_offset=1)
-    asset = copied(house, hours, group, partitions_def=definition)
+    asset = copied(house, hours, group_id, partitions_def=definition)
     for lag in (timedelta(0), HOUR * 5):
         least = datetime.now(UTC) - lag - HOUR
         found = checked(house, asset, partitions_live_check(asset, lag=lag))
@@ -126,11 +128,13 @@ def test_a_partition_that_is_not_over_is_not_the_newest(
         assert least < cutoff <= datetime.now(UTC) - lag
 
 
-def test_before_the_first_partition_has_ended_nothing_is_missing(house: House, group: str) -> None:
+def test_before_the_first_partition_has_ended_nothing_is_missing(
+    house: House, group_id: str
+) -> None:
     """Nobody asks Kafka then."""
     begun = datetime.now(UTC) + timedelta(days=2)
     definition = dg.DailyPartitionsDefinition(begun.strftime("%Y-%m-%d"))
-    asset = copied(house, "orders", group, partitions_def=definition)
+    asset = copied(house, "orders", group_id, partitions_def=definition)
     found = checked(house, asset, partitions_live_check(asset))
     assert (found.passed, found.description) == (True, "no partition has ended yet")
 
@@ -145,13 +149,13 @@ def test_what_cannot_be_checked_is_named_when_the_check_is_built(house: House) -
 
 
 @pytest.mark.slow
-def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, group: str) -> None:
+def test_catching_up_asks_for_all_that_is_missing(house: House, hours: str, group_id: str) -> None:
     """Not for what is there, and not again for what has failed."""
     broken = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_date="2026-01-05-09:00")
     asset = copied(
         house,
         hours,
-        group,
+        group_id,
         partitions_def=broken,
         on_not_live="fail",
         automation_condition=catch_up_condition(),

@@ -76,9 +76,14 @@ def asset_in(defs: dg.Definitions, key: str) -> dg.AssetsDefinition:
     return found
 
 
-def attributes(house: House, topic: str, group: str, **more: Any) -> dict[str, Any]:
+def attributes(house: House, topic: str, group_id: str, **more: Any) -> dict[str, Any]:
     """A component's fields, as few as there may be, and more."""
-    needed = {"key": "orders", "topics": [topic], "group_id": group, "start": "earliest"}
+    needed = {
+        "key": "orders",
+        "topics": [topic],
+        "group_id": group_id,
+        "starting_offsets": "earliest",
+    }
     return {**needed, "partitions": HOURLY, "output": str(house.output), **more}
 
 
@@ -96,14 +101,14 @@ def check_hour(house: House, hour: int) -> None:
 def test_a_yaml_file_is_enough(
     house: House,
     hours: str,
-    group: str,
+    group_id: str,
     sandbox: DefsFolderSandbox,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two partitions in one pass; the address is in the environment of the run, not of the definitions."""
     monkeypatch.delenv("ORDERS_BROKER", raising=False)
     kafka = {"config": {"bootstrap.servers": "{{ env.ORDERS_BROKER }}", "socket.timeout.ms": 9000}}
-    with loaded(sandbox, attributes(house, hours, group, kafka=kafka)) as defs:
+    with loaded(sandbox, attributes(house, hours, group_id, kafka=kafka)) as defs:
         monkeypatch.setenv("ORDERS_BROKER", house.bootstrap)
         asset = asset_in(defs, "orders")
         assert "Copies" in (asset.get_asset_spec().description or "")
@@ -115,7 +120,7 @@ def test_a_yaml_file_is_enough(
 
 @pytest.mark.slow
 def test_a_function_beside_the_file(
-    house: House, hours: str, group: str, sandbox: DefsFolderSandbox
+    house: House, hours: str, group_id: str, sandbox: DefsFolderSandbox
 ) -> None:
     """By its module's name after a dot, or by its whole name; it takes resources, and no output is needed."""
     folder = sandbox.defs_folder_path / "orders"
@@ -126,7 +131,7 @@ def test_a_function_beside_the_file(
         "    return {'rows' + suffix: sum(plan.offsets for plan in windows.plans)}\n"
     )
     for hour, name in enumerate([".jobs.rows", f"{sandbox.project_name}.defs.orders.jobs.rows"]):
-        given = attributes(house, hours, group, output=None, function=name)
+        given = attributes(house, hours, group_id, output=None, function=name)
         with loaded(sandbox, given) as defs:
             house.materialize(asset_in(defs, "orders"), KEYS[hour], suffix="-here")
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/returned"] == {"rows-here": 4}
@@ -135,7 +140,7 @@ def test_a_function_beside_the_file(
 @pytest.mark.slow
 @pytest.mark.spark
 def test_an_application_beside_the_file(
-    house: House, hours: str, group: str, sandbox: DefsFolderSandbox
+    house: House, hours: str, group_id: str, sandbox: DefsFolderSandbox
 ) -> None:
     """Really submitted, with its arguments, for two partitions at once; its path is seen from the file."""
     folder = sandbox.defs_folder_path / "orders"
@@ -144,7 +149,7 @@ def test_an_application_beside_the_file(
     how = small()
     submit = {"master": how.master, "conf": dict(how.conf), "timeout_s": how.timeout_s}
     given = {"application": "job.py", "application_args": ["--country", "DE"], "submit": submit}
-    with loaded(sandbox, attributes(house, hours, group, **given)) as defs:
+    with loaded(sandbox, attributes(house, hours, group_id, **given)) as defs:
         house.materialize(asset_in(defs, "orders"), (KEYS[1], KEYS[2]))
     for hour in (1, 2):
         check_hour(house, hour)
@@ -173,9 +178,9 @@ class Greeting(OrderedWindowComponent):
         return spec.replace_attributes(owners=[self.owner])
 
 
-def test_a_component_of_ones_own(house: House, hours: str, group: str) -> None:
+def test_a_component_of_ones_own(house: House, hours: str, group_id: str) -> None:
     """It says what a step does, with resources, and what the asset looks like."""
-    text = json.dumps(attributes(house, hours, group, owner="someone@example.com"))
+    text = json.dumps(attributes(house, hours, group_id, owner="someone@example.com"))
     component = Greeting.resolve_from_yaml(text)
     asset = asset_in(dg.component_defs(component=component), "orders")
     assert asset.get_asset_spec().owners == ["someone@example.com"]
@@ -203,8 +208,8 @@ def asset_of(component: OrderedWindowComponent) -> dg.AssetsDefinition:
 def test_every_setting_of_an_asset_can_be_given() -> None:
     """And comes to be what it says; the fewest fields are the defaults of an asset in Python."""
     given = {
-        "start": "-PT1H",
-        "allowed_lateness": "PT5M",
+        "starting_offsets": "-PT1H",
+        "max_out_of_orderness": "PT5M",
         "redefine": True,
         "grace": "P1D",
         "open_lag": "PT10M",
@@ -217,11 +222,14 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "on_not_live": "fail",
         "output": "/elsewhere",
         "ordered": False,
-        "engine": "jvm",
+        "engine": "connector",
     }
     settings = window_asset(asset_of(resolved(partitions=HOURLY, **given))).settings
     assert {one.name for one in fields(WindowSettings)} == {*given, "topics", "group_id"}
-    assert (settings.allowed_lateness, settings.grace) == (timedelta(minutes=5), timedelta(days=1))
+    assert (settings.max_out_of_orderness, settings.grace) == (
+        timedelta(minutes=5),
+        timedelta(days=1),
+    )
     assert settings.open_lag == timedelta(minutes=10)
     assert (settings.on_covered, settings.on_not_live) == (OnCovered.SKIP, OnNotLive.FAIL)
     assert (settings.isolation, settings.on_data_loss) == (
@@ -230,10 +238,10 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
     )
     assert (settings.exclude, settings.output) == (("orders-old",), "/elsewhere")
     assert (settings.ordered, settings.engine) == (False, "jvm")
-    plain = window_asset(asset_of(resolved(start="earliest"))).settings
-    assert plain.start == Earliest()
+    plain = window_asset(asset_of(resolved(starting_offsets="earliest"))).settings
+    assert plain.starting_offsets == Earliest()
     assert plain == WindowSettings(
-        topics=["orders"], group_id="lake", output="/lake", start="earliest"
+        topics=["orders"], group_id="lake", output="/lake", starting_offsets="earliest"
     )
 
 
@@ -352,7 +360,7 @@ def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
     [
         ({"output": None}, "nowhere to write"),
         ({"group_id": ""}, "group_id"),
-        ({"start": "yesterday"}, "start"),
+        ({"starting_offsets": "yesterday"}, "starting_offsets"),
         ({"engine": "flink"}, "python, jvm, stage"),
         ({"function": "os.path.join", "application": "job.py"}, "which one"),
         ({"application_args": ["x"]}, "an application's"),

@@ -64,9 +64,9 @@ def at(monkeypatch: pytest.MonkeyPatch) -> At:
 
 
 @pytest.fixture
-def asset(house: House, hours: str, group: str) -> dg.AssetsDefinition:
+def asset(house: House, hours: str, group_id: str) -> dg.AssetsDefinition:
     """Copies hours, also those that are not over."""
-    return copied(house, hours, group, open_lag=LAG)
+    return copied(house, hours, group_id, open_lag=LAG)
 
 
 def rows(house: House, key: str = KEY) -> tuple[int, bool, int]:
@@ -127,13 +127,13 @@ def test_what_comes_late_for_a_piece_is_in_the_next(
 
 @pytest.mark.slow
 def test_a_piece_that_failed_is_delivered_with_the_next(
-    house: House, hours: str, group: str, at: At
+    house: House, hours: str, group_id: str, at: At
 ) -> None:
     """Its records are not lost to the partition, and they come once."""
     calls: list[list[str]] = []
     broken = [True]
 
-    @ordered_window_asset(**windows_of(house, hours, group), open_lag=LAG)
+    @ordered_window_asset(**windows_of(house, hours, group_id), open_lag=LAG)
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append([plan.window_id for plan in windows.plans])
         if broken[0]:
@@ -154,11 +154,11 @@ def test_a_piece_that_failed_is_delivered_with_the_next(
     assert in_files(house) == expected(1)
 
 
-def test_the_same_run_takes_the_same_piece(house: House, hours: str, group: str) -> None:
+def test_the_same_run_takes_the_same_piece(house: House, hours: str, group_id: str) -> None:
     """A step that is tried again in its run asks for the time before that run, as the first try did."""
     calls: list[list[str]] = []
     arguments = {
-        **windows_of(house, hours, group),
+        **windows_of(house, hours, group_id),
         "partitions_def": YEARLY,
         "options": {"retry_policy": dg.RetryPolicy(max_retries=1)},
     }
@@ -180,12 +180,12 @@ def test_the_same_run_takes_the_same_piece(house: House, hours: str, group: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])
 def test_a_whole_partition_materialised_again(
-    house: House, hours: str, group: str, on_covered: str, at: At
+    house: House, hours: str, group_id: str, on_covered: str, at: At
 ) -> None:
     """All of its pieces are read again, or told again, or refused; while it is open they are left alone."""
     calls: list[int] = []
 
-    @ordered_window_asset(**windows_of(house, hours, group), open_lag=LAG, on_covered=on_covered)
+    @ordered_window_asset(**windows_of(house, hours, group_id), open_lag=LAG, on_covered=on_covered)
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         calls.append(len(windows.plans))
         windows.copy()
@@ -204,9 +204,9 @@ def test_a_whole_partition_materialised_again(
 
 
 @pytest.mark.slow
-def test_pieces_that_took_everything(house: House, hours: str, group: str, at: At) -> None:
+def test_pieces_that_took_everything(house: House, hours: str, group_id: str, at: At) -> None:
     """The whole partition has nothing left to take: it is complete all the same, and no other's."""
-    orders = copied(house, hours, group, open_lag=LAG, on_covered="fail")
+    orders = copied(house, hours, group_id, open_lag=LAG, on_covered="fail")
     at(FIRST + HOUR * 1.9)
     house.materialize(orders, KEY)
     assert rows(house) == (4, False, 1)
@@ -227,11 +227,11 @@ def test_a_range_with_an_open_partition(house: House, asset: dg.AssetsDefinition
 
 @pytest.mark.slow
 def test_the_sensor_asks_for_what_makes_it_whole(
-    house: House, hours: str, group: str, at: At
+    house: House, hours: str, group_id: str, at: At
 ) -> None:
     """A partition that has pieces and is not whole is missing for the sensor, and no longer afterwards."""
     ended = dg.HourlyPartitionsDefinition("2026-01-05-01:00", end_date="2026-01-05-02:00")
-    asset = copied(house, hours, group, partitions_def=ended, open_lag=LAG)
+    asset = copied(house, hours, group_id, partitions_def=ended, open_lag=LAG)
     sensor = build_partitions_live_sensor(asset)
     definitions = dg.Definitions([asset], sensors=[sensor], resources={"kafka": house.kafka})
 
@@ -259,14 +259,14 @@ def test_a_partition_that_has_not_begun(house: House, asset: dg.AssetsDefinition
     assert rows(house, KEYS[3]) == (4, True, 1)
 
 
-def test_the_year_that_is_not_over(house: House, hours: str, group: str) -> None:
+def test_the_year_that_is_not_over(house: House, hours: str, group_id: str) -> None:
     """With Dagster's own open partition: refused without a lag, and taken up to the present with one."""
     now = datetime.now(UTC)
     key = f"{now:%Y}"
-    refused = copied(house, hours, group, partitions_def=YEARLY)
+    refused = copied(house, hours, group_id, partitions_def=YEARLY)
     assert "CutoffInFutureError" in failure_of(house.materialize(refused, key, fails=True))
     result = house.materialize(
-        copied(house, hours, group, partitions_def=YEARLY, open_lag=timedelta(0)), key
+        copied(house, hours, group_id, partitions_def=YEARLY, open_lag=timedelta(0)), key
     )
     check = check_of(result)
     assert (check.passed, check.description) == (
@@ -274,7 +274,7 @@ def test_the_year_that_is_not_over(house: House, hours: str, group: str) -> None
         "the window was delivered before, or its partition is not over",
     )
     assert rows(house, key) == (25, False, 1)
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         [record] = windows.list()
     assert record.plan.window_id.startswith(f"orders/{key}@")
     assert record.plan.cutoff_ms >= round(now.timestamp() * 1000) - 1_000

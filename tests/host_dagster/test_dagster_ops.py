@@ -71,13 +71,13 @@ def told(result: dg.ExecuteInProcessResult, step: str) -> Mapping[str, Any]:
     return {name: one.value for name, one in event.step_output_data.metadata.items()}
 
 
-def test_a_partition_of_a_job(house: House, hours: str, group: str) -> None:
+def test_a_partition_of_a_job(house: House, hours: str, group_id: str) -> None:
     """The op delivers the hour of its run, and says where; again, it is the same window."""
     copies = build_ordered_window_op(
         name="orders.by-hour",
         topics=[hours],
-        group_id=group,
-        start="earliest",
+        group_id=group_id,
+        starting_offsets="earliest",
         partitions_def=HOURLY,
         output=str(house.output),
     )
@@ -94,13 +94,17 @@ def test_a_partition_of_a_job(house: House, hours: str, group: str) -> None:
         }
         metadata = told(result, "orders_by_hour")
         assert metadata["dagster/partition_row_count"] == 4
-        assert metadata["kafka_ordered_ops/group"] == group
+        assert metadata["kafka_ordered_ops/group"] == group_id
 
 
-def test_a_job_without_partitions(house: House, hours: str, group: str, produce: Produce) -> None:
+def test_a_job_without_partitions(
+    house: House, hours: str, group_id: str, produce: Produce
+) -> None:
     """Each run takes what is new; what the function returns goes with the window to the ops behind it."""
 
-    @ordered_window_op(name="orders", topics=[hours], group_id=group, start="earliest")
+    @ordered_window_op(
+        name="orders", topics=[hours], group_id=group_id, starting_offsets="earliest"
+    )
     def orders(
         context: dg.OpExecutionContext, windows: AssetWindows, kafka: KafkaResource
     ) -> dict[str, int]:
@@ -116,12 +120,16 @@ def test_a_job_without_partitions(house: House, hours: str, group: str, produce:
     assert first["window_id"] != second["window_id"]
 
 
-def test_an_op_that_fails_commits_nothing(house: House, hours: str, group: str) -> None:
+def test_an_op_that_fails_commits_nothing(house: House, hours: str, group_id: str) -> None:
     """The next run of the partition takes the same records, and the ops behind it run only then."""
     broken = [True]
 
     @ordered_window_op(
-        name="orders", topics=[hours], group_id=group, start="earliest", partitions_def=HOURLY
+        name="orders",
+        topics=[hours],
+        group_id=group_id,
+        starting_offsets="earliest",
+        partitions_def=HOURLY,
     )
     def orders(context: dg.OpExecutionContext, windows: AssetWindows) -> list[int]:
         if broken.pop() if broken else False:

@@ -40,10 +40,10 @@ def warnings_of(house: House, run_id: str) -> list[str]:
     ]
 
 
-def test_each_partition_has_its_own(house: House, hours: str, group: str) -> None:
+def test_each_partition_has_its_own(house: House, hours: str, group_id: str) -> None:
     """Also with a sink of one's own: it is drawn from the plan, and nothing is read."""
 
-    @ordered_window_asset(**{**windows_of(house, hours, group), "output": None})
+    @ordered_window_asset(**{**windows_of(house, hours, group_id), "output": None})
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         pass
 
@@ -55,11 +55,11 @@ def test_each_partition_has_its_own(house: House, hours: str, group: str) -> Non
 
 
 def test_without_matplotlib_there_is_none(
-    house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is said of it: who wants pictures installs the extra."""
     monkeypatch.setattr(plots, "is_installed", lambda: False)
-    result = house.materialize(copied(house, hours, group), KEYS[1])
+    result = house.materialize(copied(house, hours, group_id), KEYS[1])
     told = house.told("orders")[KEYS[1]]
     assert told["dagster/partition_row_count"] == 4
     assert PICTURE not in told
@@ -67,7 +67,7 @@ def test_without_matplotlib_there_is_none(
 
 
 def test_a_picture_that_cannot_be_drawn(
-    house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is committed by then: the step succeeds without it, and says so."""
 
@@ -75,7 +75,7 @@ def test_a_picture_that_cannot_be_drawn(
         raise ZeroDivisionError
 
     monkeypatch.setattr(plots, "window_plot", broken)
-    result = house.materialize(copied(house, hours, group), KEYS[1])
+    result = house.materialize(copied(house, hours, group_id), KEYS[1])
     told = house.told("orders")[KEYS[1]]
     assert told["dagster/partition_row_count"] == 4
     assert PICTURE not in told
@@ -86,11 +86,11 @@ def test_a_picture_that_cannot_be_drawn(
 
 @pytest.mark.slow
 def test_a_step_of_very_many_windows_has_none(
-    house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dagster's event log is a database. A window that takes nothing has none either, and does not count."""
     monkeypatch.setattr(results, "PICTURES_MAX", 2)
-    asset = copied(house, hours, group)
+    asset = copied(house, hours, group_id)
     house.materialize(asset, (KEYS[0], KEYS[2]))
     assert not any(PICTURE in values for values in house.told("orders").values())
     house.materialize(asset, (KEYS[5], "2026-01-05-07:00"))

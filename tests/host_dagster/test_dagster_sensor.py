@@ -94,17 +94,17 @@ def span_of(request: dg.RunRequest) -> tuple[str, str]:
     return span.start, span.end
 
 
-def eight(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
+def eight(house: House, topic: str, group_id: str, **more: Any) -> dg.AssetsDefinition:
     """An asset of eight hours, all of them over."""
-    return copied(house, topic, group, partitions_def=EIGHT, **more)
+    return copied(house, topic, group_id, partitions_def=EIGHT, **more)
 
 
 def test_it_asks_when_the_last_partition_is_live_and_not_before(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """What waits is named until then, with the reason; a record that is too old does not count."""
     name = topic(partitions=2)
-    ticks = Ticks(house, eight(house, name, group))
+    ticks = Ticks(house, eight(house, name, group_id))
     told = ticks.skipped()
     assert f"{name}[0]: the log is empty" in told
     assert f"{name}[1]: the log is empty" in told
@@ -120,9 +120,11 @@ def test_it_asks_when_the_last_partition_is_live_and_not_before(
 
 
 @pytest.mark.slow
-def test_nothing_is_asked_for_twice(house: House, hours: str, group: str, produce: Produce) -> None:
+def test_nothing_is_asked_for_twice(
+    house: House, hours: str, group_id: str, produce: Produce
+) -> None:
     """Not while the run has not delivered it, and not afterwards."""
-    asset = eight(house, hours, group)
+    asset = eight(house, hours, group_id)
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[0], KEYS[5])]
     told = ticks.skipped()
@@ -140,9 +142,9 @@ def test_nothing_is_asked_for_twice(house: House, hours: str, group: str, produc
 
 
 @pytest.mark.slow
-def test_ranges_are_pieces_without_gaps(house: House, hours: str, group: str) -> None:
+def test_ranges_are_pieces_without_gaps(house: House, hours: str, group_id: str) -> None:
     """Around what is delivered already; the runs deliver exactly what was asked for."""
-    asset = eight(house, hours, group)
+    asset = eight(house, hours, group_id)
     house.materialize(asset, KEYS[2])
     requests = Ticks(house, asset, tags={"team": "orders"}).tick()
     assert [span_of(one) for one in requests] == [(KEYS[0], KEYS[1]), (KEYS[3], KEYS[5])]
@@ -157,11 +159,11 @@ def test_ranges_are_pieces_without_gaps(house: House, hours: str, group: str) ->
 
 
 def test_runs_are_as_large_as_the_backfill_policy_says(
-    house: House, hours: str, group: str
+    house: House, hours: str, group_id: str
 ) -> None:
     """And as the sensor says, if that is less."""
     two = dg.BackfillPolicy.multi_run(2)
-    asset = eight(house, hours, group, backfill_policy=two)
+    asset = eight(house, hours, group_id, backfill_policy=two)
     pairs = [(KEYS[0], KEYS[1]), (KEYS[2], KEYS[3]), (KEYS[4], KEYS[5])]
     assert Ticks(house, asset).asked() == pairs
     assert Ticks(house, asset, partitions_max=1).asked() == [(key, key) for key in KEYS[:6]]
@@ -173,13 +175,13 @@ def this_hour() -> datetime:
 
 
 def test_what_is_too_old_or_not_over_is_left_alone(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """Though it is live, and nobody has delivered it."""
     name, begun = topic(), this_hour()
     produce([(name, 0, None, b"x", round((begun + HOUR).timestamp() * 1000), ())])
     with_this_hour = dg.HourlyPartitionsDefinition("2026-01-05-00:00", end_offset=1)
-    asset = copied(house, name, group, partitions_def=with_this_hour)
+    asset = copied(house, name, group_id, partitions_def=with_this_hour)
     [found] = Ticks(house, asset, lookback=HOUR * 3).asked()
     # The next hour may have begun meanwhile.
     spans = [
@@ -189,23 +191,23 @@ def test_what_is_too_old_or_not_over_is_left_alone(
     assert found in spans
 
 
-def test_a_grace_ends_the_waiting(house: House, topic: MakeTopic, group: str) -> None:
+def test_a_grace_ends_the_waiting(house: House, topic: MakeTopic, group_id: str) -> None:
     """A silent partition is idle when the asset's grace is over, as for the step's own check."""
     name = topic()
-    assert Ticks(house, eight(house, name, group, grace=HOUR)).asked() == [(KEYS[0], KEYS[7])]
-    longer = eight(house, name, group, grace=timedelta(days=36_500))
+    assert Ticks(house, eight(house, name, group_id, grace=HOUR)).asked() == [(KEYS[0], KEYS[7])]
+    longer = eight(house, name, group_id, grace=timedelta(days=36_500))
     assert "idle from" in Ticks(house, longer).skipped()
 
 
 @pytest.mark.slow
 def test_windows_that_the_ledger_has_forgotten_are_delivered(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """The group remembers the times; also of hours without records, and when partitions came later."""
     name = topic()
     for hour in (0.5, 3):
         write(produce, name, hour)
-    asset = eight(house, name, group)
+    asset = eight(house, name, group_id)
     house.materialize(asset, (KEYS[0], KEYS[2]))
     admin = AdminClient({"bootstrap.servers": house.bootstrap})
     admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
@@ -219,7 +221,7 @@ def test_windows_that_the_ledger_has_forgotten_are_delivered(
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[3], KEYS[3])]
     house.materialize(asset, KEYS[3])
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         assert len(windows.prune(timedelta(0), forget=True)) == 4
         assert windows.list() == []
     ticks.cursor = None
@@ -228,19 +230,19 @@ def test_windows_that_the_ledger_has_forgotten_are_delivered(
 
 @pytest.mark.slow
 def test_a_topic_that_is_no_longer_asked_for_does_not_count(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """What the group delivers without it is delivered."""
     kept, left = topic(), topic()
     for name in (kept, left):
         for hour in (0, 1):
             write(produce, name, hour)
-    house.materialize(eight(house, kept, group, topics=[kept, left]), KEYS[0])
-    asset = eight(house, kept, group)
+    house.materialize(eight(house, kept, group_id, topics=[kept, left]), KEYS[0])
+    asset = eight(house, kept, group_id)
     write(produce, kept, 2)
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[1], KEYS[1])]
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         # The group is told, as by the command line.
         asked = Window([kept], FIRST + HOUR * 2, since=FIRST + HOUR)
         windows.plan(asked, f"orders/{KEYS[1]}", Policy(redefine=True))
@@ -251,31 +253,31 @@ def test_a_topic_that_is_no_longer_asked_for_does_not_count(
 
 
 def test_what_was_rewound_is_asked_for_again(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """In one partition of two; by another key, since Dagster skips one that it has seen."""
     name = topic(partitions=2)
     for partition in (0, 1):
         for hour in (0.5, 1.5, 2):
             write(produce, name, hour, partition)
-    asset = eight(house, name, group)
+    asset = eight(house, name, group_id)
     ticks = Ticks(house, asset)
     assert ticks.asked() == [(KEYS[0], KEYS[1])]
     house.materialize(asset, (KEYS[0], KEYS[1]))
     ticks.tick()
-    moved = [ConsumerGroupTopicPartitions(group, [TopicPartition(name, 0, 1)])]
+    moved = [ConsumerGroupTopicPartitions(group_id, [TopicPartition(name, 0, 1)])]
     admin = AdminClient({"bootstrap.servers": house.bootstrap})
-    admin.alter_consumer_group_offsets(moved)[group].result(30)
-    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+    admin.alter_consumer_group_offsets(moved)[group_id].result(30)
+    with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         windows.adopt()
     [again] = ticks.tick()
     assert span_of(again) == (KEYS[1], KEYS[1])
     assert again.run_key == "orders:2026-01-05-01:00:1"
 
 
-def test_a_sensor_can_be_called_as_a_function(house: House, hours: str, group: str) -> None:
+def test_a_sensor_can_be_called_as_a_function(house: House, hours: str, group_id: str) -> None:
     """As Dagster's own are, in tests."""
-    sensor = build_partitions_live_sensor(eight(house, hours, group))
+    sensor = build_partitions_live_sensor(eight(house, hours, group_id))
     context = dg.build_sensor_context(instance=house.instance, resources={"kafka": house.kafka})
     found = sensor(context)
     assert isinstance(found, dg.SensorResult)
@@ -283,7 +285,7 @@ def test_a_sensor_can_be_called_as_a_function(house: House, hours: str, group: s
 
 
 def test_the_next_look_is_given_what_the_last_one_saw(
-    house: House, hours: str, group: str, monkeypatch: pytest.MonkeyPatch
+    house: House, hours: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the first window that waits, so that nothing is read twice for it."""
     given: list[tuple[datetime, bool]] = []
@@ -294,7 +296,7 @@ def test_the_next_look_is_given_what_the_last_one_saw(
         return real(watch, window, **more)
 
     monkeypatch.setattr(GroupWatch, "live", live)
-    ticks = Ticks(house, eight(house, hours, group))
+    ticks = Ticks(house, eight(house, hours, group_id))
     ticks.asked()
     # Eight hours are halved, not looked at one by one.
     assert len(given) <= 4
@@ -304,29 +306,32 @@ def test_the_next_look_is_given_what_the_last_one_saw(
 
 
 def test_the_cursor_survives_other_definitions(
-    house: House, hours: str, group: str, produce: Produce
+    house: House, hours: str, group_id: str, produce: Produce
 ) -> None:
     """Times that were asked for stay asked for by another schedule; an asset that is gone is forgotten."""
-    ticks = Ticks(house, eight(house, hours, group))
+    ticks = Ticks(house, eight(house, hours, group_id))
     assert ticks.asked() == [(KEYS[0], KEYS[5])]
     two_hours = dg.TimeWindowPartitionsDefinition(
-        cron_schedule="0 */2 * * *", start="2026-01-05T00", end="2026-01-05T08", fmt="%Y-%m-%dT%H"
+        cron_schedule="0 */2 * * *",
+        start="2026-01-05T00",
+        end="2026-01-05T08",
+        fmt="%Y-%m-%dT%H",
     )
-    ticks.replace(copied(house, hours, group, partitions_def=two_hours))
+    ticks.replace(copied(house, hours, group_id, partitions_def=two_hours))
     assert "2026-01-05T00 to 2026-01-05T04 (3): asked for" in ticks.skipped()
     write(produce, hours, 8)
     assert ticks.asked() == [("2026-01-05T06", "2026-01-05T06")]
-    ticks.replace(eight(house, hours, group, key="others"))
+    ticks.replace(eight(house, hours, group_id, key="others"))
     assert ticks.asked() == [(KEYS[0], KEYS[7])]
     assert [one["asset"] for one in json.loads(ticks.cursor or "")["assets"]] == ["others"]
 
 
 @pytest.mark.parametrize("text", ["x", "[]", '{"version":9}', '{"version":1,"assets":[{}]}'])
 def test_a_cursor_that_is_not_readable_begins_anew(
-    house: House, hours: str, group: str, text: str
+    house: House, hours: str, group_id: str, text: str
 ) -> None:
     """Somebody has edited it, or a newer version has written it: runs have the same keys as before."""
-    ticks = Ticks(house, eight(house, hours, group))
+    ticks = Ticks(house, eight(house, hours, group_id))
     ticks.cursor = text
     assert ticks.asked() == [(KEYS[0], KEYS[5])]
 
@@ -341,20 +346,20 @@ def test_a_cursor_survives_its_json() -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_is_the_ticks_error(house: House, group: str) -> None:
+def test_a_broker_that_is_away_is_the_ticks_error(house: House, group_id: str) -> None:
     """And not a quiet skip."""
     away = KafkaResource(config={"bootstrap.servers": "127.0.0.1:9"})
-    ticks = Ticks(house, eight(house, "orders", group), resources={"kafka": away})
+    ticks = Ticks(house, eight(house, "orders", group_id), resources={"kafka": away})
     with pytest.raises(BrokerUnreachableError):
         ticks.tick()
 
 
 def test_an_asset_that_cannot_be_looked_at_does_not_stop_the_others(
-    house: House, hours: str, group: str
+    house: House, hours: str, group_id: str
 ) -> None:
     """They are asked for; when there is nothing more to ask, the tick fails."""
-    lost = eight(house, f"{hours}-lost", f"{group}-2", key="lost")
-    ticks = Ticks(house, lost, eight(house, hours, group))
+    lost = eight(house, f"{hours}-lost", f"{group_id}-2", key="lost")
+    ticks = Ticks(house, lost, eight(house, hours, group_id))
     assert ticks.asked() == [(KEYS[0], KEYS[5])]
     assert "UnknownTopicError" in (ticks.cursor or "")
     with pytest.raises(UnknownTopicError, match=f"{hours}-lost"):
@@ -362,12 +367,12 @@ def test_an_asset_that_cannot_be_looked_at_does_not_stop_the_others(
 
 
 def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """Once everything before it is there, and one run for all cutoffs that have passed."""
     name = topic()
 
-    asset = copied(house, name, group, partitions_def=None)
+    asset = copied(house, name, group_id, partitions_def=None)
     ticks = Ticks(house, asset, every=HOUR)
     assert f"{name}[0]: the log is empty" in ticks.skipped()
     produce([(name, 0, None, b"x", round((this_hour() - HOUR * 3).timestamp() * 1000), ())])
@@ -381,12 +386,12 @@ def test_an_asset_without_partitions_is_asked_for_at_each_cutoff(
 
 @pytest.mark.slow
 def test_a_serial_asset_is_asked_for_one_by_one(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """The next partition when the one before is delivered, though all are live; a run has one."""
     name = topic()
     write(produce, name, 8.5)
-    asset = eight(house, name, group, serial=True)
+    asset = eight(house, name, group_id, serial=True)
     ticks = Ticks(house, asset)
     for key in KEYS[:2]:
         assert ticks.asked() == [(key, key)]
@@ -396,11 +401,11 @@ def test_a_serial_asset_is_asked_for_one_by_one(
 
 
 def test_a_failed_run_of_an_asset_without_partitions(
-    house: House, topic: MakeTopic, produce: Produce, group: str
+    house: House, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """Is not asked for again; the next cutoff is."""
     name = topic()
-    asset = copied(house, name, group, partitions_def=None)
+    asset = copied(house, name, group_id, partitions_def=None)
     ticks, now = Ticks(house, asset, every=HOUR), this_hour()
     stamped = [now - HOUR * n for n in (3, 2)]
     keys = []

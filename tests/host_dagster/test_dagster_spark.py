@@ -49,10 +49,12 @@ def check_delivered(house: House, first: int, last: int, key: str = "orders") ->
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("last", [1, 3])
-def test_a_session_in_the_step(house: House, hours: str, group: str, spark: Any, last: int) -> None:
+def test_a_session_in_the_step(
+    house: House, hours: str, group_id: str, spark: Any, last: int
+) -> None:
     """One window, or three in one read and one write."""
 
-    @ordered_window_asset(**windows_of(house, hours, group))
+    @ordered_window_asset(**windows_of(house, hours, group_id))
     def orders(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
         windows.write(windows.read(spark))
 
@@ -62,10 +64,10 @@ def test_a_session_in_the_step(house: House, hours: str, group: str, spark: Any,
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_spark_submit(house: House, hours: str, group: str, tmp_path: Path) -> None:
+def test_spark_submit(house: House, hours: str, group_id: str, tmp_path: Path) -> None:
     """The application asks for its windows; its log lines are the step's."""
     job = application(tmp_path, COPY)
-    given = windows_of(house, hours, group)
+    given = windows_of(house, hours, group_id)
     orders = build_ordered_window_asset(**given, application=job, submit=small())
     house.materialize(orders, (KEYS[0], KEYS[2]))
     check_delivered(house, 0, 2)
@@ -90,12 +92,14 @@ with open_dagster_pipes() as pipes:
 
 @pytest.mark.filterwarnings(*PIPES_WARNINGS)
 @pytest.mark.parametrize("leaves_one_out", [False, True])
-def test_pipes(house: House, hours: str, group: str, tmp_path: Path, leaves_one_out: bool) -> None:
+def test_pipes(
+    house: House, hours: str, group_id: str, tmp_path: Path, leaves_one_out: bool
+) -> None:
     """A job elsewhere is handed its windows; what it wrote is taken up, whole, or nothing is committed."""
     script = tmp_path / "job.py"
     script.write_text(PIPES)
 
-    @ordered_window_asset(**windows_of(house, hours, group))
+    @ordered_window_asset(**windows_of(house, hours, group_id))
     def orders(
         context: dg.AssetExecutionContext, windows: AssetWindows, pipes: dg.PipesSubprocessClient
     ) -> None:
@@ -114,7 +118,7 @@ def test_pipes(house: House, hours: str, group: str, tmp_path: Path, leaves_one_
     if leaves_one_out:
         assert "SinkError: 1 of 3 windows" in failure_of(result)
         assert house.told("orders") == {}
-        with OrderedWindows({"bootstrap.servers": house.bootstrap}, group) as windows:
+        with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
             assert {record.status.value for record in windows.list()} == {"planned"}
         return
     check_delivered(house, 2, 4)

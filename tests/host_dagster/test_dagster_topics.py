@@ -130,7 +130,7 @@ def test_an_open_transaction_counts_when_it_is_committed(
     assert versions(house, assets, name) != begun
 
 
-def test_topics_are_upstream_of_their_windows(house: House, group: str) -> None:
+def test_topics_are_upstream_of_their_windows(house: House, group_id: str) -> None:
     """By the translator's keys, the same for both."""
 
     class Prefixed(KafkaWindowTranslator):
@@ -138,7 +138,7 @@ def test_topics_are_upstream_of_their_windows(house: House, group: str) -> None:
             return dg.AssetKey(["cluster-1", topic])
 
     for translator in (KafkaWindowTranslator(), Prefixed()):
-        windows = copied(house, "orders.v1-eu", group, translator=translator)
+        windows = copied(house, "orders.v1-eu", group_id, translator=translator)
         topics = build_kafka_topic_assets(["orders.v1-eu"], translator=translator)
         [upstream] = [dep.asset_key for spec in windows.specs for dep in spec.deps]
         assert [upstream] == list(topics.keys)

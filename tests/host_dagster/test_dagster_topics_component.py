@@ -84,7 +84,7 @@ def run(
 def test_a_pipeline_without_python(
     house: House,
     hours: str,
-    group: str,
+    group_id: str,
     sandbox: DefsFolderSandbox,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,7 +92,12 @@ def test_a_pipeline_without_python(
     monkeypatch.delenv("YAML_BROKER", raising=False)
     write_cluster(sandbox)
     write(sandbox, "topics", "KafkaTopicsComponent", topics=[hours], topic_key_prefix="cluster/a")
-    window = {"key": "lake/orders", "topics": [hours], "group_id": group, "start": "earliest"}
+    window = {
+        "key": "lake/orders",
+        "topics": [hours],
+        "group_id": group_id,
+        "starting_offsets": "earliest",
+    }
     partitions = {"type": "hourly", "start_date": "2026-01-05-00:00"}
     write(
         sandbox,

@@ -89,8 +89,8 @@ _CLI = {
     "master of an application": ("--application", "{tmp}/job.py", "--master", "nonsense"),
     "master": ("--engine", "python", "--spark-conf", "spark.master=nonsense"),
     "a setting": ("--engine", "python", "--spark-conf", "master=local"),
-    "no connector": ("--engine", "jvm"),
-    "settings without Spark": ("--engine", "stage", "--spark-conf", "spark.master=local"),
+    "no connector": ("--engine", "connector"),
+    "settings without Spark": ("--engine", "local", "--spark-conf", "spark.master=local"),
 }
 
 
@@ -113,22 +113,27 @@ def test_the_command_line_plans_nothing_for_a_job_that_cannot_run(
     words = [filled(word, tmp_path) for word in _CLI[wrong]]
     named = ["run"] if command == "run" else ["windows", "sweep"]
     asked = [*named, "-b", kafka.bootstrap, "-g", GROUP, "-t", "t", "--cutoff", at(60).isoformat()]
-    given = [*asked, "--start", "earliest", "--json"]
+    given = [*asked, "--starting-offsets", "earliest", "--json"]
     if "--output" not in words:
         words += ["--output", str(tmp_path / "out")]
     if "--engine" not in words and "--application" not in words:
-        words += ["--engine", "stage"]
+        words += ["--engine", "local"]
     assert main([*given, *words]) == 2
     error = json.loads(capfd.readouterr().out)["error"]
     assert error["type"] == "ConfigError", error
     check_nothing_is_planned(kafka)
-    assert main([*given, "--output", str(tmp_path / "out"), "--engine", "stage"]) == 0
+    assert main([*given, "--output", str(tmp_path / "out"), "--engine", "local"]) == 0
     assert json.loads(capfd.readouterr().out)["records"] == 10
 
 
 # --- Airflow ---------------------------------------------------------------------------------------
 
-_TASK: dict[str, Any] = {"task_id": "task", "topics": "t", "group_id": GROUP, "start": "earliest"}
+_TASK: dict[str, Any] = {
+    "task_id": "task",
+    "topics": "t",
+    "group_id": GROUP,
+    "starting_offsets": "earliest",
+}
 
 _AIRFLOW: dict[str, dict[str, Any]] = {
     **{f"output: {name}": {"output": text} for name, text in BAD_OUTPUTS.items()},
@@ -152,7 +157,7 @@ _AIRFLOW: dict[str, dict[str, Any]] = {
     "submit: field": {"application": "{tmp}/job.py", "submit": {"masters": "local"}},
     "submit: mode": {"application": "{tmp}/job.py", "submit": {"deploy_mode": "here"}},
     "submit: text": {"application": "{tmp}/job.py", "submit": "local"},
-    "start": {"start": "yesterday"},
+    "starting_offsets": {"starting_offsets": "yesterday"},
     "topics": {"topics": "no topic"},
     "topics: number": {"topics": 5},
     "no topics": {"topics": []},
@@ -161,8 +166,8 @@ _AIRFLOW: dict[str, dict[str, Any]] = {
     "cutoff": {"cutoff": "noon"},
     "cutoff without a zone": {"cutoff": "2026-01-01T00:00:00"},
     "since behind the cutoff": {"cutoff": "2026-01-01T00:00:00Z", "since": "2026-01-02T00:00:00Z"},
-    "lateness": {"allowed_lateness": "10 minutes"},
-    "lateness: number": {"allowed_lateness": 10},
+    "lateness": {"max_out_of_orderness": "10 minutes"},
+    "lateness: number": {"max_out_of_orderness": 10},
     "isolation": {"isolation": "serializable"},
     "on_data_loss": {"on_data_loss": "shrug"},
     "mode": {"mode": "both"},
@@ -187,7 +192,15 @@ _SEEN_BY_A_WORKER = {
 }
 
 #: As templates: rendered to the same by a run. Those of a function's arguments are no templates.
-_TEMPLATED = ("output", "application", "start", "topics", "exclude", "cutoff", "window_id")
+_TEMPLATED = (
+    "output",
+    "application",
+    "starting_offsets",
+    "topics",
+    "exclude",
+    "cutoff",
+    "window_id",
+)
 
 
 @pytest.mark.parametrize("wrong", _AIRFLOW)
@@ -274,7 +287,7 @@ _DAGSTER: dict[str, dict[str, Any]] = {
     **{f"output: {name}": {"output": text} for name, text in BAD_OUTPUTS.items()},
     "output: number": {"output": 5},
     "engine": {"engine": "fast"},
-    "engine jvm": {"engine": "jvm"},
+    "engine jvm": {"engine": "connector"},
     "no application": {"application": "{tmp}/missing.py"},
     "arguments": {"application": "{tmp}/job.py", "application_args": "--slow"},
     "master": {"application": "{tmp}/job.py", "submit": SparkSubmit(master="nonsense")},
@@ -282,9 +295,9 @@ _DAGSTER: dict[str, dict[str, Any]] = {
     "topics: numbers": {"topics": [5]},
     "group: number": {"group_id": 5},
     "exclude": {"exclude": ["^("]},
-    "start": {"start": "yesterday"},
-    "start: number": {"start": 5},
-    "lateness": {"allowed_lateness": "PT1M"},
+    "starting_offsets": {"starting_offsets": "yesterday"},
+    "starting_offsets: number": {"starting_offsets": 5},
+    "lateness": {"max_out_of_orderness": "PT1M"},
     "grace": {"grace": 5},
 }
 
@@ -297,7 +310,7 @@ def test_dagster_names_what_is_wrong_when_definitions_load_or_before_the_plan(
     kafka: InMemoryKafka, tmp_path: Path, wrong: str, kind: str
 ) -> None:
     """What is wrong by itself when it is defined; what only the run's machine knows before the plan."""
-    given: dict[str, Any] = {"topics": ["t"], "group_id": GROUP, "start": "earliest"}
+    given: dict[str, Any] = {"topics": ["t"], "group_id": GROUP, "starting_offsets": "earliest"}
     given |= {"output": str(tmp_path / "out"), "on_not_live": "ignore"}
     given |= {name: filled(value, tmp_path) for name, value in _DAGSTER[wrong].items()}
 
@@ -329,7 +342,7 @@ def test_dagster_refuses_functions_that_cannot_be_jobs(function: Any) -> None:
 def test_deliver_looks_at_what_it_is_given_first(kafka: InMemoryKafka, wrong: str) -> None:
     """Functions that are none, or plans that are none, are named; the window stays planned."""
     with OrderedWindows(kafka.settings, GROUP) as windows:
-        plan = windows.plan(Window(["t"], cutoff=at(60), start=Earliest()), "w")
+        plan = windows.plan(Window(["t"], cutoff=at(60), starting_offsets=Earliest()), "w")
         given: dict[str, Any] = {
             "plans": [plan],
             "write": lambda plans: [],

@@ -119,12 +119,12 @@ def test_another_task_of_airflow_is_refused_at_its_first_plan(
 def test_two_assets_of_a_group_do_not_load(kafka: InMemoryKafka, tmp_path: Path) -> None:
     """In one code location; elsewhere the second one's first plan is refused."""
 
-    def made(key: str, group: str = "lake.orders") -> dg.AssetsDefinition:
+    def made(key: str, group_id: str = "lake.orders") -> dg.AssetsDefinition:
         return build_ordered_window_asset(
             key=key,
             topics=["t"],
-            group_id=group,
-            start="earliest",
+            group_id=group_id,
+            starting_offsets="earliest",
             output=str(tmp_path / "out"),
             on_not_live="ignore",
         )

@@ -83,7 +83,7 @@ def returns_too_many(context: Any, windows: AssetWindows) -> Any:
 def returns_anothers(context: Any, windows: AssetWindows) -> Any:
     """The output of a window of another name."""
     [staged] = stage_windows(windows.plans, windows.client, str(windows.settings.output))
-    return StagedOutput(staged.root, "another", staged.claim_id, staged.attempt, group=GROUP)
+    return StagedOutput(staged.root, "another", staged.claim_id, staged.attempt, group_id=GROUP)
 
 
 _NOTHING = [
@@ -102,7 +102,12 @@ def test_dagster_commits_nothing_for_a_function_that_delivers_nothing(
     kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path, function: Callable[..., Any]
 ) -> None:
     """The step fails with a SinkError, and the next run gets the same records."""
-    given: dict[str, Any] = {"key": "a", "topics": ["t"], "group_id": GROUP, "start": "earliest"}
+    given: dict[str, Any] = {
+        "key": "a",
+        "topics": ["t"],
+        "group_id": GROUP,
+        "starting_offsets": "earliest",
+    }
     given |= {"output": str(tmp_path / "out"), "on_not_live": "ignore"}
     result = executed(ordered_window_asset(**given)(function), kafka)
     assert "SinkError" in failure_of(result)
@@ -130,7 +135,7 @@ def test_a_function_with_a_folder_must_write_or_report(
 
 def test_a_window_without_offsets_needs_no_file(windows: OrderedWindows) -> None:
     """There was nothing to write; its part needs one, for it is joined with the others."""
-    empty = windows.plan(Window(["t"], cutoff=at(-60), start=Earliest()), "empty")
+    empty = windows.plan(Window(["t"], cutoff=at(-60), starting_offsets=Earliest()), "empty")
     assert empty.content is PlanContent.EMPTY
     assert outputs_of([empty], None, None, output="/out") == [Reported.of(None)]
     [part, _] = windows.split(empty, 2)
@@ -246,7 +251,18 @@ def test_the_command_line_ends_otherwise_when_all_is_covered(
     kafka: InMemoryKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 5 and a warning; with --on-covered skip it was asked for."""
-    words = ["run", "-b", kafka.bootstrap, "-g", GROUP, "-t", "t", "--start", "earliest", "--json"]
+    words = [
+        "run",
+        "-b",
+        kafka.bootstrap,
+        "-g",
+        GROUP,
+        "-t",
+        "t",
+        "--starting-offsets",
+        "earliest",
+        "--json",
+    ]
     words += [
         "--output",
         str(tmp_path / "out"),
@@ -284,7 +300,7 @@ def test_the_command_line_says_what_open_windows_hold(
         "--output",
         str(tmp_path / "out"),
     ]
-    words += ["--engine", "stage"]
+    words += ["--engine", "local"]
     assert main([*words, "--cutoff", at(6).isoformat(), "--json"]) == 0
     told = capfd.readouterr()
     [held] = json.loads(told.out)["held_by_open"]
@@ -345,7 +361,10 @@ def test_dagster_fails_a_check_for_covered_and_short_windows(
     kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path
 ) -> None:
     """An error for a partition whose records others have; a warning for one that open windows keep short."""
-    interval = {"since": at(-600).replace(minute=0, second=0, microsecond=0), "start": Earliest()}
+    interval = {
+        "since": at(-600).replace(minute=0, second=0, microsecond=0),
+        "starting_offsets": Earliest(),
+    }
     hour = dg.TimeWindow
     since = interval["since"]
     key = since.strftime("%Y-%m-%d-%H:%M")  # type: ignore[attr-defined]
@@ -355,9 +374,14 @@ def test_dagster_fails_a_check_for_covered_and_short_windows(
         if one == key
     ]
     assert isinstance(times, hour)
-    early = Window(["t"], cutoff=at(4), since=times.start, start=Earliest())
+    early = Window(["t"], cutoff=at(4), since=times.start, starting_offsets=Earliest())
     windows.plan(early, "failed")
-    given: dict[str, Any] = {"key": "a", "topics": ["t"], "group_id": GROUP, "start": "earliest"}
+    given: dict[str, Any] = {
+        "key": "a",
+        "topics": ["t"],
+        "group_id": GROUP,
+        "starting_offsets": "earliest",
+    }
     given |= {"output": str(tmp_path / "out"), "on_not_live": "ignore", "partitions_def": HOURLY}
     result = executed(build_ordered_window_asset(**given), kafka, key)
     assert result.success

@@ -78,7 +78,7 @@ def test_the_same_window_is_the_same_file(file_format: str) -> None:
 
 
 def test_an_hour_with_all_that_there_is_to_see() -> None:
-    """Its times, its offsets, stragglers and the cut that would lose them, and where records are late."""
+    """Its times, its offsets, out-of-order records and the cut that would lose them, and where records are late."""
     taken = OffsetSet.of((20, 80), (82, 84), (90, 91))
     plan = hour([part_of("orders", 0, taken, head_end=80, late=HOUR_BEFORE)])
     said, colours = svg_of(window_plot(plan, "svg"))
@@ -86,7 +86,7 @@ def test_an_hour_with_all_that_there_is_to_see() -> None:
     assert "63 offsets of 1 partition of orders; group orders-hourly" in said
     assert {
         "offsets taken",
-        "stragglers among them",
+        "out-of-order records among them",
         "a cut by offset would end here",
         "late, if of these times",
     } <= said
@@ -94,17 +94,17 @@ def test_an_hour_with_all_that_there_is_to_see() -> None:
 
 
 @pytest.mark.parametrize("head_end", [91, None])
-def test_a_window_without_stragglers_has_no_cut(head_end: int | None) -> None:
+def test_a_window_without_out_of_order_records_has_no_cut(head_end: int | None) -> None:
     """Nor one of which they are not known."""
     plan = hour([part_of("orders", 0, OffsetSet.of((20, 91)), head_end=head_end)])
     said, colours = svg_of(window_plot(plan, "svg"))
     assert "offsets taken" in said
-    assert not said & {"stragglers among them", "a cut by offset would end here"}
+    assert not said & {"out-of-order records among them", "a cut by offset would end here"}
     assert RED not in colours
 
 
-def test_partitions_with_stragglers_come_first() -> None:
-    """Of eight the one with a straggler, then those of most offsets; how many are not shown is said."""
+def test_partitions_with_out_of_order_records_come_first() -> None:
+    """Of eight the one with an out-of-order record, then those of most offsets; how many are not shown is said."""
     parts = [part_of("orders", n, OffsetSet.of((0, 10 + n)), head_end=10 + n) for n in range(8)]
     parts[0] = replace(parts[0], head_end=9)
     said, _ = svg_of(window_plot(hour(parts), "svg"))
@@ -149,7 +149,7 @@ def test_names_that_no_font_has() -> None:
 
 
 def test_records_that_are_known_anyway_are_judged_by_the_plan() -> None:
-    """A square around a straggler, a ring around a late one; a record of no window shown has no dot."""
+    """A square around an out-of-order record, a ring around a late one; a record of no window shown has no dot."""
     part = part_of("orders", 0, OffsetSet.of((28, 36), (38, 39)), head_end=36, late=HOUR_BEFORE)
     offsets = np.arange(27, 39)
     stamps_ms = np.full(offsets.size, SINCE_MS + 1)
@@ -157,7 +157,7 @@ def test_records_that_are_known_anyway_are_judged_by_the_plan() -> None:
     records = {ORDERS: Records(offsets, stamps_ms)}
     times = TimeRange(SINCE_MS - 10, CUTOFF_MS)
     row = Row(heading="", windows=[(hour([part]), COLOURS[2])], partitions=[ORDERS], times=times)
-    rings = {"straggler, behind that cut", "late, written after its window was planned"}
+    rings = {"out-of-order record, behind that cut", "late, written after its window was planned"}
     said, _ = svg_of(rows_plot("", [row], "svg"))
     assert not said & rings
     said, _ = svg_of(rows_plot("", [replace(row, records=records)], "svg"))

@@ -22,8 +22,8 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 GIVEN: dict[str, Any] = {
     "topics": ["orders"],
     "group_id": "hourly",
-    "start": "earliest",
-    "allowed_lateness": timedelta(minutes=5),
+    "starting_offsets": "earliest",
+    "max_out_of_orderness": timedelta(minutes=5),
     "isolation": "read_uncommitted",
     "exclude": ["orders-old"],
     "on_covered": "skip",
@@ -44,20 +44,22 @@ def test_the_same_arguments_are_the_same_window(since: datetime | None) -> None:
     assert operator.spec() == wanted
     times = WindowTimes(NOON, since, CutoffSource.PARAMETER)
     assert operator.window_of(times) == settings.window(NOON, since) == wanted.window(NOON, since)
-    assert (wanted.start, wanted.isolation) == (Earliest(), Isolation.READ_UNCOMMITTED)
+    assert (wanted.starting_offsets, wanted.isolation) == (Earliest(), Isolation.READ_UNCOMMITTED)
     assert settings.policy(OnCovered.SKIP) == wanted.policy(OnCovered.SKIP)
 
 
 def test_what_a_task_does_not_know_yet_is_left_out() -> None:
     """Templates, and what comes from other tasks; all else is looked at when the DAG's file is parsed."""
-    given = {**GIVEN, "topics": "{{ a }}", "group_id": "{{ b }}", "start": "{{ c }}"}
+    given = {**GIVEN, "topics": "{{ a }}", "group_id": "{{ b }}", "starting_offsets": "{{ c }}"}
     operator = OrderedWindowOperator(task_id="orders", output="{{ d }}", **given)
-    operator.topics, operator.group_id, operator.start = "orders", "hourly", ""
+    operator.topics, operator.group_id, operator.starting_offsets = "orders", "hourly", ""
     found = operator.spec()
     # A template that found nothing.
-    assert (found.topics, found.group_id, found.start) == (("orders",), "hourly", None)
-    with pytest.raises(ConfigError, match="allowed_lateness"):
-        OrderedWindowOperator(task_id="t", output="/lake", **{**given, "allowed_lateness": "-PT1H"})
+    assert (found.topics, found.group_id, found.starting_offsets) == (("orders",), "hourly", None)
+    with pytest.raises(ConfigError, match="max_out_of_orderness"):
+        OrderedWindowOperator(
+            task_id="t", output="/lake", **{**given, "max_out_of_orderness": "-PT1H"}
+        )
 
 
 def test_a_policy_keeps_the_defaults_of_what_is_not_given() -> None:
@@ -72,11 +74,11 @@ def test_a_policy_keeps_the_defaults_of_what_is_not_given() -> None:
     [
         ({"topics": []}, "topics and group_id are needed"),
         ({"group_id": "a\n"}, "group"),
-        ({"start": "yesterday"}, "yesterday"),
+        ({"starting_offsets": "yesterday"}, "yesterday"),
         ({"isolation": "none"}, "isolation is 'none'"),
         ({"on_covered": "drop"}, "on_covered is 'drop'"),
         ({"redefine": 1}, "redefine"),
-        ({"allowed_lateness": timedelta(-1)}, "negative"),
+        ({"max_out_of_orderness": timedelta(-1)}, "negative"),
         ({"exclude": [1]}, "exclude"),
     ],
 )

@@ -138,19 +138,19 @@ def test_a_thousand_partitions_are_one_call(lookup: Lookup, topic: MakeTopic) ->
 
 def test_live_members_are_named(lookup: Lookup, bootstrap: str, topic: MakeTopic) -> None:
     """An unknown group has none, a live one its members, an empty one none again."""
-    name, group = topic(), f"group-{uuid.uuid4().hex}"
-    assert lookup.group_members(group) == []
+    name, group_id = topic(), f"group-{uuid.uuid4().hex}"
+    assert lookup.group_members(group_id) == []
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "client.id": "somebody"}
+        {"bootstrap.servers": bootstrap, "group.id": group_id, "client.id": "somebody"}
     )
     consumer.subscribe([name])
     deadline = time.monotonic() + 30
     while not consumer.assignment() and time.monotonic() < deadline:
         consumer.poll(0.1)
-    (member,) = lookup.group_members(group)
+    (member,) = lookup.group_members(group_id)
     assert member.startswith("somebody@")
     consumer.close()
-    assert lookup.group_members(group) == []
+    assert lookup.group_members(group_id) == []
 
 
 @pytest.mark.slow

@@ -31,9 +31,9 @@ def settings(bootstrap: str) -> ClientSettings:
     return ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
 
 
-def begun(settings: ClientSettings, group: str) -> Producer:
+def begun(settings: ClientSettings, group_id: str) -> Producer:
     """A producer of the group's transactional id, in a transaction."""
-    producer = Producer(settings.producer(transactional_id=f"koo.{group}"))
+    producer = Producer(settings.producer(transactional_id=f"koo.{group_id}"))
     producer.init_transactions(10)
     producer.begin_transaction()
     return producer
@@ -49,7 +49,7 @@ def text_of(size: int, rng: random.Random) -> bytes:
 
 
 def test_metadata_is_exact_through_a_transaction(
-    settings: ClientSettings, topic: MakeTopic, group: str
+    settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:
     """Every length up to the limit comes back byte for byte, all partitions in one transaction."""
     rng = random.Random(7)
@@ -59,85 +59,87 @@ def test_metadata_is_exact_through_a_transaction(
         TopicPartition(of, number): CommittedOffset(number, text_of(size, rng))
         for number, size in enumerate(sizes)
     }
-    producer = begun(settings, group)
-    send_offsets_to_transaction(producer, group, offsets, timeout_s=10)
+    producer = begun(settings, group_id)
+    send_offsets_to_transaction(producer, group_id, offsets, timeout_s=10)
     producer.commit_transaction(10)
     for _ in range(20):  # An over-read shows by chance.
-        assert read_committed_offsets(settings, group, list(offsets)) == offsets
+        assert read_committed_offsets(settings, group_id, list(offsets)) == offsets
 
 
 def test_what_a_plain_client_committed_is_read_as_it_is_stored(
-    settings: ClientSettings, bootstrap: str, topic: MakeTopic, group: str
+    settings: ClientSettings, bootstrap: str, topic: MakeTopic, group_id: str
 ) -> None:
     """confluent-kafka adds a NUL when it commits; it is there, and nothing behind it."""
     of = topic()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     consumer.commit(
         offsets=[ClientTopicPartition(of, 0, 5, metadata="m" * 172)], asynchronous=False
     )
     consumer.close()
     tp = TopicPartition(of, 0)
-    found = read_committed_offsets(settings, group, [tp])
+    found = read_committed_offsets(settings, group_id, [tp])
     assert found == {tp: CommittedOffset(5, b"m" * 172 + b"\0")}
 
 
-def test_nothing_committed_is_none(settings: ClientSettings, topic: MakeTopic, group: str) -> None:
+def test_nothing_committed_is_none(
+    settings: ClientSettings, topic: MakeTopic, group_id: str
+) -> None:
     """An unknown group, and a partition that it has not committed; no partitions ask nobody."""
     tp, other = TopicPartition(topic(), 0), TopicPartition(topic(), 0)
-    assert read_committed_offsets(settings, group, [tp]) == {tp: None}
-    assert read_committed_offsets(settings, group, []) == {}
-    producer = begun(settings, group)
-    send_offsets_to_transaction(producer, group, {tp: CommittedOffset(0)}, timeout_s=10)
+    assert read_committed_offsets(settings, group_id, [tp]) == {tp: None}
+    assert read_committed_offsets(settings, group_id, []) == {}
+    producer = begun(settings, group_id)
+    send_offsets_to_transaction(producer, group_id, {tp: CommittedOffset(0)}, timeout_s=10)
     producer.commit_transaction(10)
-    found = read_committed_offsets(settings, group, [tp, other])
+    found = read_committed_offsets(settings, group_id, [tp, other])
     assert found == {tp: CommittedOffset(0, b""), other: None}
 
 
 def test_one_byte_too_many_is_refused_before_anything_is_sent(
-    settings: ClientSettings, topic: MakeTopic, group: str
+    settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:
     """The transaction stays usable, and nothing of the refused call is in it."""
     of = topic(partitions=2)
     small, large = TopicPartition(of, 0), TopicPartition(of, 1)
-    producer = begun(settings, group)
+    producer = begun(settings, group_id)
     too_large = {
         small: CommittedOffset(1),
         large: CommittedOffset(1, b"x" * (METADATA_BYTES_MAX + 1)),
     }
     with pytest.raises(OffsetMapTooLargeError, match="4097 bytes"):
-        send_offsets_to_transaction(producer, group, too_large, timeout_s=10)
+        send_offsets_to_transaction(producer, group_id, too_large, timeout_s=10)
     bad = {small: CommittedOffset(1, b"\xff")}
     with pytest.raises(AssertionError, match="UTF-8"):
-        send_offsets_to_transaction(producer, group, bad, timeout_s=10)
-    send_offsets_to_transaction(producer, group, {large: CommittedOffset(3)}, timeout_s=10)
+        send_offsets_to_transaction(producer, group_id, bad, timeout_s=10)
+    send_offsets_to_transaction(producer, group_id, {large: CommittedOffset(3)}, timeout_s=10)
     producer.commit_transaction(10)
-    found = read_committed_offsets(settings, group, [small, large])
+    found = read_committed_offsets(settings, group_id, [small, large])
     assert found == {small: None, large: CommittedOffset(3)}
 
 
 def test_an_open_transaction_is_waited_for_and_then_named(
-    settings: ClientSettings, topic: MakeTopic, group: str
+    settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:
     """A pending offset is never skipped: the read ends with an error, or after the transaction."""
     tp = TopicPartition(topic(), 0)
-    producer = begun(settings, group)
-    send_offsets_to_transaction(producer, group, {tp: CommittedOffset(9)}, timeout_s=10)
+    producer = begun(settings, group_id)
+    send_offsets_to_transaction(producer, group_id, {tp: CommittedOffset(9)}, timeout_s=10)
     with pytest.raises(LedgerUnavailableError, match="open transaction") as caught:
-        read_committed_offsets(settings, group, [tp], timeout_s=2)
+        read_committed_offsets(settings, group_id, [tp], timeout_s=2)
     assert caught.value.retriable
     producer.commit_transaction(10)
-    assert read_committed_offsets(settings, group, [tp]) == {tp: CommittedOffset(9)}
+    assert read_committed_offsets(settings, group_id, [tp]) == {tp: CommittedOffset(9)}
 
 
 def test_a_fenced_producer_is_told_with_all_its_facts(
-    settings: ClientSettings, topic: MakeTopic, group: str
+    settings: ClientSettings, topic: MakeTopic, group_id: str
 ) -> None:
     """The error of the C call carries code, text, and what may be done next."""
     tp = TopicPartition(topic(), 0)
-    fenced = begun(settings, group)
-    newer = begun(settings, group)
+    fenced = begun(settings, group_id)
+    newer = begun(settings, group_id)
     with pytest.raises(TransactionCallError) as caught:
-        send_offsets_to_transaction(fenced, group, {tp: CommittedOffset(1)}, timeout_s=10)
+        send_offsets_to_transaction(fenced, group_id, {tp: CommittedOffset(1)}, timeout_s=10)
     error = caught.value
     assert error.fatal or error.abortable
     assert error.name in {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}

@@ -97,7 +97,7 @@ def test_keys_that_carry_a_guarantee_are_overridden() -> None:
         "group.id",
         "isolation.level",
     )
-    consumer = settings.consumer(group="ours", isolation=Isolation.READ_COMMITTED)
+    consumer = settings.consumer(group_id="ours", isolation=Isolation.READ_COMMITTED)
     assert consumer["group.id"] == "ours"
     assert consumer["enable.auto.commit"] == "false"
     assert consumer["auto.offset.reset"] == "error"
@@ -123,7 +123,7 @@ def test_each_kind_of_client_gets_its_own_keys() -> None:
     settings = ClientSettings.from_mapping(
         {**SERVERS, "fetch.min.bytes": 7, "linger.ms": 9.0, "delivery.timeout.ms": 90_000}
     )
-    consumer = settings.consumer(group="g", isolation=Isolation.READ_UNCOMMITTED)
+    consumer = settings.consumer(group_id="g", isolation=Isolation.READ_UNCOMMITTED)
     producer = settings.producer(transactional_id="koo.x")
     assert consumer["fetch.min.bytes"] == "7"
     assert "linger.ms" not in consumer
@@ -139,7 +139,7 @@ def test_the_client_knows_every_configuration_made_here() -> None:
     """Consumer, producer and admin client accept what their method returns."""
     settings = ClientSettings.from_mapping(SERVERS)
     reasons = FaultReasons()
-    config = settings.consumer(group="g", isolation=Isolation.READ_COMMITTED)
+    config = settings.consumer(group_id="g", isolation=Isolation.READ_COMMITTED)
     open_client(Consumer, config, reasons).close()
     open_client(Producer, settings.producer(transactional_id="koo.x"), reasons)
     open_client(AdminClient, settings.admin(), reasons)

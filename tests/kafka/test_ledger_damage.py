@@ -79,8 +79,8 @@ def test_a_damaged_record_stops_its_group_until_it_is_restored(
     damage: Callable[[bytes], bytes],
 ) -> None:
     """Plan and commit name the record and change nothing; with the record put back they go on."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, kind, {"window": "open"}.get(kind, ""))
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, kind, {"window": "open"}.get(kind, ""))
     value, headers = stored(bootstrap, place)[key]
     open_plan = begun.show("open").plan
     put(bootstrap, place, key, damage(value), headers)
@@ -89,11 +89,11 @@ def test_a_damaged_record_stops_its_group_until_it_is_restored(
         lambda one: one.plan(before(orders, 25), "next"),
         lambda one: one.commit(open_plan),
     ]
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for one, call in itertools.product((begun, cold), calls):
             with pytest.raises(LedgerCorruptError) as caught:
                 call(one)
-            assert all(word in str(caught.value) for word in (begun.group, ledger, kind))
+            assert all(word in str(caught.value) for word in (begun.group_id, ledger, kind))
             assert not caught.value.retriable
     assert stored(bootstrap, place) == there
     assert committed_offset(begun, orders) == 1
@@ -107,8 +107,8 @@ def test_parts_that_are_missing_are_damage(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
     """A record that says it has two parts, of which one is there; an open window that is gone."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, "window", "open")
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, "window", "open")
     value, headers = stored(bootstrap, place)[key]
     put(bootstrap, place, key, value, {**headers, "koo-parts": "2"})
     with pytest.raises(LedgerCorruptError, match="1 of 2 parts"):
@@ -124,16 +124,16 @@ def test_a_record_without_our_headers_is_damage_that_can_be_restored(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
     """Written by a hand or a tool that copies values only; putting the record back is enough."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, "state", "")
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, "state", "")
     value, headers = stored(bootstrap, place)[key]
     put(bootstrap, place, key, value)
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for one in (begun, cold):
-            with pytest.raises(LedgerCorruptError, match=begun.group):
+            with pytest.raises(LedgerCorruptError, match=begun.group_id):
                 one.plan(before(orders, 25), "next")
     put(bootstrap, place, key, value, headers)
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for attempt, one in enumerate((begun, cold), start=2):
             assert one.plan(before(orders, 12), "open").attempt == attempt
 
@@ -143,7 +143,13 @@ def test_a_count_of_parts_that_cannot_be_costs_nothing(
 ) -> None:
     """A record that says it has a billion parts is damaged, and ends no process for want of memory."""
     headers: Headers = {"koo-generation": "99", "koo-parts": "1000000000000"}
-    put(bootstrap, place_of(ledger, begun.group), key_of(begun.group, "state", ""), b"?", headers)
+    put(
+        bootstrap,
+        place_of(ledger, begun.group_id),
+        key_of(begun.group_id, "state", ""),
+        b"?",
+        headers,
+    )
     with pytest.raises(LedgerCorruptError, match="parts"):
         begun.list()
 
@@ -157,14 +163,14 @@ def test_a_damaged_time_map_is_made_again(
     damage: Callable[[bytes], bytes] | None,
 ) -> None:
     """It only saves reading: one that cannot be read, or that is about no partition, is left out."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, "times", f"{orders}[0]")
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, "times", f"{orders}[0]")
     value, headers = stored(bootstrap, place)[key]
     if damage is None:
-        put(bootstrap, place, key_of(begun.group, "times", "garbage"), value, headers)
+        put(bootstrap, place, key_of(begun.group_id, "times", "garbage"), value, headers)
     else:
         put(bootstrap, place, key, damage(value), headers)
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         begun.commit(cold.plan(before(orders, 12), "open"))
         rest = begun.plan(before(orders, 100), "rest")
         assert offsets_of(read_plan(begun.settings, rest)) == {2, 4, 5}
@@ -175,12 +181,12 @@ def test_a_damaged_open_window_can_be_abandoned(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
     """What it held is planned again, and nobody who still has its plan can commit that."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, "window", "open")
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, "window", "open")
     value, headers = stored(bootstrap, place)[key]
     open_plan = begun.show("open").plan
     put(bootstrap, place, key, halved(value), headers)
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for one in (begun, cold):
             assert [record.plan.window_id for record in one.list()] == ["done"]
             assert list(one.summaries().unreadable) == ["open"]
@@ -201,7 +207,7 @@ def test_an_open_window_that_the_state_does_not_know_cannot_commit(
 ) -> None:
     """The state was removed before the first commit, and another window planned on: no offset comes twice."""
     first = windows.plan(before(orders, 12, Earliest()), "first")
-    put(bootstrap, place_of(ledger, windows.group), key_of(windows.group, "state", ""), None)
+    put(bootstrap, place_of(ledger, windows.group_id), key_of(windows.group_id, "state", ""), None)
     windows.commit(windows.plan(before(orders, 15, Earliest()), "second"))
     assert committed_offset(windows, orders) == 2
     with pytest.raises(LedgerCorruptError, match="first"):
@@ -214,8 +220,8 @@ def test_a_damaged_window_of_the_past_stops_only_the_looking_at_it(
     """Showing names it; lists leave it out, or say so; the group's next windows do not need it."""
     put(
         bootstrap,
-        place_of(ledger, begun.group),
-        key_of(begun.group, "window", "done"),
+        place_of(ledger, begun.group_id),
+        key_of(begun.group_id, "window", "done"),
         b"?",
         {"koo-generation": "99", "koo-parts": "1"},
     )
@@ -231,15 +237,15 @@ def test_damage_of_one_group_is_nothing_to_its_neighbours(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
     """Another group in the same partition of the ledger plans and commits."""
-    place = place_of(ledger, begun.group)
+    place = place_of(ledger, begun.group_id)
     put(
         bootstrap,
         place,
-        key_of(begun.group, "state", ""),
+        key_of(begun.group_id, "state", ""),
         b"?",
         {"koo-generation": "99", "koo-parts": "1"},
     )
-    names = (f"{begun.group}-{number}" for number in range(1_000))
+    names = (f"{begun.group_id}-{number}" for number in range(1_000))
     neighbour = next(name for name in names if place_of(ledger, name) == place)
     with service(bootstrap, neighbour, ledger) as other:
         other.commit(other.plan(before(orders, 12, Earliest()), "w"))
@@ -249,9 +255,9 @@ def test_damage_of_one_group_is_nothing_to_its_neighbours(
 def test_a_state_that_was_removed_is_a_lost_ledger(
     bootstrap: str, begun: OrderedWindows, orders: str, ledger: str
 ) -> None:
-    """The group's commits show that there was one: never the start bound again."""
-    put(bootstrap, place_of(ledger, begun.group), key_of(begun.group, "state", ""), None)
-    with service(bootstrap, begun.group, ledger) as cold:
+    """The group's commits show that there was one: never the starting offsets again."""
+    put(bootstrap, place_of(ledger, begun.group_id), key_of(begun.group_id, "state", ""), None)
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for one in (begun, cold):
             with pytest.raises(LedgerLostError, match="new group"):
                 one.plan(before(orders, 25, Earliest()), "next")

@@ -60,14 +60,14 @@ def ledger() -> str:
 
 
 @pytest.fixture
-def open_service(bootstrap: str, group: str) -> Iterator[MakeService]:
+def open_service(bootstrap: str, group_id: str) -> Iterator[MakeService]:
     """Opens the group's service on a ledger, each time as another process would."""
     opened: list[OrderedWindows] = []
 
     def open_one(ledger: str) -> OrderedWindows:
         opened.append(
             OrderedWindows(
-                {"bootstrap.servers": bootstrap}, group, ledger_topic=ledger, timeout_s=60
+                {"bootstrap.servers": bootstrap}, group_id, ledger_topic=ledger, timeout_s=60
             )
         )
         return opened[-1]
@@ -93,7 +93,9 @@ def set_topic(bootstrap: str, topic: str, name: str, value: str) -> None:
 def committed_offset(windows: OrderedWindows, topic: str) -> int | None:
     """The group's committed offset on partition 0."""
     tp = TopicPartition(topic, 0)
-    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=TIMEOUT_S)[tp]
+    found = read_committed_offsets(windows.settings, windows.group_id, [tp], timeout_s=TIMEOUT_S)[
+        tp
+    ]
     return None if found is None else found.offset
 
 
@@ -121,13 +123,13 @@ def test_growing_the_ledger_changes_nothing(
     bootstrap: str,
     topic: MakeTopic,
     open_service: MakeService,
-    group: str,
+    group_id: str,
     orders: str,
     ledger: str,
 ) -> None:
     """Partitions added between plan and commit: running and new processes find the group where it was."""
     # With a count that would move the group to another partition.
-    grown = next(n for n in range(17, 99) if zlib.crc32(group.encode()) % n >= _PARTITIONS)
+    grown = next(n for n in range(17, 99) if zlib.crc32(group_id.encode()) % n >= _PARTITIONS)
     topic(ledger, partitions=_PARTITIONS, config=_COMPACTED)
     running = open_service(ledger)
     running.commit(running.plan(before(orders, 1, Earliest()), "first"))
@@ -142,7 +144,7 @@ def test_growing_the_ledger_changes_nothing(
     rest = newcomer.plan(before(orders, 100), "rest")
     assert offsets_of(read_plan(newcomer.settings, rest)) == {2, 4, 5}
     running.commit(rest)
-    everything = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    everything = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
     with Lookup(running.settings) as lookup:
         every = [TopicPartition(ledger, number) for number in range(grown)]
         ends = lookup.end_offsets(every, Isolation.READ_UNCOMMITTED)
@@ -201,7 +203,7 @@ def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
     process: str,
     made_anew: bool,
 ) -> None:
-    """No plan from the start bound, no commit: it is told as lost, and progress stays where it was."""
+    """No plan from the starting offsets, no commit: it is told as lost, and progress stays where it was."""
     windows = open_service(ledger)
     windows.commit(windows.plan(before(orders, 1, Earliest()), "done"))
     plan = windows.plan(before(orders, 12), "open")
@@ -227,15 +229,15 @@ def test_a_deleted_ledger_is_never_taken_for_a_fresh_start(
     "name", ["bad name", "x" * 250, "..", ""], ids=["space", "long", "dots", "empty"]
 )
 def test_a_name_that_no_topic_can_have_is_refused_at_once(
-    bootstrap: str, group: str, name: str
+    bootstrap: str, group_id: str, name: str
 ) -> None:
     """Before anything is asked of the cluster, and not as something that a retry could cure."""
     with pytest.raises(ConfigError, match="topic name"):
-        OrderedWindows({"bootstrap.servers": bootstrap}, group, ledger_topic=name)
+        OrderedWindows({"bootstrap.servers": bootstrap}, group_id, ledger_topic=name)
 
 
 def test_compaction_of_the_ledger_changes_nothing(
-    topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, group: str
+    topic: MakeTopic, open_service: MakeService, orders: str, ledger: str, group_id: str
 ) -> None:
     """A process from before it reads on, a new one reads what is left: both see every window."""
     config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
@@ -243,7 +245,7 @@ def test_compaction_of_the_ledger_changes_nothing(
     writer, sleeper = open_service(ledger), open_service(ledger)
     writer.commit(writer.plan(before(orders, 1, Earliest()), "w0"))
     assert len(sleeper.list()) == 1
-    place = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
     deadline = time.monotonic() + _CLEANER_TIMEOUT_S
     number = 0
     while first_offset(writer, place) == 0:
@@ -268,7 +270,7 @@ def test_what_was_compacted_away_unseen_is_not_believed_any_more(
     open_service: MakeService,
     orders: str,
     ledger: str,
-    group: str,
+    group_id: str,
 ) -> None:
     """A process that slept longer than tombstones live plans like a new one after progress was moved back."""
     config = {**_COMPACTED, "min.cleanable.dirty.ratio": "0.001", "segment.ms": "100"}
@@ -276,9 +278,9 @@ def test_what_was_compacted_away_unseen_is_not_believed_any_more(
     mover, sleeper = open_service(ledger), open_service(ledger)
     mover.commit(mover.plan(before(orders, 12, Earliest()), "w"))
     sleeper.list()  # Learns what was read of the log's times.
-    commit_offsets(bootstrap, group, orders, {0: (0, b"")})
+    commit_offsets(bootstrap, group_id, orders, {0: (0, b"")})
     assert mover.adopt().rewound == ("w",)
-    place = TopicPartition(ledger, zlib.crc32(group.encode()) % _PARTITIONS)
+    place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap})
     deadline = time.monotonic() + _CLEANER_TIMEOUT_S
     while not is_settled(mover, place):
@@ -393,7 +395,7 @@ def right(
     ],
 )
 def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
-    guarded: Guarded, ledger: str, group: str, missing: str, named: str
+    guarded: Guarded, ledger: str, group_id: str, missing: str, named: str
 ) -> None:
     """The error says which right on what; once it is granted, the next run plans the window as its first."""
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
@@ -409,7 +411,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
         "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
         "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
         "create the ledger": right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
-        "read the group": right(ResourceType.GROUP, group, AclOperation.READ),
+        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
         "write the transaction": right(
             ResourceType.TRANSACTIONAL_ID,
             "koo.",
@@ -419,12 +421,12 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
     }
     window = before(name, 12, Earliest())
     guarded.grant(*(one for what, one in rights.items() if what != missing))
-    with OrderedWindows(guarded.job, group, ledger_topic=ledger, timeout_s=60) as windows:
+    with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
         with pytest.raises(AuthorizationError, match=named) as caught:
             windows.plan(window, "w")
         assert not caught.value.retriable
     guarded.grant(*rights.values())
-    with OrderedWindows(guarded.job, group, ledger_topic=ledger, timeout_s=60) as windows:
+    with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
         plan = windows.plan(window, "w")
         assert plan.attempt == 1
         windows.commit(plan)

@@ -68,41 +68,41 @@ def test_the_silent_are_passed_over_and_later_removed() -> None:
 
 
 @pytest.fixture
-def look(bootstrap: str, group: str) -> Callable[[], Callable[[], Line]]:
+def look(bootstrap: str, group_id: str) -> Callable[[], Callable[[], Line]]:
     """Makes readers of the line on the real ledger, one for each thread."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
 
     def make() -> Callable[[], Line]:
         ledger = Ledger(settings, Lookup(settings), timeout_s=WAIT_S)
         ledger._topic.open(create=True)
-        return lambda: ledger._look(group)
+        return lambda: ledger._look(group_id)
 
     return make
 
 
 @pytest.mark.slow
 def test_waiting_commits_go_before_waiting_plans(
-    bootstrap: str, group: str, look: Callable[[], Callable[[], Line]]
+    bootstrap: str, group_id: str, look: Callable[[], Callable[[], Line]]
 ) -> None:
     """Nobody overtakes the one that is at it; then commits, then plans, each in the order they came."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     lookup = Lookup(settings)
     ledger = Ledger(settings, lookup)
     ledger._topic.open(create=True)
-    where = ledger._topic.partition_of(group)
+    where = ledger._topic.partition_of(group_id)
     assert where.topic == LEDGER_TOPIC
     deadline = time.monotonic() + WAIT_S
     served: list[str] = []
 
     def change(name: str, rank: int, looking: Callable[[], Line]) -> None:
-        with Place(settings, where, group, rank) as place:
+        with Place(settings, where, group_id, rank) as place:
             place.wait(looking, contended=True, deadline=deadline)
             served.append(name)
             time.sleep(0.2)
 
     watch = look()
     threads = []
-    with Place(settings, where, group, PLANS) as first:
+    with Place(settings, where, group_id, PLANS) as first:
         first.wait(watch, contended=True, deadline=deadline)
         waiting = [
             ("plan 1", PLANS),
@@ -128,13 +128,13 @@ def test_waiting_commits_go_before_waiting_plans(
 
 
 def test_nobody_waits_who_is_alone(
-    bootstrap: str, group: str, look: Callable[[], Callable[[], Line]]
+    bootstrap: str, group_id: str, look: Callable[[], Callable[[], Line]]
 ) -> None:
     """Without others no ticket is drawn, and nothing is written."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     looking = look()
     with Place(
-        settings, Ledger(settings, Lookup(settings))._topic.partition_of(group), group, PLANS
+        settings, Ledger(settings, Lookup(settings))._topic.partition_of(group_id), group_id, PLANS
     ) as place:
         place.wait(looking, contended=False, deadline=time.monotonic() + WAIT_S)
         assert looking().ahead_of(None) == 0

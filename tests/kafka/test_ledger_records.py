@@ -71,18 +71,18 @@ def test_foreign_records_change_nothing(
     window = before(orders, 12, Earliest())
     windows.commit(windows.plan(window, "done"))
     expected = windows.list(), windows.state()
-    place = place_of(ledger, windows.group)
+    place = place_of(ledger, windows.group_id)
     for key, value, headers in records:
-        key = key.replace(b"GROUP", windows.group.encode())
-        if not is_ours(key, windows.group):
+        key = key.replace(b"GROUP", windows.group_id.encode())
+        if not is_ours(key, windows.group_id):
             put(bootstrap, place, key, value, headers)
     assert (windows.list(), windows.state()) == expected
-    with service(bootstrap, windows.group, ledger) as cold:
+    with service(bootstrap, windows.group_id, ledger) as cold:
         assert (cold.list(), cold.state()) == expected
         assert cold.commit(cold.plan(window, "done")).status is WindowStatus.COMMITTED
 
 
-def is_ours(key: bytes, group: str) -> bool:
+def is_ours(key: bytes, group_id: str) -> bool:
     """Whether a key has the form of one of this group's."""
     try:
         parts = json.loads(key)
@@ -91,7 +91,7 @@ def is_ours(key: bytes, group: str) -> bool:
     return (
         isinstance(parts, list)
         and [type(part) for part in parts] == [str, str, str, int]
-        and parts[0] == group
+        and parts[0] == group_id
     )
 
 
@@ -117,8 +117,8 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(
     of_plan: bool,
 ) -> None:
     """An older package touches nothing; the window of the past is in the way only of those who look at it."""
-    place = place_of(ledger, begun.group)
-    key = key_of(begun.group, kind, name)
+    place = place_of(ledger, begun.group_id)
+    key = key_of(begun.group_id, kind, name)
     value, headers = stored(bootstrap, place)[key]
     fields = json.loads(value)
     part = fields["plan"] if of_plan else fields
@@ -133,11 +133,11 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(
             lambda one: one.preview(before(orders, 25), "next"),
             lambda one: one.abandon("open"),
         ]
-    with service(bootstrap, begun.group, ledger) as cold:
+    with service(bootstrap, begun.group_id, ledger) as cold:
         for one, call in itertools.product((begun, cold), calls):
             with pytest.raises(LedgerVersionError, match=r"version [23].*[Uu]pgrade") as caught:
                 call(one)
-            assert all(word in str(caught.value) for word in (begun.group, ledger))
+            assert all(word in str(caught.value) for word in (begun.group_id, ledger))
     assert stored(bootstrap, place) == there
 
 
@@ -150,13 +150,13 @@ def test_a_foreign_transaction_left_open_is_waited_for_and_then_named(
 ) -> None:
     """Another program's, in the group's partition: a bounded wait, an error to retry, and nothing stored."""
     open_plan = begun.show("open").plan
-    place = place_of(ledger, begun.group)
+    place = place_of(ledger, begun.group_id)
     foreign = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"foreign-{ledger}"})
     foreign.init_transactions(TIMEOUT_S)
     foreign.begin_transaction()
     foreign.produce(ledger, key=b"k", value=b"v", partition=place.partition)
     assert foreign.flush(TIMEOUT_S) == 0
-    with service(bootstrap, begun.group, ledger, _PATIENCE_S) as hasty:
+    with service(bootstrap, begun.group_id, ledger, _PATIENCE_S) as hasty:
         calls: list[Callable[[], Any]] = [
             lambda: hasty.plan(before(orders, 25), "next"),
             lambda: hasty.plan(before(orders, 12), "open"),
@@ -167,7 +167,7 @@ def test_a_foreign_transaction_left_open_is_waited_for_and_then_named(
             with pytest.raises(LedgerUnavailableError, match="transaction of another") as caught:
                 call()
             assert caught.value.retriable
-    names = (f"{begun.group}-{number}" for number in range(1_000))
+    names = (f"{begun.group_id}-{number}" for number in range(1_000))
     elsewhere = next(name for name in names if place_of(ledger, name) != place)
     with service(bootstrap, elsewhere, ledger) as other:
         other.commit(other.plan(before(orders, 12, Earliest()), "w"))

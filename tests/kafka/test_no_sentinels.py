@@ -146,16 +146,16 @@ def test_no_record_is_no_answer_to_where_a_log_begins_or_ends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [EARLIEST, LATEST, BY_TIME])
-def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group: str, kind: str) -> None:
+def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group_id: str, kind: str) -> None:
     """With answers that are none for a while the window holds every record; for ever, nothing is planned."""
     window = before(orders, 12, Earliest())
     with (
-        OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows,
+        OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=8.0) as windows,
         answering(-1001, kind, orders),
         pytest.raises(BrokerUnreachableError),
     ):
         windows.plan(window, "w")
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         assert windows.list() == []
         with answering(-1001, kind, orders, times=3):
             plan = windows.plan(window, "w")
@@ -166,11 +166,11 @@ def test_a_plan_is_whole_or_an_error(bootstrap: str, orders: str, group: str, ki
 
 
 @pytest.mark.slow
-def test_an_end_below_the_start_is_no_empty_log(bootstrap: str, orders: str, group: str) -> None:
+def test_an_end_below_the_start_is_no_empty_log(bootstrap: str, orders: str, group_id: str) -> None:
     """Two answers about different states of a log: both are asked again."""
     delete_before(bootstrap, orders, 4, partition=1)
     window = before(orders, RECORDS, Earliest())
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=8.0) as windows:
         with (
             answering(3, LATEST, orders),
             pytest.raises(BrokerUnreachableError, match="its readable end is 3"),
@@ -192,10 +192,10 @@ def test_the_index_points_into_the_log(bootstrap: str, orders: str) -> None:
 
 @pytest.mark.slow
 def test_adopting_does_not_take_silence_for_a_log_that_was_cut(
-    bootstrap: str, orders: str, group: str
+    bootstrap: str, orders: str, group_id: str
 ) -> None:
     """Neither what a leaderless partition answers, nor an end below its start, rewinds what is committed."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=8.0) as windows:
         windows.commit(windows.plan(before(orders, RECORDS, Earliest()), "w"))
         delete_before(bootstrap, orders, 4, partition=1)
         for number, times in ((-1001, 2), (-1001, ALWAYS), (3, ALWAYS)):
@@ -210,10 +210,12 @@ def test_adopting_does_not_take_silence_for_a_log_that_was_cut(
 
 
 @pytest.mark.parametrize("kind", [EARLIEST, LATEST, GREATEST, BY_TIME])
-def test_looking_sees_no_silence_either(bootstrap: str, orders: str, group: str, kind: str) -> None:
+def test_looking_sees_no_silence_either(
+    bootstrap: str, orders: str, group_id: str, kind: str
+) -> None:
     """Liveness and the ends that hosts show: the same answers as without the fault."""
-    window = Window([orders], at(30), start=Earliest())
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    window = Window([orders], at(30), starting_offsets=Earliest())
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
 
         def looks() -> tuple[Any, ...]:
             found = windows.live(window, grace=timedelta(seconds=1))
@@ -245,12 +247,12 @@ def test_the_client_answers_a_number_that_is_no_offset_by_itself(
 
 @pytest.mark.parametrize("offset", [None, -1, -5])
 def test_a_group_has_committed_nothing_only_where_the_broker_says_so(
-    bootstrap: str, orders: str, group: str, offset: int | None, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, orders: str, group_id: str, offset: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer that leaves a partition out, or holds a negative offset, is asked again, and an error in the end."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
     tp, library = TopicPartition(orders, 0), committed_offsets._library()
-    assert read_committed_offsets(settings, group, [tp]) == {tp: None}
+    assert read_committed_offsets(settings, group_id, [tp]) == {tp: None}
     real, left = library.rd_kafka_committed, 2
 
     def committed(handle: int, partitions: Any, timeout_ms: int) -> int:
@@ -263,19 +265,19 @@ def test_a_group_has_committed_nothing_only_where_the_broker_says_so(
         return 0
 
     monkeypatch.setattr(library, "rd_kafka_committed", committed)
-    assert read_committed_offsets(settings, group, [tp]) == {tp: None}
+    assert read_committed_offsets(settings, group_id, [tp]) == {tp: None}
     assert left == -1
     left = ALWAYS
     with pytest.raises(LedgerUnavailableError):
-        read_committed_offsets(settings, group, [tp], timeout_s=1.0)
+        read_committed_offsets(settings, group_id, [tp], timeout_s=1.0)
 
 
 @pytest.mark.slow
 def test_a_ledger_that_ends_before_what_was_read_is_asked_again(
-    bootstrap: str, orders: str, group: str
+    bootstrap: str, orders: str, group_id: str
 ) -> None:
     """A new leader may not know all of it yet: progress that was read is not read as less, or as up to date."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=8.0) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=8.0) as windows:
         windows.commit(windows.plan(before(orders, RECORDS, Earliest()), "w"))
         real, left = Lookup.end_offsets, 2
 

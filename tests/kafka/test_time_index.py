@@ -58,7 +58,7 @@ def test_a_window_takes_no_record_past_its_cutoff(windows: OrderedWindows, silen
 def test_a_start_in_time_skips_nothing(windows: OrderedWindows, silenced: str) -> None:
     """From second 1000 on: 7200, 7210, and the older one written behind them."""
     start = AtTime(BASE_MS + 1_000_000)
-    plan = windows.plan(Window([silenced], at(8000), start=start), "w")
+    plan = windows.plan(Window([silenced], at(8000), starting_offsets=start), "w")
     assert offsets_of(read_plan(windows.settings, plan)) == {4, 5, 6}
 
 

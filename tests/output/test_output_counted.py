@@ -57,7 +57,7 @@ def windows() -> Iterator[OrderedWindows]:
 def plan_of(windows: OrderedWindows, window_id: str = "w") -> WindowPlan:
     """A plan of all of them."""
     cutoff = datetime.fromtimestamp(RECORDS, UTC)
-    return windows.plan(Window(["orders"], cutoff, start=Earliest()), window_id)
+    return windows.plan(Window(["orders"], cutoff, starting_offsets=Earliest()), window_id)
 
 
 def staged(windows: OrderedWindows, plan: WindowPlan, root: Path) -> StagedOutput:
@@ -149,7 +149,7 @@ def test_an_earlier_attempt_s_stage_that_has_lost_anything_is_written_again(
             Window(
                 ["orders"],
                 datetime.fromtimestamp(RECORDS if committed else 80, UTC),
-                start=Earliest(),
+                starting_offsets=Earliest(),
             ),
             window_id,
         )

@@ -50,7 +50,7 @@ def windows() -> Iterator[OrderedWindows]:
 def plan(windows: OrderedWindows) -> WindowPlan:
     """A window of all of them."""
     cutoff = datetime.fromtimestamp(RECORDS, UTC)
-    return windows.plan(Window(["orders"], cutoff, start=Earliest()), "w")
+    return windows.plan(Window(["orders"], cutoff, starting_offsets=Earliest()), "w")
 
 
 def staged(windows: OrderedWindows, plan: WindowPlan, root: Any) -> StagedOutput:
@@ -428,8 +428,8 @@ def test_whatever_there_is_errors_are_named_and_it_stays(
     with tempfile.TemporaryDirectory() as name:
         root = normal_root(name)
         before: dict[str, object] = {}
-        output = StagedOutput(root, "w", "c", 1, group="g")
-        draft, newer = Draft(output), Draft(StagedOutput(root, "w", "c", 2, group="g"))
+        output = StagedOutput(root, "w", "c", 1, group_id="g")
+        draft, newer = Draft(output), Draft(StagedOutput(root, "w", "c", 2, group_id="g"))
 
         def write(one: Draft) -> None:
             one.make()

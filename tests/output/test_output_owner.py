@@ -61,8 +61,8 @@ def two(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
 def plan_of(windows: OrderedWindows, window_id: str = "w", seconds: int = 4) -> WindowPlan:
     """A window of the group's topic."""
     cutoff = datetime.fromtimestamp(seconds, UTC)
-    topic = windows.group.removeprefix("group-")
-    return windows.plan(Window([topic], cutoff, start=Earliest()), window_id)
+    topic = windows.group_id.removeprefix("group-")
+    return windows.plan(Window([topic], cutoff, starting_offsets=Earliest()), window_id)
 
 
 def staged(windows: OrderedWindows, plan: WindowPlan, root: Path) -> StagedOutput:
@@ -103,7 +103,7 @@ def test_of_two_groups_that_stage_at_once_the_later_one_is_refused(
 ) -> None:
     """Before its offsets are done; its files wait, and the first one's stay visible."""
     groups = [one, two][:: 1 if first == 0 else -1]
-    plans = [plan_of(group) for group in groups]
+    plans = [plan_of(group_id) for group_id in groups]
     outputs = [staged(*pair, tmp_path) for pair in zip(groups, plans, strict=True)]
     groups[0].commit(plans[0], outputs[0])
     assert outputs[1].exists()
@@ -112,7 +112,7 @@ def test_of_two_groups_that_stage_at_once_the_later_one_is_refused(
     with pytest.raises(SinkError, match="Give each group a folder of its own"):
         outputs[1].publish()
     assert groups[1].show("w").status is WindowStatus.PLANNED
-    assert topics_seen(outputs[0]) == {groups[0].group.removeprefix("group-")}
+    assert topics_seen(outputs[0]) == {groups[0].group_id.removeprefix("group-")}
     assert outputs[1].exists()
 
 
@@ -120,9 +120,9 @@ def test_windows_of_two_groups_share_a_folder_by_different_ids(
     one: OrderedWindows, two: OrderedWindows, tmp_path: Path
 ) -> None:
     """Only equal ids meet; readers of the folder find both."""
-    for group, window_id in ((one, "a"), (two, "b")):
-        plan = plan_of(group, window_id)
-        group.commit(plan, staged(group, plan, tmp_path))
+    for group_id, window_id in ((one, "a"), (two, "b")):
+        plan = plan_of(group_id, window_id)
+        group_id.commit(plan, staged(group_id, plan, tmp_path))
     found = published._folders(files_for(str(tmp_path)), str(tmp_path), None)
     assert list(found) == ["a", "b"]
 
@@ -358,7 +358,7 @@ class FakeTable:
 def test_a_table_is_looked_at_before_the_commit(
     one: OrderedWindows,
     monkeypatch: pytest.MonkeyPatch,
-    group: str | None,
+    group_id: str | None,
     staged_rows: int,
     error: type[Exception] | None,
     message: str,
@@ -366,7 +366,7 @@ def test_a_table_is_looked_at_before_the_commit(
     """Another group's rows in the window's place, or staged rows that are gone, leave the window uncommitted."""
     plan = plan_of(one)
     write = TableWrite.of(plan)
-    shown = None if group is None else replace(write, group=group, token="abc")
+    shown = None if group_id is None else replace(write, group_id=group_id, token="abc")
     sink: Any = FakeTable(shown)
     output = TableOutput(sink, write, {"records": 3, "elapsed_ms": 1})
     monkeypatch.setattr(TableOutput, "_count", lambda _: staged_rows)

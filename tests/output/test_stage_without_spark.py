@@ -72,7 +72,7 @@ def test_a_stage_holds_exactly_the_plan(
     assert facts.pop("elapsed_ms") is not None
     assert facts == {
         "records": len(rows),
-        "stragglers": case.stragglers,
+        "out_of_order": case.out_of_order,
         "late": len(late),
         "timestamp_ms_min": case.rows[0].timestamp_ms,
         "timestamp_ms_max": case.rows[-1].timestamp_ms,

@@ -26,7 +26,7 @@ def java_of(
     )
     return java_settings(
         settings,
-        group="orders-hourly",
+        group_id="orders-hourly",
         isolation=Isolation.READ_COMMITTED,
         stall_timeout_s=stall_timeout_s,
     )
@@ -162,7 +162,7 @@ def outcome(key: str) -> str:
 def test_every_allowed_key_goes_over_or_is_left_out_or_is_refused(key: str) -> None:
     """A setting changes what Java gets, or is on the list of those that cannot matter, or is named in an error."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": "b:9092", key: "1"})
-    is_of_consumer = key in settings.consumer(group="g", isolation=Isolation.READ_COMMITTED)
+    is_of_consumer = key in settings.consumer(group_id="g", isolation=Isolation.READ_COMMITTED)
     # Without what they belong to, these open nothing.
     parts = {"sasl.username", "sasl.password", "ssl.key.password", "ssl.keystore.password"}
     same = {"bootstrap.servers", "metadata.broker.list", "sasl.mechanism", "sasl.mechanisms"}

@@ -152,7 +152,13 @@ def test_neither_secrets_nor_the_plan_are_shown(
         frame.explain("formatted")
         shown = capsys.readouterr().out
         assert "kafka_window" in shown
-        for hidden in (PASSWORD, bootstrap, case.plan.group, case.plan.claim_id, *case.plan.topics):
+        for hidden in (
+            PASSWORD,
+            bootstrap,
+            case.plan.group_id,
+            case.plan.claim_id,
+            *case.plan.topics,
+        ):
             assert hidden not in shown
     assert all(PASSWORD not in value for _, value in spark.sparkContext.getConf().getAll())
 
@@ -220,7 +226,7 @@ def test_a_topic_that_is_gone_is_a_named_error(
         write_window(frame, tmp_path, plan, ordered=False)
     assert not Path(StagedOutput.of(plan, tmp_path).stage_path).exists()
     with pytest.raises(UnknownTopicError):
-        read_window(spark, plan, settings_of(bootstrap), engine="stage", stall_timeout_s=2)
+        read_window(spark, plan, settings_of(bootstrap), engine="local", stall_timeout_s=2)
 
 
 @pytest.mark.slow
@@ -237,7 +243,7 @@ def test_a_time_that_spark_cannot_hold_names_the_record(
     producer.produce(name, b"v", partition=0, timestamp=1 << 60)
     producer.flush()
     plan = plan_of([part_of(name, 0, OffsetSet.of((0, 1)))])
-    said = "overflow" if engine is Engine.JVM else "stamped 1,152,921,504,606,846,976 ms"
+    said = "overflow" if engine is Engine.CONNECTOR else "stamped 1,152,921,504,606,846,976 ms"
     with pytest.raises(Exception, match=said) as raised:
         read_window(spark, plan, settings_of(bootstrap), engine=engine).collect()
     error = raised.value
@@ -296,13 +302,13 @@ def test_written_files_are_in_order_by_name(
     output.publish()
     assert published_rows(output) == case.rows
     facts = dict(output.facts)
-    assert (facts.pop("files") or 0) > 1 or (engine is Engine.STAGE and sorted_by == "read")
+    assert (facts.pop("files") or 0) > 1 or (engine is Engine.LOCAL and sorted_by == "read")
     assert facts.pop("bytes")
     assert facts.pop("elapsed_ms") is not None
     assert facts == {
         "records": len(case.rows),
         "late": len(case.late),
-        "stragglers": case.stragglers,
+        "out_of_order": case.out_of_order,
         "timestamp_ms_min": case.rows[0].timestamp_ms,
         "timestamp_ms_max": case.rows[-1].timestamp_ms,
     }
@@ -370,7 +376,7 @@ def test_a_stage_is_read_again_without_kafka(
     bootstrap: str, case: Case, spark: SparkSession, tmp_path: Path
 ) -> None:
     """With a stage root of one's own, a second read of the same attempt finds the files."""
-    options = {"engine": "stage", "ordered": True, "stage_root": tmp_path}
+    options = {"engine": "local", "ordered": True, "local_root": tmp_path}
     first = read_window(spark, case.plan, settings_of(bootstrap), **options)  # type: ignore[arg-type]
     again = read_window(spark, case.plan, settings_of("127.0.0.1:1"), **options)  # type: ignore[arg-type]
     assert rows_of(first) == rows_of(again) == case.rows
@@ -378,7 +384,7 @@ def test_a_stage_is_read_again_without_kafka(
 
 def test_an_unknown_engine_is_refused(spark: SparkSession) -> None:
     """The error names the engines that there are."""
-    with pytest.raises(ConfigError, match="'python', 'jvm', 'stage'"):
+    with pytest.raises(ConfigError, match="'python', 'connector', 'local'"):
         read_window(spark, plan_of([]), settings_of("127.0.0.1:1"), engine="scala")
 
 
@@ -386,7 +392,7 @@ def test_a_kafka_in_memory_is_not_for_the_jvm(spark: SparkSession) -> None:
     """No Java process sees what lies in this one's memory; the other engines read it here."""
     memory = settings_of("memory:orders")
     with pytest.raises(ConfigError, match="cannot read memory:orders"):
-        read_window(spark, plan_of([]), memory, engine="jvm")
+        read_window(spark, plan_of([]), memory, engine="connector")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ _TIMEOUT_S = 280.0
 @pytest.mark.slow
 @pytest.mark.spark
 def test_windows_over_spark_connect(
-    bootstrap: str, group: str, orders: str, tmp_path: Path
+    bootstrap: str, group_id: str, orders: str, tmp_path: Path
 ) -> None:
     """One and several, ordered, with their counts; and a task's error by its name."""
     # The server starts its Python workers by this name, and by the first python3 on the path without it.
@@ -37,7 +37,7 @@ def test_windows_over_spark_connect(
             "-m",
             "tests.support.connect_script",
             bootstrap,
-            group,
+            group_id,
             orders,
             str(tmp_path),
         ],
@@ -59,7 +59,7 @@ def test_windows_over_spark_connect(
         facts = told["facts"][name]
         assert [one["records"] for one in facts] == counts
         assert facts[0]["timestamp_ms_max"] - facts[0]["timestamp_ms_min"] == 10_000
-        assert facts[0]["stragglers"] == 1
+        assert facts[0]["out_of_order"] == 1
     rows = [
         offset
         for folder in told["published"]

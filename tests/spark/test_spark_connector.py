@@ -75,7 +75,7 @@ def read(
         spark,
         pieces_of([plan]),
         settings,
-        group="orders-hourly",
+        group_id="orders-hourly",
         isolation=isolation,
         stall_timeout_s=_STALL_S,
     )
@@ -273,7 +273,10 @@ def test_secrets_are_shown_nowhere(guarded: Guarded, tmp_path: Path, kind: str) 
         assert "named: AuthenticationError" in done.stdout
         assert "sasl.jaas.config = [hidden]" in done.stderr, "the log is not what it was taken for"
     else:
-        assert "refused: engine 'jvm' does not take sasl.password over Spark Connect" in done.stdout
+        assert (
+            "refused: engine 'connector' does not take sasl.password over Spark Connect"
+            in done.stdout
+        )
     logs = [path for path in tmp_path.rglob("events_*") if path.is_file()]
     assert logs
     for text in (done.stdout, done.stderr, *(path.read_text() for path in logs)):

@@ -145,7 +145,7 @@ from tests.support.spark_support import _java_home, plan_of, settings_of
 
 spark = local_session("ask", cores=1, java_home=_java_home(), conf={"spark.jars": sys.argv[1]})
 try:
-    print("read", read_window(spark, plan_of([]), settings_of("127.0.0.1:1"), engine="jvm").count())
+    print("read", read_window(spark, plan_of([]), settings_of("127.0.0.1:1"), engine="connector").count())
 except ConfigError as error:
     print("refused:", error)
 spark.stop()
@@ -166,10 +166,10 @@ def test_the_jvm_engine_asks_for_the_connector_of_its_own_spark(jars: bool) -> N
         cwd=Path(__file__).parents[2],
     )
     if not jars:
-        assert "refused: engine 'jvm'" in done.stdout
+        assert "refused: engine 'connector'" in done.stdout
         assert "this session has none" in done.stdout
     elif on_spark41():
         assert done.stdout == "read 0\n"
     else:
-        assert "refused: engine 'jvm'" in done.stdout
+        assert "refused: engine 'connector'" in done.stdout
         assert "this session has that of Spark 4.1" in done.stdout

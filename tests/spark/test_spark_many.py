@@ -159,7 +159,7 @@ def test_a_stage_of_one_window_is_not_read_again(
     bootstrap: str, cases: list[Case], spark: SparkSession, tmp_path: Path
 ) -> None:
     """With a root of one's own, Kafka is asked only for the windows that are not there yet."""
-    options: dict[str, Any] = {"engine": "stage", "ordered": True, "stage_root": tmp_path}
+    options: dict[str, Any] = {"engine": "local", "ordered": True, "local_root": tmp_path}
     read_windows(spark, plans_of(cases[:3]), settings_of(bootstrap), **options)
     read_windows(spark, plans_of(cases), settings_of(bootstrap), **options)
     frame = read_windows(spark, plans_of(cases), settings_of(NOWHERE), **options)
@@ -183,7 +183,7 @@ def _taking(window_id: str, *ranges: tuple[int, int]) -> WindowPlan:
     ("plans", "message"),
     [
         ([], "no plan"),
-        ([_taking("w1", (0, 5)), replace(_taking("w2", (5, 9)), group="other")], "group other"),
+        ([_taking("w1", (0, 5)), replace(_taking("w2", (5, 9)), group_id="other")], "group other"),
         (
             [
                 _taking("w1", (0, 5)),

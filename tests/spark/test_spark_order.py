@@ -86,7 +86,7 @@ def _shares(reading: Reading, found: Sequence[Edge]) -> list[int]:
     pieces = {piece.tp: piece for piece in reading.pieces}
     shares = [0] * (len(found) + 1)
     rows = {tp: piece.wanted for tp, piece in pieces.items()}
-    with open_reader(reading.settings, reading.group, reading.isolation, rows) as reader:
+    with open_reader(reading.settings, reading.group_id, reading.isolation, rows) as reader:
         for batch in reader.timestamps():
             piece = pieces[batch.tp]
             windows = piece.windows_of(piece.owners_of(batch.offsets)).tolist()

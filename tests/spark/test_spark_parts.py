@@ -322,7 +322,7 @@ def test_a_split_window_holds_what_the_whole_one_holds(
         ms = table["timestamp"].cast(pa.int64())
         rows += [Row.of(fields) for fields in table.append_column("timestamp_ms", ms).to_pylist()]
     assert sorted(rows, key=position) == case.rows
-    counted = {"records", "late", "stragglers", "timestamp_ms_min", "timestamp_ms_max"}
+    counted = {"records", "late", "out_of_order", "timestamp_ms_min", "timestamp_ms_max"}
     assert {name: whole.facts[name] for name in counted} == {
         name: alone.facts[name] for name in counted
     }

@@ -71,7 +71,7 @@ def _reads(ordered: bool, engine: Engine) -> Callable[..., DataFrame]:
     [
         pytest.param(_reads(ordered=True, engine=Engine.PYTHON), id="sorted-by-read"),
         pytest.param(_reads(ordered=False, engine=Engine.PYTHON), id="sorted-by-write"),
-        pytest.param(_reads(ordered=True, engine=Engine.STAGE), id="from-files"),
+        pytest.param(_reads(ordered=True, engine=Engine.LOCAL), id="from-files"),
         pytest.param(
             lambda *given: _reads(ordered=False, engine=Engine.PYTHON)(*given).where("true"),
             id="derived",
@@ -173,7 +173,7 @@ def test_windows_in_which_nothing_happened_have_a_file_each(
         assert counted(output) == {
             "records": 0,
             "late": 0,
-            "stragglers": 0,
+            "out_of_order": 0,
             "timestamp_ms_min": None,
             "timestamp_ms_max": None,
         }

@@ -167,7 +167,7 @@ def test_several_windows_in_one_pass_and_a_sink_of_one_s_own(
                 print(error)
             else:
                 raise SystemExit("taken")
-        outputs = window.write(window.read(engine="stage"), ordered=False)
+        outputs = window.write(window.read(engine="local"), ordered=False)
         window.report(*({**one.to_json(), "mine": 1} for one in outputs))
         """,
     )

@@ -60,7 +60,7 @@ class Run:
     def __init__(
         self,
         bootstrap: str,
-        group: str,
+        group_id: str,
         topic: str,
         folder: Path,
         program: str = "",
@@ -68,7 +68,7 @@ class Run:
     ) -> None:
         self.output = folder / "out"
         self.job = application(folder, LINGER)
-        words = [bootstrap, group, topic, self.job, self.output, program]
+        words = [bootstrap, group_id, topic, self.job, self.output, program]
         self._log = open(folder / "submitter.log", "w")  # noqa: SIM115 - closed with the run
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.submit_support", *map(str, words)],
@@ -108,9 +108,9 @@ class Run:
 
 
 @pytest.fixture
-def running(bootstrap: str, group: str, orders: str, tmp_path: Path) -> Iterator[Run]:
+def running(bootstrap: str, group_id: str, orders: str, tmp_path: Path) -> Iterator[Run]:
     """A real Spark: a Java, its Python driver that has written and reported, and a Python worker at work."""
-    run = Run(bootstrap, group, orders, tmp_path)
+    run = Run(bootstrap, group_id, orders, tmp_path)
     names = {Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(run.token)}
     for part in (b"SparkSubmit", b"main.py", b"pyspark.daemon"):
         assert any(part in name for name in names), names
@@ -183,14 +183,14 @@ def test_kill_9_of_submitter_and_guard_at_once(running: Run, windows: OrderedWin
 @pytest.mark.parametrize("raises", ["", "1"])
 def test_sigterm_of_the_submitter(
     bootstrap: str,
-    group: str,
+    group_id: str,
     orders: str,
     windows: OrderedWindows,
     tmp_path: Path,
     raises: str,
 ) -> None:
     """Whether it dies of it at once, or raises as hosts make it."""
-    run = Run(bootstrap, group, orders, tmp_path, RAISE_ON_SIGTERM=raises)
+    run = Run(bootstrap, group_id, orders, tmp_path, RAISE_ON_SIGTERM=raises)
     try:
         run.process.terminate()
         code = run.process.wait(TIMEOUT_S)
@@ -230,11 +230,11 @@ def test_a_time_out(windows: OrderedWindows, orders: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["submitter", "guard"])
 def test_a_program_that_will_not_end_is_ended(
-    bootstrap: str, group: str, orders: str, tmp_path: Path, killed: str
+    bootstrap: str, group_id: str, orders: str, tmp_path: Path, killed: str
 ) -> None:
     """It ignores SIGTERM, and leaves a daemon in a session of its own, whose parent is gone."""
     program = str(fake(tmp_path, STUBBORN).program)
-    run = Run(bootstrap, group, orders, tmp_path, program=program)
+    run = Run(bootstrap, group_id, orders, tmp_path, program=program)
     try:
         assert len(processes_of(run.token)) >= 2
         os.kill(run.process.pid if killed == "submitter" else run.guard, signal.SIGKILL)
@@ -296,11 +296,11 @@ def test_a_process_that_cannot_be_ended_is_an_error(
 
 @pytest.mark.slow
 def test_a_fork_of_the_submitter_does_not_keep_the_run_alive(
-    bootstrap: str, group: str, orders: str, tmp_path: Path
+    bootstrap: str, group_id: str, orders: str, tmp_path: Path
 ) -> None:
     """A process that was forked from the submitter holds the pipe to the guard open, too."""
     program = str(fake(tmp_path, LASTING).program)
-    run = Run(bootstrap, group, orders, tmp_path, program=program, FORK="1")
+    run = Run(bootstrap, group_id, orders, tmp_path, program=program, FORK="1")
     try:
         wait_for(run.job.with_suffix(".forked").exists, "the submitter has a fork")
         run.process.kill()

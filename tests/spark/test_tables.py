@@ -127,7 +127,7 @@ def _die_in_publish(lake: Lake, point: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("point", ["staged", "written", "committed", "shown", "removed"])
 def test_a_try_that_dies_anywhere_ends_well(
     bootstrap: str,
-    group: str,
+    group_id: str,
     orders: str,
     lake: Lake,
     point: str,
@@ -136,7 +136,7 @@ def test_a_try_that_dies_anywhere_ends_well(
     """The next try shows the same rows once; the job runs again only where the ledger knew of no stage."""
     settings = {"bootstrap.servers": bootstrap}
     asked = before(orders, 12, Earliest())
-    dying = _Dying(settings, group)
+    dying = _Dying(settings, group_id)
     with dying, monkeypatch.context() as patch:
         dying.die_at = point
         _die_in_publish(lake, point, patch)
@@ -146,7 +146,7 @@ def test_a_try_that_dies_anywhere_ends_well(
         assert isinstance(died.value, Crash) or isinstance(died.value.__cause__, Crash)
     if point in ("staged", "written", "committed"):
         assert lake.rows() == {}
-    with OrderedWindows(settings, group) as windows:
+    with OrderedWindows(settings, group_id) as windows:
         again = _deliver(windows, lake, windows.plan(asked, "w"))
         assert again.record.status is WindowStatus.PUBLISHED
         assert again.ran == (point == "staged")
@@ -161,7 +161,7 @@ def test_a_try_that_is_killed_in_the_table_s_commit_ends_well(
 ) -> None:
     """Kill -9 of the driver: whether its commit came through is unknown, and the next try finds out."""
     warehouse = lake.spark.conf.get(WAREHOUSE)
-    words = (bootstrap, windows.group, orders, lake.format, lake.table, lake.staging, warehouse)
+    words = (bootstrap, windows.group_id, orders, lake.format, lake.table, lake.staging, warehouse)
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.table_worker", *map(str, words)],
         capture_output=True,
@@ -302,7 +302,7 @@ def test_an_older_claim_s_rows_are_replaced(lake: Lake) -> None:
 def test_a_window_of_another_group_is_never_replaced(lake: Lake) -> None:
     """Two groups may use the same ids, and must not use the same table."""
     lake.sink.write(lake.frame(1), _plan()).publish()
-    other = lake.sink.write(lake.frame(2), replace(_plan(), group="others"))
+    other = lake.sink.write(lake.frame(2), replace(_plan(), group_id="others"))
     with pytest.raises(SinkError, match="of group orders-hourly"):
         other.publish()
     assert lake.rows() == {_plan().window_id: offsets(1)}

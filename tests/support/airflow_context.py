@@ -106,7 +106,7 @@ def outputs_of(root: Path) -> list[str]:
 def committed(windows: OrderedWindows, topic: str, partitions: int = 1) -> list[int | None]:
     """The group's committed offsets, as any tool sees them."""
     every = [TopicPartition(topic, number) for number in range(partitions)]
-    found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=TIMEOUT_S)
+    found = read_committed_offsets(windows.settings, windows.group_id, every, timeout_s=TIMEOUT_S)
     return [None if (one := found[tp]) is None else one.offset for tp in every]
 
 
@@ -135,14 +135,14 @@ class Sink:
         return {"rows": len(self.taken[-1])}
 
 
-def operator_for(topic: str, group: str, folder: Path, **more: Any) -> OrderedWindowOperator:
+def operator_for(topic: str, group_id: str, folder: Path, **more: Any) -> OrderedWindowOperator:
     """An operator: in catch-up, from the earliest record, a copy below `folder`; as one task of one DAG."""
     given: dict[str, Any] = {
         "task_id": "task",
         "topics": topic,
-        "group_id": group,
+        "group_id": group_id,
         "mode": "catch_up",
-        "start": "earliest",
+        "starting_offsets": "earliest",
     }
     if "batch_callable" not in more:
         given["output"] = str(folder / "out")
@@ -150,6 +150,6 @@ def operator_for(topic: str, group: str, folder: Path, **more: Any) -> OrderedWi
 
 
 @pytest.fixture
-def make(orders: str, group: str, tmp_path: Path) -> Make:
+def make(orders: str, group_id: str, tmp_path: Path) -> Make:
     """Operators for `orders`."""
-    return partial(operator_for, orders, group, tmp_path)
+    return partial(operator_for, orders, group_id, tmp_path)

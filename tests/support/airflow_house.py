@@ -45,9 +45,9 @@ class House:
         """A scenario's topic and group."""
         return f"{dag_id}-{self.run}"
 
-    def windows(self, group: str) -> OrderedWindows:
+    def windows(self, group_id: str) -> OrderedWindows:
         """The service for a group."""
-        return OrderedWindows({"bootstrap.servers": self.bootstrap}, group, timeout_s=60)
+        return OrderedWindows({"bootstrap.servers": self.bootstrap}, group_id, timeout_s=60)
 
     def statuses(self, dag_id: str) -> list[WindowStatus]:
         """What has become of a scenario's windows, by cutoff."""

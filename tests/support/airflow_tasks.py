@@ -37,9 +37,9 @@ class Tasks:
         given: dict[str, Any] = {
             "task_id": "plan",
             "topics": self.topic,
-            "group_id": self.windows.group,
+            "group_id": self.windows.group_id,
             "mode": "catch_up",
-            "start": "earliest",
+            "starting_offsets": "earliest",
             "window_id": "w",
         }
         told = PlanWindowOperator(**{**given, **more}).execute(

@@ -58,14 +58,14 @@ class BrokerWorld(World):
         self._admin.delete_topics([name])[name].result(TIMEOUT_S)
         wait_until_gone(self._bootstrap, name)
         deadline = time.monotonic() + TIMEOUT_S
-        for group in {self.named(group) for group, _ in self._services}:
+        for group_id in {self.named(group_id) for group_id, _ in self._services}:
             # What groups have committed there goes as well, some time after it.
             while any(
                 read_committed_offsets(
-                    self.settings, group, partitions, timeout_s=TIMEOUT_S
+                    self.settings, group_id, partitions, timeout_s=TIMEOUT_S
                 ).values()
             ):
-                assert time.monotonic() < deadline, f"{group} still has offsets of {name}"
+                assert time.monotonic() < deadline, f"{group_id} still has offsets of {name}"
                 time.sleep(0.05)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -145,20 +145,20 @@ class BrokerWorld(World):
             time.sleep(0.5)
 
     def foreign_commit(
-        self, group: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
+        self, group_id: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
     ) -> None:
         named = {number: (offset, metadata) for number, offset in offsets.items()}
-        commit_offsets(self._bootstrap, self.named(group), self.named(topic), named)
+        commit_offsets(self._bootstrap, self.named(group_id), self.named(topic), named)
 
-    def expire(self, group: str, topic: str, *partitions: int) -> None:
+    def expire(self, group_id: str, topic: str, *partitions: int) -> None:
         for number in partitions:
-            delete_offset(self._bootstrap, self.named(group), self.named(topic), number)
+            delete_offset(self._bootstrap, self.named(group_id), self.named(topic), number)
 
-    def join(self, group: str, client_id: str) -> Callable[[], None]:
+    def join(self, group_id: str, client_id: str) -> Callable[[], None]:
         member = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
-                "group.id": self.named(group),
+                "group.id": self.named(group_id),
                 "client.id": client_id,
                 "enable.auto.commit": False,
             }
@@ -166,7 +166,7 @@ class BrokerWorld(World):
         member.subscribe([self.named("orders")])
         deadline = time.monotonic() + TIMEOUT_S
         while not member.assignment():
-            assert time.monotonic() < deadline, f"{client_id} could not join {group}"
+            assert time.monotonic() < deadline, f"{client_id} could not join {group_id}"
             member.poll(0.1)
         return member.close
 

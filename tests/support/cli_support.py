@@ -30,7 +30,7 @@ NOWHERE = "127.0.0.1:1"
 #: Time zero of the records.
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
-#: Seconds after `T0`, by partition, in the order of writing. The 30 in partition 0 is a straggler of the
+#: Seconds after `T0`, by partition, in the order of writing. The 30 in partition 0 is an out-of-order record of the
 #: window that ends at 60: it was written behind the 70.
 SECONDS = ((0, 10, 20, 70, 30, 80), (5, 15, 65))
 FIRST_WINDOW = [0, 5, 10, 15, 20, 30]
@@ -114,10 +114,10 @@ def visible(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name != STAGE_FOLDER)
 
 
-def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+def committed(bootstrap: str, group_id: str, topic: str) -> dict[int, int]:
     """The group's committed offsets, as any other program sees them."""
     # Not the admin client's listing: it can crash the process while the group's coordinator is unsettled.
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         answer = consumer.committed([TopicPartition(topic, number) for number in partitions], 30)
@@ -132,9 +132,9 @@ def topics(bootstrap: str) -> set[str]:
     return set(listed) - {"__consumer_offsets", "__transaction_state"}
 
 
-def commit_elsewhere(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+def commit_elsewhere(bootstrap: str, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
     """Moves the group's committed offsets, as any other program may."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     try:
         wanted = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]
         consumer.commit(offsets=wanted, asynchronous=False)
@@ -145,20 +145,20 @@ def commit_elsewhere(bootstrap: str, group: str, topic: str, offsets: Mapping[in
 class Cluster:
     """A topic, a group, and a folder for what its windows hold."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, output: Path) -> None:
-        self.bootstrap, self.topic, self.group, self.output = bootstrap, topic, group, output
+    def __init__(self, bootstrap: str, topic: str, group_id: str, output: Path) -> None:
+        self.bootstrap, self.topic, self.group_id, self.output = bootstrap, topic, group_id, output
 
     @property
     def where(self) -> tuple[str, ...]:
-        return ("-b", self.bootstrap, "-g", self.group)
+        return ("-b", self.bootstrap, "-g", self.group_id)
 
     def question(self, seconds: int) -> tuple[str, ...]:
-        return ("-t", self.topic, "--cutoff", at(seconds), "--start", "earliest")
+        return ("-t", self.topic, "--cutoff", at(seconds), "--starting-offsets", "earliest")
 
-    def sink(self, engine: str = "stage") -> tuple[object, ...]:
+    def sink(self, engine: str = "local") -> tuple[object, ...]:
         return ("--output", self.output, "--engine", engine)
 
-    def run(self, seconds: int, *more: object, engine: str = "stage") -> Outcome:
+    def run(self, seconds: int, *more: object, engine: str = "local") -> Outcome:
         words = (*self.where, *self.question(seconds), *self.sink(engine))
         return cli("run", *words, "--json", *more)
 
@@ -167,14 +167,14 @@ class Cluster:
 
     @property
     def committed(self) -> dict[int, int]:
-        return committed(self.bootstrap, self.group, self.topic)
+        return committed(self.bootstrap, self.group_id, self.topic)
 
 
 @pytest.fixture
 def cluster(
-    bootstrap: str, topic: MakeTopic, produce: Produce, group: str, tmp_path: Path
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> Cluster:
     """The known records in a topic of two partitions."""
     name = topic(partitions=2)
     fill(produce, name)
-    return Cluster(bootstrap, name, group, tmp_path / "out")
+    return Cluster(bootstrap, name, group_id, tmp_path / "out")

@@ -22,10 +22,10 @@ from tests.support.windows_support import before, delete_before
 
 def main() -> None:
     """Runs everything once."""
-    bootstrap, group, topic, folder = sys.argv[1:]
+    bootstrap, group_id, topic, folder = sys.argv[1:]
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     told: dict[str, Any] = {"session": type(spark).__module__}
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         questions = [before(topic, end, Earliest()) for end in (12, 25, 100)]
         plans = windows.plan_many(questions, ["a", "b", "c"])
 
@@ -53,8 +53,8 @@ def main() -> None:
                         spark,
                         plans[0],
                         windows.settings,
-                        engine="stage",
-                        stage_root=f"{folder}/stage",
+                        engine="local",
+                        local_root=f"{folder}/stage",
                     ),
                     f"{folder}/staged",
                     plans[0],

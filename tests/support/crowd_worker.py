@@ -22,14 +22,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def main() -> None:
     """Plans and commits until the time is over."""
-    bootstrap, group, topic, low, high, seconds, bound, name = sys.argv[1:]
+    bootstrap, group_id, topic, low, high, seconds, bound, name = sys.argv[1:]
     random, over = Random(name), time.monotonic() + float(seconds)
     number = 0
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=float(bound)) as windows:
+    with OrderedWindows(
+        {"bootstrap.servers": bootstrap}, group_id, timeout_s=float(bound)
+    ) as windows:
         while time.monotonic() < over:
             number += 1
             cutoff = _EPOCH + timedelta(milliseconds=random.randrange(int(low), int(high)))
-            window = Window([topic], cutoff, start=Earliest())
+            window = Window([topic], cutoff, starting_offsets=Earliest())
             started = time.monotonic()
             plan = windows.plan(window, f"{name}-{number}")
             planned = time.monotonic()

@@ -36,7 +36,7 @@ def own(name: str, **more: Any) -> dict[str, Any]:
         "topics": [f"{name}-{RUN}"],
         "group_id": f"{name}-{RUN}",
         "output": str(OUTPUT / name),
-        "start": "earliest",
+        "starting_offsets": "earliest",
         "partitions_def": HOURLY,
         **more,
     }

@@ -41,7 +41,7 @@ MINUTE: Final = timedelta(minutes=1)
 #: Of a backfill; the hour after them is the one that is looked at.
 HOURS: Final = 6
 #: So many records come up to half an hour after what is stamped later.
-STRAGGLERS: Final = 0.02
+OUT_OF_ORDER: Final = 0.02
 
 _WORKSPACE: Final = f"""load_from:
   - python_module: {{module_name: tests.support.dagster_screenshots, location_name: {LOCATION}}}
@@ -57,7 +57,7 @@ def defs() -> dg.Definitions:
             key=key,
             topics=[TOPIC],
             group_id=f"lake-{key}",
-            start="earliest",
+            starting_offsets="earliest",
             output=str(LAKE / key),
             partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
             backfill_policy=policy,
@@ -136,8 +136,8 @@ def _write(
     producer = Producer({"bootstrap.servers": bootstrap})
     time = first
     while time < last:
-        is_straggler = rng.random() < STRAGGLERS
-        stamp = max(first, time - rng.random() * 30 * MINUTE) if is_straggler else time
+        is_out_of_order = rng.random() < OUT_OF_ORDER
+        stamp = max(first, time - rng.random() * 30 * MINUTE) if is_out_of_order else time
         producer.produce(
             TOPIC,
             f'{{"amount": {rng.randrange(1, 500)}}}'.encode(),

@@ -118,18 +118,18 @@ def expected(hour: int) -> list[int]:
     return [4 * (5 - hour) + n for n in range(4)]
 
 
-def windows_of(house: House, topic: str, group: str) -> dict[str, Any]:
+def windows_of(house: House, topic: str, group_id: str) -> dict[str, Any]:
     """What assets of a topic's hours have in common."""
     return {
         "key": "orders",
         "topics": [topic],
-        "group_id": group,
-        "start": "earliest",
+        "group_id": group_id,
+        "starting_offsets": "earliest",
         "partitions_def": HOURLY,
         "output": str(house.output),
     }
 
 
-def copied(house: House, topic: str, group: str, **more: Any) -> dg.AssetsDefinition:
+def copied(house: House, topic: str, group_id: str, **more: Any) -> dg.AssetsDefinition:
     """An asset that copies a topic's hours."""
-    return build_ordered_window_asset(**{**windows_of(house, topic, group), **more})
+    return build_ordered_window_asset(**{**windows_of(house, topic, group_id), **more})

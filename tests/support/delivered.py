@@ -41,7 +41,7 @@ def committed(
 ) -> dict[int, tuple[int, str] | None]:
     """A group's committed offsets of a topic, with their offset maps, by partition."""
     every = [TopicPartition(topic, n) for n in range(partitions)]
-    found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=30)
+    found = read_committed_offsets(windows.settings, windows.group_id, every, timeout_s=30)
     return {
         tp.partition: None if one is None else (one.offset, str(one.metadata))
         for tp, one in found.items()

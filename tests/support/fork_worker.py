@@ -23,16 +23,18 @@ from tests.support.windows_support import before
 CHILD_S = 20.0
 
 
-def main(bootstrap: str, group: str, topic: str) -> None:
+def main(bootstrap: str, group_id: str, topic: str) -> None:
     """Prints what each child said, how long it took and how it ended."""
     tp = TopicPartition(topic, 0)
     # The only references: a child that clears it gives everything up.
-    held: dict[str, Any] = {"windows": OrderedWindows({"bootstrap.servers": bootstrap}, group)}
+    held: dict[str, Any] = {"windows": OrderedWindows({"bootstrap.servers": bootstrap}, group_id)}
     settings = held["windows"].settings
     plan = held["windows"].plan(before(topic, 12, Earliest()), "w")
-    held["lookup"], held["offsets"] = Lookup(settings), OffsetsReader(settings, group)
+    held["lookup"], held["offsets"] = Lookup(settings), OffsetsReader(settings, group_id)
     held["offsets"].read([tp])
-    held["reader"] = RangeReader(settings, group, Isolation.READ_COMMITTED, plan.taken).__enter__()
+    held["reader"] = RangeReader(
+        settings, group_id, Isolation.READ_COMMITTED, plan.taken
+    ).__enter__()
     works: dict[str, Callable[[], object]] = {
         "list": lambda: held["windows"].list(),
         "plan": lambda: held["windows"].plan(before(topic, 20), "other"),

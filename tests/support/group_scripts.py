@@ -20,7 +20,7 @@ from tests.support.worlds import World
 def a_topic_made_anew(world: World) -> None:
     """Its offsets are not the old one's: an error everywhere, until it is adopted."""
     filled(world)
-    world.run("w", 12, start=Earliest())
+    world.run("w", 12, starting_offsets=Earliest())
     world.plan("open", 18)
     world.delete("orders")
     world.plan("gone", 20)
@@ -45,7 +45,7 @@ def a_topic_that_is_gone_holds_up_nobody(world: World) -> None:
     world.create("gone")
     world.write("gone", 0, 1, 2)
     both = ["orders", "gone"]
-    world.plan("w", 12, both, start=Earliest())
+    world.plan("w", 12, both, starting_offsets=Earliest())
     world.delete("gone")
     world.commit("w")
     world.look("orders")
@@ -62,7 +62,7 @@ def a_topic_that_goes_in_the_middle_of_a_commit(world: World) -> None:
     filled(world)
     world.create("gone")
     world.write("gone", 0, 1, 2)
-    world.plan("w", 12, ["orders", "gone"], start=Earliest())
+    world.plan("w", 12, ["orders", "gone"], starting_offsets=Earliest())
     world.plan("open", 18, ["orders", "gone"])
     # The last question before the fence: the brokers refuse the offsets of what is gone by then.
     world.meanwhile(lambda: world.delete("gone"), after="group_members")
@@ -78,7 +78,7 @@ def a_topic_that_goes_while_a_commit_looks(world: World) -> None:
     filled(world)
     world.create("gone")
     world.write("gone", 0, 1, 2)
-    world.plan("w", 12, ["orders", "gone"], start=Earliest())
+    world.plan("w", 12, ["orders", "gone"], starting_offsets=Earliest())
     world.meanwhile(lambda: world.delete("gone"), after="existing")
     world.commit("w")
     world.look("orders")
@@ -89,7 +89,7 @@ def foreign_commits(world: World) -> None:
     """Noticed at plan and commit; adopted forward and back; windows behind the cut are rewound."""
     filled(world, partitions=2)
     world.write("orders", 1, 1, 50, 2)
-    world.run("w12", 12, start=Earliest())
+    world.run("w12", 12, starting_offsets=Earliest())
     world.run("w22", 22)
     world.plan("open", 40)
     world.foreign_commit("g", "orders", {0: 5})
@@ -115,7 +115,7 @@ def foreign_commits_are_adopted_where_asked(world: World) -> None:
     """By the service itself, at plan and at commit."""
     filled(world)
     service = world.windows(on_foreign_commit=OnForeignCommit.ADOPT)
-    world.run("w", 12, start=Earliest())
+    world.run("w", 12, starting_offsets=Earliest())
     world.foreign_commit("g", "orders", {0: 4})
     plan = world.do("plan", lambda: service.plan(world.window(18), "next"))
     world.foreign_commit("g", "orders", {0: 5})
@@ -128,7 +128,7 @@ def expired_offsets(world: World) -> None:
     """The ledger knows them; the next commit restores all of them."""
     filled(world, partitions=2)
     world.write("orders", 1, 1)
-    world.run("w", 12, start=Earliest())
+    world.run("w", 12, starting_offsets=Earliest())
     world.expire("g", "orders", 0, 1)
     world.look("orders")
     world.run("next", 25)
@@ -142,7 +142,7 @@ def expired_offsets(world: World) -> None:
 def live_members(world: World) -> None:
     """A group with members is refused at plan, take-up and commit; they are named."""
     filled(world)
-    world.plan("w", 12, start=Earliest())
+    world.plan("w", 12, starting_offsets=Earliest())
     leave = world.join("g", "intruder")
     world.commit("w")
     world.plan("w", 12)
@@ -157,7 +157,7 @@ def live_members(world: World) -> None:
 def ledgers_that_are_none(world: World) -> None:
     """Lost, deleted, too small, not compacted: each is named, and nothing begins anew."""
     filled(world)
-    window = world.window(12, start=Earliest())
+    window = world.window(12, starting_offsets=Earliest())
     service = world.windows(ledger_topic="ledger")
     plan = world.do("plan", lambda: service.plan(window, "w"))
     world.do("commit", lambda: service.commit(plan))
@@ -187,7 +187,7 @@ def intervals(world: World) -> None:
     world.write("orders", 0, -5, 12, 3, 27, 18)
     world.write_at_ms("orders", 0, [-1])
     world.write("orders", 1, 31, 8, 44)
-    world.run("i10", 20, since=10, start=Earliest())
+    world.run("i10", 20, since=10, starting_offsets=Earliest())
     world.look("orders")
     world.write("orders", 0, 15, 22, 4)
     world.run("i30", 40, since=30)
@@ -210,7 +210,10 @@ def several_at_once(world: World) -> None:
     filled(world, partitions=2)
     world.write("orders", 1, 40, 11, 2, 29)
     service = world.windows()
-    windows = [world.window(before, since=before - 10, start=Earliest()) for before in (20, 10, 30)]
+    windows = [
+        world.window(before, since=before - 10, starting_offsets=Earliest())
+        for before in (20, 10, 30)
+    ]
     names = ["b20", "b10", "b30"]
     plans = world.do("plan many", lambda: service.plan_many(windows, names))
     world.do("again", lambda: service.plan_many(windows, names))
@@ -232,7 +235,7 @@ def shared_among_tasks(world: World) -> None:
     filled(world, partitions=2)
     world.write("orders", 1, 1, 2, 3)
     service = world.windows()
-    plan = world.plan("w", 100, start=Earliest())
+    plan = world.plan("w", 100, starting_offsets=Earliest())
     assert plan is not None
     parts = world.do("split", lambda: service.split(plan, 3))
     world.do("split again", lambda: service.split(plan, 3))
@@ -253,7 +256,7 @@ def old_windows(world: World) -> None:
     """Pruned to a stub, then forgotten; open ones and progress stay."""
     filled(world)
     service = world.windows()
-    world.run("old", 12, start=Earliest())
+    world.run("old", 12, starting_offsets=Earliest())
     world.plan("abandoned", 15)
     world.abandon("abandoned")
     world.plan("open", 18)
@@ -277,7 +280,7 @@ def open_claims(world: World) -> None:
     """Step around, fail, take over those that are old enough; written ones stay."""
     filled(world)
     service = world.windows()
-    world.plan("first", 12, start=Earliest())
+    world.plan("first", 12, starting_offsets=Earliest())
     fail = Policy(on_open_claim=OnOpenClaim.FAIL)
     take_over = Policy(on_open_claim=OnOpenClaim.TAKE_OVER, claim_age=timedelta(hours=1))
     wait = Policy(on_open_claim=OnOpenClaim.WAIT, claim_wait=timedelta(seconds=0))
@@ -301,24 +304,24 @@ def what_belongs_to_the_group(world: World) -> None:
     filled(world)
     world.create("others")
     world.write("others", 0, 1)
-    world.run("w", 12, start=Earliest())
-    world.plan("topics", 20, ["orders", "others"], start=Earliest())
+    world.run("w", 12, starting_offsets=Earliest())
+    world.plan("topics", 20, ["orders", "others"], starting_offsets=Earliest())
     world.plan("isolation", 20, isolation=Isolation.READ_UNCOMMITTED)
     world.plan("mode", 20, since=12)
     redefine = Policy(redefine=True)
-    world.plan("topics", 20, ["orders", "others"], start=Earliest(), policy=redefine)
+    world.plan("topics", 20, ["orders", "others"], starting_offsets=Earliest(), policy=redefine)
     world.commit("topics")
     world.plan("back", 30)
     world.look("orders", "others")
 
 
 @script
-def allowed_lateness(world: World) -> None:
+def max_out_of_orderness(world: World) -> None:
     """The scan ends at the first record past it; what lies behind comes later."""
     world.create("orders")
     world.write("orders", 0, 1, 12, 3, 30, 4, 9_999_999, 5)
-    world.run("w", 10, start=Earliest(), lateness_s=10)
-    world.run("next", 20, lateness_s=10)
+    world.run("w", 10, starting_offsets=Earliest(), out_of_orderness_s=10)
+    world.run("next", 20, out_of_orderness_s=10)
     world.run("rest", 100)
     world.look("orders")
 
@@ -333,7 +336,7 @@ def liveness(world: World) -> None:
     service = world.windows()
     window = world.window(10)
     answers = [world.do("nobody knows the group", lambda: service.live(window))]
-    world.plan("w", 3, start=Earliest())
+    world.plan("w", 3, starting_offsets=Earliest())
     for grace_s in (60, 20_000):
         grace = timedelta(seconds=grace_s)
         answers.append(world.do(f"grace {grace_s}", lambda: service.live(window, grace=grace)))  # noqa: B023
@@ -342,7 +345,7 @@ def liveness(world: World) -> None:
     world.write("orders", 2, 11)
     world.write("orders", 1, 10)
     world.do("written", lambda: service.live(window, grace=timedelta(seconds=60)))
-    late = world.window(10, lateness_s=2)
+    late = world.window(10, out_of_orderness_s=2)
     world.do("lateness", lambda: service.live(late))
     world.do("unknown", lambda: service.live(world.window(10, ["orderz"])))
     world.now = 5
@@ -379,7 +382,7 @@ def delivered_once(world: World) -> None:
         return Output(told) if found["kept"] else None
 
     for turn in range(3):
-        plan = world.plan("w", 12, start=Earliest())
+        plan = world.plan("w", 12, starting_offsets=Earliest())
         assert plan is not None
         world.do(f"deliver {turn}", lambda: service.deliver(plan, write, reopen).ran)  # noqa: B023
         world.look("orders")

@@ -43,12 +43,12 @@ def windows(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
 
 def asked(until: float = 60) -> Window:
     """Everything before a moment of the tests' time."""
-    return Window(["t"], cutoff=at(until), start=Earliest())
+    return Window(["t"], cutoff=at(until), starting_offsets=Earliest())
 
 
 def task_of(folder: Path, **more: Any) -> dict[str, Any]:
     """The arguments of a task."""
-    given = {"task_id": "task", "topics": "t", "group_id": GROUP, "start": "earliest"}
+    given = {"task_id": "task", "topics": "t", "group_id": GROUP, "starting_offsets": "earliest"}
     return {**given, "mode": "catch_up", "window_id": "w", "output": str(folder / "out"), **more}
 
 

@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import Records, read_plan, visible_records
-from tests.support.stragglers import checked_stragglers
+from tests.support.out_of_order import checked_out_of_order
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
 
 Key = tuple[str, int, int]
@@ -34,12 +34,12 @@ def stamped(topic: str, *seconds: float, partition: int = 0) -> list[Stamped]:
 
 def interval(topic: str, since: float, cutoff: float) -> Window:
     """The records of a topic from one second up to another."""
-    return Window([topic], at(cutoff), since=at(since), start=Earliest())
+    return Window([topic], at(cutoff), since=at(since), starting_offsets=Earliest())
 
 
 def sweep(topic: str, cutoff: float) -> Window:
     """What no interval covered."""
-    return Window([topic], at(cutoff), start=Earliest(), sweep=True)
+    return Window([topic], at(cutoff), starting_offsets=Earliest(), sweep=True)
 
 
 def taken_of(plan: WindowPlan, records: Records) -> Records:
@@ -141,7 +141,7 @@ class IntervalOracle:
             assert {part.tp: part.decided_end for part in plan} == self.ends
             assert taken_of(plan, self.visible) == expected
             assert late_of(plan, expected) == late & set(expected)
-            checked_stragglers(plan, self.visible)
+            checked_out_of_order(plan, self.visible)
             if not plan.offsets:
                 assert (plan.content is PlanContent.COVERED) == is_covered
             self.open[plan.window_id] = plan
@@ -164,7 +164,7 @@ class IntervalOracle:
         """Somebody else commits an offset, and the group takes it for its progress."""
         self._moves += 1
         base = self.base(tp)
-        commit_as_another(self._bootstrap, self.windows.group, tp, offset)
+        commit_as_another(self._bootstrap, self.windows.group_id, tp, offset)
         foreseen = self.windows.adopt(dry_run=True)
         adopted = self.windows.adopt()
         assert adopted == foreseen
@@ -269,9 +269,9 @@ class IntervalOracle:
         )
 
 
-def commit_as_another(bootstrap: str, group: str, tp: TopicPartition, offset: int) -> None:
+def commit_as_another(bootstrap: str, group_id: str, tp: TopicPartition, offset: int) -> None:
     """Moves a group's committed offset, as a tool or another program does."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     consumer.commit(offsets=[Place(tp.topic, tp.partition, offset)], asynchronous=False)
     consumer.close()
 

@@ -44,13 +44,15 @@ def main() -> None:
         spark = local_session("secrets", cores=1, java_home=_java_home(), conf=conf)
         spark.sparkContext.setLogLevel("INFO")
     try:
-        frame = read_window(spark, plan, settings, ordered=True, engine="jvm")
+        frame = read_window(spark, plan, settings, ordered=True, engine="connector")
         for mode in ("extended", "codegen", "cost", "formatted"):
             frame.explain(mode=mode)
         frame.createOrReplaceTempView("orders")
         spark.sql("explain extended select count(*) from orders").show(truncate=False)
         print("records:", spark.sql("select * from orders").count())
-        refused = read_window(spark, plan, settings.merged({"sasl.password": wrong}), engine="jvm")
+        refused = read_window(
+            spark, plan, settings.merged({"sasl.password": wrong}), engine="connector"
+        )
         try:
             refused.count()
         except Py4JError as error:

@@ -29,7 +29,7 @@ _OFFSETS_EACH: Final = 1_000
 
 
 def fill_ledger(
-    settings: ClientSettings, group: str, topic: str, count: int, *, since: datetime
+    settings: ClientSettings, group_id: str, topic: str, count: int, *, since: datetime
 ) -> None:
     """Gives a new group of intervals `count` published windows, one an hour, the last one before `since`.
 
@@ -37,7 +37,7 @@ def fill_ledger(
     ones say of every partition that they took a thousand offsets, which nobody has written: they can be shown,
     listed and pruned like others, and not replayed.
     """
-    with OrderedWindows(settings, group) as windows:
+    with OrderedWindows(settings, group_id) as windows:
         windows.commit(
             windows.plan(Window([topic], since + _HOUR, Earliest(), since=since), "first")
         )
@@ -47,10 +47,10 @@ def fill_ledger(
             numbers = range(at, min(at + _AT_ONCE, count))
             begins = [since - (count - number) * _HOUR for number in numbers]
             plans = [
-                _plan(group, facts, number, begin)
+                _plan(group_id, facts, number, begin)
                 for number, begin in zip(numbers, begins, strict=True)
             ]
-            ledger.update(group, partial(_storing, [_published(plan) for plan in plans]))
+            ledger.update(group_id, partial(_storing, [_published(plan) for plan in plans]))
 
 
 def old_window_id(number: int) -> str:
@@ -79,12 +79,12 @@ def _published(plan: WindowPlan) -> WindowRecord:
     )
 
 
-def _plan(group: str, topic: TopicFacts, number: int, begin: datetime) -> WindowPlan:
+def _plan(group_id: str, topic: TopicFacts, number: int, begin: datetime) -> WindowPlan:
     first = number * _OFFSETS_EACH
     end = first + _OFFSETS_EACH
     window = Window([topic.name], begin + _HOUR, since=begin)
     return WindowPlan(
-        group=group,
+        group_id=group_id,
         window_id=old_window_id(number),
         window=window,
         claim_id=f"{number:016x}",

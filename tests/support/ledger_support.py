@@ -31,22 +31,22 @@ def ledger(topic: MakeTopic) -> str:
 
 
 @pytest.fixture
-def windows(bootstrap: str, group: str, ledger: str) -> Iterator[OrderedWindows]:
+def windows(bootstrap: str, group_id: str, ledger: str) -> Iterator[OrderedWindows]:
     """The service, for a fresh group in that ledger."""
-    with service(bootstrap, group, ledger) as opened:
+    with service(bootstrap, group_id, ledger) as opened:
         yield opened
 
 
-def service(bootstrap: str, group: str, ledger: str, timeout_s: float = 60) -> OrderedWindows:
+def service(bootstrap: str, group_id: str, ledger: str, timeout_s: float = 60) -> OrderedWindows:
     """Another process's service for a group."""
     return OrderedWindows(
-        {"bootstrap.servers": bootstrap}, group, ledger_topic=ledger, timeout_s=timeout_s
+        {"bootstrap.servers": bootstrap}, group_id, ledger_topic=ledger, timeout_s=timeout_s
     )
 
 
-def place_of(ledger: str, group: str) -> TopicPartition:
+def place_of(ledger: str, group_id: str) -> TopicPartition:
     """Where a group's records are: the rule can never change, or ledgers are lost."""
-    return TopicPartition(ledger, zlib.crc32(group.encode()) % 16)
+    return TopicPartition(ledger, zlib.crc32(group_id.encode()) % 16)
 
 
 def put(
@@ -99,9 +99,9 @@ def stored(bootstrap: str, place: TopicPartition) -> Stored:
     return found
 
 
-def key_of(group: str, kind: str, name: str) -> bytes:
+def key_of(group_id: str, kind: str, name: str) -> bytes:
     """The key of the first part of a record of ours."""
-    return json.dumps([group, kind, name, 0], separators=(",", ":")).encode()
+    return json.dumps([group_id, kind, name, 0], separators=(",", ":")).encode()
 
 
 @pytest.fixture
@@ -115,5 +115,7 @@ def begun(windows: OrderedWindows, orders: str) -> OrderedWindows:
 def committed_offset(windows: OrderedWindows, topic: str) -> int | None:
     """The group's committed offset on partition 0."""
     tp = core.TopicPartition(topic, 0)
-    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=TIMEOUT_S)[tp]
+    found = read_committed_offsets(windows.settings, windows.group_id, [tp], timeout_s=TIMEOUT_S)[
+        tp
+    ]
     return None if found is None else found.offset

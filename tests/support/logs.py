@@ -146,7 +146,7 @@ def visible_records(bootstrap: str, ends: Mapping[core.TopicPartition, int]) -> 
 def read_plan(settings: ClientSettings, plan: WindowPlan) -> Records:
     """The records of a plan, as its readers get them."""
     records: Records = {}
-    with RangeReader(settings, plan.group, plan.isolation, plan.taken) as reader:
+    with RangeReader(settings, plan.group_id, plan.isolation, plan.taken) as reader:
         for batch in reader.batches():
             times_ms = batch.column("timestamp").cast(pa.int64()).to_pylist()
             for row, time_ms in zip(batch.to_pylist(), times_ms, strict=True):

@@ -72,15 +72,15 @@ class MemoryWorld(World):
         assert set(gone) == offsets
 
     def foreign_commit(
-        self, group: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
+        self, group_id: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
     ) -> None:
         named = {self.tp(topic, number): offset for number, offset in offsets.items()}
-        self.kafka.commit(self.named(group), named, metadata)
+        self.kafka.commit(self.named(group_id), named, metadata)
 
-    def expire(self, group: str, topic: str, *partitions: int) -> None:
+    def expire(self, group_id: str, topic: str, *partitions: int) -> None:
         self.kafka.expire_offsets(
-            self.named(group), [self.tp(topic, number) for number in partitions]
+            self.named(group_id), [self.tp(topic, number) for number in partitions]
         )
 
-    def join(self, group: str, client_id: str) -> Callable[[], None]:
-        return self.kafka.join(self.named(group), client_id).leave
+    def join(self, group_id: str, client_id: str) -> Callable[[], None]:
+        return self.kafka.join(self.named(group_id), client_id).leave

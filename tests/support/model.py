@@ -39,7 +39,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
-from tests.support.stragglers import checked_stragglers
+from tests.support.out_of_order import checked_out_of_order
 
 
 @dataclass
@@ -97,7 +97,11 @@ class ModelGroup:
         for tp, log in self.logs.items():
             known = self.view.state.partition(tp) if self.view.state else None
             if known is None:
-                bound = Earliest() if self.view.state or not windows[0].start else windows[0].start
+                bound = (
+                    Earliest()
+                    if self.view.state or not windows[0].starting_offsets
+                    else windows[0].starting_offsets
+                )
                 origin = resolve_start(
                     bound, log_start=log.log_start, end=log.end, committed=None, found=None
                 )
@@ -213,9 +217,9 @@ class ModelGroup:
         assert not self.view.disagreements()
         return list(records)
 
-    def stragglers(self, plan: WindowPlan) -> int | None:
-        """How many stragglers a plan has, if it says so: checked against all records there are."""
-        return checked_stragglers(
+    def out_of_order(self, plan: WindowPlan) -> int | None:
+        """How many out-of-order records a plan has, if it says so: checked against all records there are."""
+        return checked_out_of_order(
             plan,
             {
                 (tp.topic, tp.partition, offset): time

@@ -42,19 +42,19 @@ def is_late(plan: WindowPlan | None, offset: int, second: float, partition: int 
 # --- between the look and the claim -------------------------------------------------------------------
 
 
-def first_and_straggler(world: World) -> dict[str, Any]:
-    """Seconds 1000 and 15 at offsets 0 and 1; the question of an interval that stops before the straggler."""
+def first_and_out_of_order(world: World) -> dict[str, Any]:
+    """Seconds 1000 and 15 at offsets 0 and 1; the question of an interval that stops before the out-of-order record."""
     world.create("orders")
     world.write("orders", 0, 1_000, 15)
-    return {"before": 20, "since": 10, "lateness_s": 0, "start": Earliest()}
+    return {"before": 20, "since": 10, "out_of_orderness_s": 0, "starting_offsets": Earliest()}
 
 
 @script
 def an_interval_is_planned_in_between(world: World) -> None:
     """Its times are frozen: what it left is late, and goes to the one that is planned after it."""
-    early = first_and_straggler(world)
+    early = first_and_out_of_order(world)
     world.before_claim(lambda: world.plan("early", **early))
-    late = world.plan("late", 2_000, since=100, start=Earliest())
+    late = world.plan("late", 2_000, since=100, starting_offsets=Earliest())
     assert taken(late) == [(0, 2)]
     assert is_late(late, 1, 15)
     assert not is_late(late, 0, 1_000)
@@ -64,8 +64,8 @@ def an_interval_is_planned_in_between(world: World) -> None:
 @script
 def an_interval_is_abandoned_in_between(world: World) -> None:
     """Its times are nobody's again: a record of them is not another interval's."""
-    early = first_and_straggler(world)
-    world.run("zero", 5, since=0, lateness_s=0, start=Earliest())
+    early = first_and_out_of_order(world)
+    world.run("zero", 5, since=0, out_of_orderness_s=0, starting_offsets=Earliest())
     world.plan("early", **early)
     world.before_claim(lambda: world.abandon("early"))
     late = world.plan("late", 2_000, since=100)
@@ -77,9 +77,9 @@ def an_interval_is_abandoned_in_between(world: World) -> None:
 @script
 def an_interval_is_committed_in_between(world: World) -> None:
     """Planned and committed: frozen for good."""
-    early = first_and_straggler(world)
+    early = first_and_out_of_order(world)
     world.before_claim(lambda: world.run("early", **early))
-    late = world.plan("late", 2_000, since=100, start=Earliest())
+    late = world.plan("late", 2_000, since=100, starting_offsets=Earliest())
     assert taken(late) == [(0, 2)]
     assert is_late(late, 1, 15)
     world.look("orders")
@@ -90,7 +90,7 @@ def claimed_and_given_back_in_between(world: World) -> None:
     """What was free at the look and is free again, while another window has frozen its times."""
     world.create("orders")
     world.write("orders", 0, 15, 1_000)
-    world.run("zero", 5, since=0, start=Earliest())
+    world.run("zero", 5, since=0, starting_offsets=Earliest())
 
     def others() -> None:
         world.plan("holds", 20, since=10)
@@ -108,7 +108,7 @@ def a_plan_of_other_records_in_between(world: World) -> None:
     """It takes nothing that the draft knows of: the draft holds, and is claimed as it was."""
     world.create("orders")
     world.write("orders", 0, 1, 12, 103)
-    world.run("zero", 0.5, since=0, start=Earliest())
+    world.run("zero", 0.5, since=0, starting_offsets=Earliest())
     world.before_claim(lambda: world.plan("early", 20, since=10))
     late = world.plan("late", 2_000, since=100)
     assert taken(late) == [(2, 3)]
@@ -119,7 +119,7 @@ def a_plan_of_other_records_in_between(world: World) -> None:
 def a_partition_is_planned_in_between(world: World) -> None:
     """Another process has seen it: it is looked at as well."""
     filled(world)
-    world.run("zero", 5, since=0, start=Earliest())
+    world.run("zero", 5, since=0, starting_offsets=Earliest())
 
     def others() -> None:
         world.add_partitions("orders", 2)
@@ -136,9 +136,9 @@ def a_partition_is_planned_in_between(world: World) -> None:
 def a_window_is_abandoned_while_it_is_taken_up(world: World) -> None:
     """It is planned again, under a new claim; nobody is given a window that is gone."""
     filled(world)
-    world.plan("w", 12, start=Earliest())
+    world.plan("w", 12, starting_offsets=Earliest())
     world.before_claim(lambda: world.abandon("w"))
-    plan = world.plan("w", 12, start=Earliest())
+    plan = world.plan("w", 12, starting_offsets=Earliest())
     assert plan is not None
     assert (plan.status, plan.attempt) == (WindowStatus.PLANNED, 1)
     world.commit("w")
@@ -151,7 +151,7 @@ def a_start_is_committed_in_between(world: World) -> None:
     filled(world)
     world.foreign_commit("g", "orders", {0: 1})
     world.before_claim(lambda: world.foreign_commit("g", "orders", {0: 3}))
-    plan = world.plan("w", 100, start=Committed())
+    plan = world.plan("w", 100, starting_offsets=Committed())
     assert taken(plan) == [(3, 6)]
     world.commit("w")
     world.look("orders")
@@ -161,7 +161,7 @@ def a_start_is_committed_in_between(world: World) -> None:
 def a_topic_is_recreated_and_adopted_in_between(world: World) -> None:
     """The draft is about the old one."""
     filled(world)
-    world.run("nothing", -5, start=Earliest())
+    world.run("nothing", -5, starting_offsets=Earliest())
 
     def others() -> None:
         world.delete("orders")
@@ -181,7 +181,7 @@ def grown(world: World, **first: Any) -> None:
     """An open interval [60, 70), a partition that came after it, and another interval that has seen it."""
     world.create("orders")
     world.write("orders", 0, 5, 65)
-    world.run("0-10", 10, since=0, start=Earliest())
+    world.run("0-10", 10, since=0, starting_offsets=Earliest())
     world.plan("60-70", 70, since=60, **first)
     world.add_partitions("orders", 2)
     world.run("10-20", 20, since=10)
@@ -246,7 +246,7 @@ def a_topic_of_the_pattern_appears_while_windows_are_open(world: World) -> None:
     world.create("manya")
     world.write("manya", 0, 5, 35, 65)
     pattern = ["^many.*"]
-    world.run("0-10", 10, *pattern, since=0, start=Earliest())
+    world.run("0-10", 10, *pattern, since=0, starting_offsets=Earliest())
     world.plan("30-40", 40, pattern, since=30)
     world.plan("60-70", 70, pattern, since=60)
     world.create("manyb")
@@ -268,19 +268,19 @@ def a_topic_is_recreated_after_its_windows_were_abandoned(world: World) -> None:
     """Nothing that was known of the old one is believed of the new one."""
     world.create("orders")
     world.write("orders", 0, 1)
-    world.plan("one", 100, start=Earliest())
+    world.plan("one", 100, starting_offsets=Earliest())
     world.add_partitions("orders", 2)
     # A time map of several chunks, one of which no window takes anything of.
     late: Content = (500, None, b"x", [])
     world.write_content("orders", 1, [late, (10, None, b"x", []), *[late] * 1_100])
-    world.plan("two", 100, start=Earliest())
+    world.plan("two", 100, starting_offsets=Earliest())
     world.abandon("two")
     world.abandon("one")
     world.look()
     world.delete("orders")
     world.create("orders", 2)
     world.write_content("orders", 1, [late, *[(10, None, b"x", [])] * 1_100])
-    assert taken(world.plan("three", 100, start=Earliest()), 1) == [(1, 1_101)]
+    assert taken(world.plan("three", 100, starting_offsets=Earliest()), 1) == [(1, 1_101)]
     world.commit("three")
     world.look("orders")
 
@@ -290,7 +290,7 @@ def lost_by_a_window_that_is_abandoned(world: World) -> None:
     """Whoever asks for the times is told of the loss; nobody else."""
     world.create("orders")
     world.write("orders", 0, 1, 500, 500, 10, 500, 500)
-    world.run("0-5", 5, since=0, start=Earliest())
+    world.run("0-5", 5, since=0, starting_offsets=Earliest())
     world.plan("5-100", 100, since=5)
     world.delete_before("orders", 0, 5)
     assert lost(world.plan("5-100", 100, since=5, on_data_loss=WARN)) == [(3, 4)]
@@ -310,7 +310,7 @@ def lost_after_it_was_given_free(world: World) -> None:
     """Abandoned first, taken by retention after it; several windows at once are told of their own."""
     world.create("orders")
     world.write("orders", 0, 1, 500, 30, 500, 60, 500, 90, 600)
-    world.run("0-5", 5, since=0, start=Earliest())
+    world.run("0-5", 5, since=0, starting_offsets=Earliest())
     for since in (20, 50, 80):
         world.plan(f"{since}", since + 20, since=since)
     for since in (20, 50, 80):
@@ -328,7 +328,7 @@ def lost_after_progress_was_moved_back(world: World) -> None:
     world.create("orders")
     world.write("orders", 0, 1, 30, 60, 600)
     for since in (0, 20, 50):
-        world.run(f"{since}", since + 20, since=since, start=Earliest())
+        world.run(f"{since}", since + 20, since=since, starting_offsets=Earliest())
     world.foreign_commit("g", "orders", {0: 0})
     world.do("adopt", lambda: world.windows().adopt())
     world.delete_before("orders", 0, 3)
@@ -348,10 +348,14 @@ def times_of_other_records_are_forgotten(world: World) -> None:
     world.send("tx", "orders", 0, 50)
     world.end("tx", "abort")
     world.write("orders", 0, 500)
-    world.run("w", 100, start=Earliest())
+    world.run("w", 100, starting_offsets=Earliest())
     redefine = Policy(redefine=True)
     other = world.plan(
-        "all", 100, isolation=Isolation.READ_UNCOMMITTED, start=Earliest(), policy=redefine
+        "all",
+        100,
+        isolation=Isolation.READ_UNCOMMITTED,
+        starting_offsets=Earliest(),
+        policy=redefine,
     )
     assert taken(other) == [(1, 3)]
     world.look("orders")
@@ -365,7 +369,7 @@ def own_offsets_are_put_back(world: World) -> None:
     """From a backup, with our own metadata: noticed at plan and commit; adopting moves progress back."""
     filled(world, partitions=2)
     world.write("orders", 1, 1, 50, 2)
-    world.run("w8", 8, start=Earliest())
+    world.run("w8", 8, starting_offsets=Earliest())
     put_back = world.backup("orders")
     world.run("w12", 12)
     world.plan("open", 22)
@@ -391,7 +395,7 @@ def own_offsets_are_put_back_and_adopted_where_asked(world: World) -> None:
     """By the service itself."""
     filled(world)
     service = world.windows(on_foreign_commit=OnForeignCommit.ADOPT)
-    world.run("w8", 8, start=Earliest())
+    world.run("w8", 8, starting_offsets=Earliest())
     put_back = world.backup("orders")
     world.run("w12", 12)
     put_back()
@@ -405,7 +409,7 @@ def own_offsets_are_put_back_and_adopted_where_asked(world: World) -> None:
 def the_newest_offsets_put_back_are_no_harm(world: World) -> None:
     """They are the group's own, and what they say is so; so are those that expired before."""
     filled(world)
-    world.run("w12", 12, start=Earliest())
+    world.run("w12", 12, starting_offsets=Earliest())
     put_back = world.backup("orders")
     put_back()
     world.run("w22", 22)
@@ -421,7 +425,7 @@ def the_newest_offsets_put_back_are_no_harm(world: World) -> None:
 def others_commit_while_one_looks(world: World) -> None:
     """What was read before they did is no older offset that somebody put back."""
     filled(world)
-    world.run("w1", 1, start=Earliest())
+    world.run("w1", 1, starting_offsets=Earliest())
     world.plan("w8", 8)
     world.before_claim(lambda: world.commit("w8"))
     world.run("w12", 12)
@@ -435,7 +439,7 @@ def offsets_of_a_topic_that_was_gone_at_a_commit(world: World) -> None:
     world.create("gone")
     world.write("gone", 0, 1, 2)
     both = ["orders", "gone"]
-    world.run("w", 12, *both, start=Earliest())
+    world.run("w", 12, *both, starting_offsets=Earliest())
     world.plan("open", 22, both)
     world.delete("gone")
     world.commit("open")

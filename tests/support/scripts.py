@@ -45,10 +45,10 @@ def filled(world: World, *, partitions: int = 1) -> None:
 
 
 @script
-def stragglers_and_the_rest(world: World) -> None:
+def out_of_order_and_the_rest(world: World) -> None:
     """Windows with rising cutoffs; what is behind a later record comes in the right one, or late."""
     filled(world, partitions=2)
-    world.run("w12", 12, start=Earliest())
+    world.run("w12", 12, starting_offsets=Earliest())
     world.write("orders", 0, 7, 21)
     world.write("orders", 1, 40, 11)
     world.run("w22", 22)
@@ -62,7 +62,7 @@ def any_order_of_commits(world: World) -> None:
     """Later windows first; the committed offset waits, the map beside it knows the rest."""
     filled(world)
     for window_id, before in (("early", 12), ("middle", 18), ("late", 100)):
-        world.plan(window_id, before, start=Earliest())
+        world.plan(window_id, before, starting_offsets=Earliest())
     for window_id in ("late", "early", "early", "middle"):
         world.commit(window_id)
         world.look("orders")
@@ -72,11 +72,11 @@ def any_order_of_commits(world: World) -> None:
 def tries_of_one_window(world: World) -> None:
     """Taking up raises the attempt; older ones may not commit, other questions are refused."""
     filled(world)
-    first = world.plan("w", 12, start=Earliest())
+    first = world.plan("w", 12, starting_offsets=Earliest())
     world.write("orders", 0, 1)
     world.plan("w", 12)
     world.plan("w", 13)
-    world.plan("w", 12, start=Latest())
+    world.plan("w", 12, starting_offsets=Latest())
     assert first is not None
     world.do("the first try commits", lambda: world.windows().commit(first))
     world.do("written down", lambda: world.windows().mark_written(world.plans["w"], {"files": 3}))
@@ -91,12 +91,12 @@ def tries_of_one_window(world: World) -> None:
 def abandoned_and_planned_anew(world: World) -> None:
     """Its offsets are free for others; the id stands for a new claim."""
     filled(world)
-    old = world.plan("w", 12, start=Earliest())
+    old = world.plan("w", 12, starting_offsets=Earliest())
     world.abandon("w")
     world.abandon("w")
     world.abandon("nobody's")
     world.plan("other", 100)
-    world.plan("other", 100, start=Earliest())
+    world.plan("other", 100, starting_offsets=Earliest())
     world.plan("w", 12)
     assert old is not None
     world.do("the old claim commits", lambda: world.windows().commit(old))
@@ -110,7 +110,7 @@ def abandoned_and_planned_anew(world: World) -> None:
 def covered_by_others(world: World) -> None:
     """Empty is not covered; each policy, and the plan of the window that holds the records."""
     filled(world)
-    world.run("all", 100, start=Earliest())
+    world.run("all", 100, starting_offsets=Earliest())
     world.run("later", 200)
     world.run("earlier", 50)
     world.plan("strict", 60, policy=Policy(on_covered=OnCovered.FAIL))
@@ -124,7 +124,7 @@ def covered_by_others(world: World) -> None:
 
 @script
 def starts(world: World) -> None:
-    """Every start bound, each with a group of its own; later windows do not ask again."""
+    """All kinds of starting offsets, each with a group of its own; later windows do not ask again."""
     filled(world, partitions=2)
     bounds: Mapping[str, Bound] = {
         "earliest": Earliest(),
@@ -137,22 +137,22 @@ def starts(world: World) -> None:
     }
     world.plan("none", 35)
     for name, bound in bounds.items():
-        world.run(name, 35, start=bound, group=name)
-        world.run(f"{name} next", 200, group=name)
-        world.look("orders", group=name)
+        world.run(name, 35, starting_offsets=bound, group_id=name)
+        world.run(f"{name} next", 200, group_id=name)
+        world.look("orders", group_id=name)
     world.foreign_commit("taken over", "orders", {0: 4, 1: 0}, b"bgABAAk= host-1:4711")
-    world.run("taken", 100, start=Committed(), group="taken over")
-    world.look("orders", group="taken over")
+    world.run("taken", 100, starting_offsets=Committed(), group_id="taken over")
+    world.look("orders", group_id="taken over")
 
 
 @script
 def refusals(world: World) -> None:
     """What cannot be planned says so, and nothing is created by asking."""
     filled(world)
-    world.plan("w", 12, ["orders", "orderz"], start=Earliest())
-    world.plan("w", 12, ["^nothing.*"], start=Earliest())
-    world.plan("w", 20_000, start=Earliest())
-    world.plan("w", 20_000, start=Earliest(), allow_future_cutoff=True)
+    world.plan("w", 12, ["orders", "orderz"], starting_offsets=Earliest())
+    world.plan("w", 12, ["^nothing.*"], starting_offsets=Earliest())
+    world.plan("w", 20_000, starting_offsets=Earliest())
+    world.plan("w", 20_000, starting_offsets=Earliest(), allow_future_cutoff=True)
     world.do("no such window", lambda: world.windows().show("x"))
     world.do("commit of nothing", lambda: world.windows("other").commit(world.plans["w"]))
     world.do("adopt nothing", lambda: world.windows("other").adopt())
@@ -174,7 +174,7 @@ def transactions(world: World) -> None:
     world.send("two", "orders", 0, 4)
     world.send("two", "orders", 1, 5, 50, 6)
     world.facts("orders")
-    world.run("w10", 10, start=Earliest())
+    world.run("w10", 10, starting_offsets=Earliest())
     world.end("one", "abort")
     world.run("w11", 11)
     world.end("two", "commit")
@@ -190,7 +190,10 @@ def uncommitted_readers(world: World) -> None:
     world.create("orders")
     world.write("orders", 0, 1)
     world.send("one", "orders", 0, 2, 40)
-    options: dict[str, Any] = {"start": Earliest(), "isolation": Isolation.READ_UNCOMMITTED}
+    options: dict[str, Any] = {
+        "starting_offsets": Earliest(),
+        "isolation": Isolation.READ_UNCOMMITTED,
+    }
     world.run("open", 10, **options)
     world.end("one", "abort")
     world.run("aborted", 1_000, **options)
@@ -210,7 +213,7 @@ def markers_at_the_tail(world: World) -> None:
     world.send("tx", "orders", 2, 6)
     world.end("tx", "abort")
     for before in (3, 12, 100, 200):
-        world.run(f"w{before}", before, start=Earliest())
+        world.run(f"w{before}", before, starting_offsets=Earliest())
         world.look("orders")
 
 
@@ -219,7 +222,7 @@ def a_read_that_stalls(world: World) -> None:
     """What lies behind an open transaction, or beyond the end, does not come; lost ranges are named."""
     world.create("orders")
     world.write("orders", 0, 1, 2, 3)
-    world.plan("w", 100, start=Earliest(), isolation=Isolation.READ_UNCOMMITTED)
+    world.plan("w", 100, starting_offsets=Earliest(), isolation=Isolation.READ_UNCOMMITTED)
     world.send("tx", "orders", 0, 4)
 
     def rows(isolation: Isolation, *ranges: tuple[int, int]) -> Callable[[], Any]:
@@ -246,9 +249,9 @@ def odd_times(world: World) -> None:
     world.create("stamped", message_timestamp_type="LogAppendTime")
     world.write("stamped", 0, 1, 2)
     both = ["orders", "stamped"]
-    world.run("early", 2, *both, start=Earliest())
+    world.run("early", 2, *both, starting_offsets=Earliest())
     world.run("late", 12, *both)
-    world.plan("lateness", 20, both, lateness_s=5)
+    world.plan("lateness", 20, both, out_of_orderness_s=5)
     world.commit("lateness")
     world.look(*both)
 
@@ -267,7 +270,7 @@ def what_records_carry(world: World) -> None:
             (4, "ключ".encode(), b"x" * 10_000, [("b", b"")]),
         ],
     )
-    world.run("w", 12, start=Earliest())
+    world.run("w", 12, starting_offsets=Earliest())
 
 
 @script
@@ -282,14 +285,14 @@ def compacted_logs(world: World) -> None:
     )
     for second, key in ((1, b"a"), (2, b"b"), (30, b"c"), (3, b"a"), (31, b"c"), (4, b"d")):
         world.write_content("orders", 0, [(second, key, b"x", [])])
-    world.plan("before", 12, start=Earliest())
+    world.plan("before", 12, starting_offsets=Earliest())
     # The cleaner never touches the newest segment.
     world.write_content("orders", 0, [(1_500, b"last", b"x", [])])
     world.compact("orders", {0, 2})
     world.facts("orders")
     world.read("before")
-    world.run("other", 12, start=Earliest(), group="after")
-    world.look("orders", group="after")
+    world.run("other", 12, starting_offsets=Earliest(), group_id="after")
+    world.look("orders", group_id="after")
     world.commit("before")
     world.run("rest", 1_000)
     world.look("orders")
@@ -306,11 +309,11 @@ def deleted_records(world: World) -> None:
     world.delete_before("orders", 0, 1)
     world.delete_before("orders", 1, 3)
     world.facts("orders")
-    world.run("w", 1_000, start=Earliest())
+    world.run("w", 1_000, starting_offsets=Earliest())
     world.run("rest", 9_000)
     world.look("orders")
-    world.run("from 1000", 9_000, start=AtTime(BASE_MS + 1_000_000), group="late")
-    world.look("orders", group="late")
+    world.run("from 1000", 9_000, starting_offsets=AtTime(BASE_MS + 1_000_000), group_id="late")
+    world.look("orders", group_id="late")
 
 
 @script
@@ -318,7 +321,7 @@ def retention(world: World) -> None:
     """What is gone is an error, or written down as lost, once; before the plan and after it."""
     filled(world, partitions=2)
     world.write("orders", 1, 3, 33)
-    world.run("w1", 1, start=Earliest())
+    world.run("w1", 1, starting_offsets=Earliest())
     world.delete_before("orders", 0, 3)
     world.plan("strict", 100)
     world.plan("tolerant", 25, on_data_loss=OnDataLoss.WARN)
@@ -344,7 +347,7 @@ def partitions_and_topics_that_appear(world: World) -> None:
     pattern = ["^many.*"]
 
     def run(window_id: str, before: float) -> None:
-        world.run(window_id, before, *pattern, start=Latest(), exclude=["manyskip"])
+        world.run(window_id, before, *pattern, starting_offsets=Latest(), exclude=["manyskip"])
 
     run("first", 10)
     world.create("manyb", 2)

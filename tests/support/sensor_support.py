@@ -25,10 +25,10 @@ def write(produce: Produce, topic: str, second: float, partition: int = 0) -> No
     produce([(topic, partition, None, b"x", int(BASE_MS + second * 1000), ())])
 
 
-def sensor_on(topic: str, group: str, **more: Any) -> PartitionsLiveSensor:
+def sensor_on(topic: str, group_id: str, **more: Any) -> PartitionsLiveSensor:
     """A sensor that looks often and gives up soon."""
     given: dict[str, Any] = {"poke_interval": 0.1, "timeout": TIMEOUT_S, **more}
-    return PartitionsLiveSensor(task_id="wait", topics=topic, group_id=group, **given)
+    return PartitionsLiveSensor(task_id="wait", topics=topic, group_id=group_id, **given)
 
 
 def told_by(sensor: PartitionsLiveSensor, context: dict[str, Any]) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def resume(sensor: PartitionsLiveSensor, method: str, **kwargs: Any) -> None:
     sensor.resume_execution(method, kwargs, context)
 
 
-def question_on(topic: str, group: str, second: float = 60, **more: Any) -> Question:
+def question_on(topic: str, group_id: str, second: float = 60, **more: Any) -> Question:
     """A question about everything before a moment."""
-    return Question("kafka_default", group, Window([topic], at(second)), **more)
+    return Question("kafka_default", group_id, Window([topic], at(second)), **more)
 
 
 def point_to(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:

@@ -64,7 +64,7 @@ def staged_rows(output: StagedOutput) -> list[Row]:
 
 def counted(output: StagedOutput) -> dict[str, int | None]:
     """The facts that do not depend on who wrote."""
-    names = ("records", "late", "stragglers", "timestamp_ms_min", "timestamp_ms_max")
+    names = ("records", "late", "out_of_order", "timestamp_ms_min", "timestamp_ms_max")
     return {name: output.facts[name] for name in names}
 
 
@@ -73,7 +73,7 @@ def facts_of(case: Case) -> dict[str, int | None]:
     return {
         "records": len(case.rows),
         "late": len(case.late),
-        "stragglers": case.stragglers,
+        "out_of_order": case.out_of_order,
         "timestamp_ms_min": case.rows[0].timestamp_ms if case.rows else None,
         "timestamp_ms_max": case.rows[-1].timestamp_ms if case.rows else None,
     }

@@ -60,7 +60,7 @@ def on_spark41() -> bool:
 
 
 #: The engines that this environment has.
-ENGINES = [engine for engine in Engine if engine is not Engine.JVM or on_spark41()]
+ENGINES = [engine for engine in Engine if engine is not Engine.CONNECTOR or on_spark41()]
 
 
 def spark41_jars() -> list[Path]:
@@ -231,7 +231,7 @@ def plan_of(
     """A plan of these shares."""
     empty = not any(part.taken for part in parts)
     return WindowPlan(
-        group="orders-hourly",
+        group_id="orders-hourly",
         window_id=window_id,
         window=Window(
             sorted({part.tp.topic for part in parts}) or ["orders"],
@@ -255,7 +255,7 @@ class Case:
     rows: list[Row]
     late: set[tuple[str, int, int]]
     #: None: the plan does not know of each record whether it is one.
-    stragglers: int | None
+    out_of_order: int | None
 
 
 @dataclass(frozen=True)
@@ -292,19 +292,19 @@ class Log:
     def case(self, plan: WindowPlan) -> Case:
         """What a plan must deliver, record by record."""
         parts = {part.tp: part for part in plan}
-        rows, late, stragglers = list[Row](), set[tuple[str, int, int]](), 0
+        rows, late, out_of_order = list[Row](), set[tuple[str, int, int]](), 0
         for row in self.rows:
             part = parts.get(TopicPartition(row.topic, row.partition))
             if part is None or row.offset not in part.taken:
                 continue
             rows.append(row)
-            stragglers += part.head_end is not None and row.offset >= part.head_end
+            out_of_order += part.head_end is not None and row.offset >= part.head_end
             if any(
                 row.offset >= offset and times.since_ms <= row.timestamp_ms < times.before_ms
                 for times, offset in part.late.pieces
             ):
                 late.add((row.topic, row.partition, row.offset))
-        return Case(plan, rows, late, stragglers if plan.tells_stragglers else None)
+        return Case(plan, rows, late, out_of_order if plan.tells_out_of_order else None)
 
 
 def _dealt(end: int, rng: random.Random, windows: int) -> list[OffsetSet]:

@@ -69,7 +69,7 @@ class Worker:
         self._count += 1
         cutoff = _EPOCH + timedelta(milliseconds=self._random.randrange(*self._span_ms))
         return (
-            Window([self._topic], cutoff, start=Earliest()),
+            Window([self._topic], cutoff, starting_offsets=Earliest()),
             f"{self._recorder.actor}-{self._count}",
         )
 
@@ -111,14 +111,14 @@ class Worker:
 
 def main() -> None:
     """Goes on until whoever started this says that it is over, or is gone."""
-    bootstrap, group, topic, low, high, name, folder = sys.argv[1:]
+    bootstrap, group_id, topic, low, high, name, folder = sys.argv[1:]
     over = threading.Event()
     threading.Thread(target=_await_end, args=(over,), daemon=True).start()
     with (
         open(os.path.join(folder, f"{name}.jsonl"), "w") as lines,
         OrderedWindows(
             {"bootstrap.servers": bootstrap},
-            group,
+            group_id,
             timeout_s=TIMEOUT_S,
             lookup_timeout_s=LOOKUP_TIMEOUT_S,
             stall_timeout_s=STALL_TIMEOUT_S,

@@ -58,7 +58,8 @@ windows = st.builds(
     since=st.none() | moments,
     topics=st.lists(st.sampled_from(["orders", "payments", "^audit\\..*"]), min_size=1, max_size=3),
     cutoff=moments,
-    allowed_lateness=st.none() | st.integers(0, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
+    max_out_of_orderness=st.none()
+    | st.integers(0, 10**9).map(lambda ms: timedelta(milliseconds=ms)),
 )
 
 partition_plans = st.builds(
@@ -74,7 +75,7 @@ partition_plans = st.builds(
 
 window_plans = st.builds(
     WindowPlan,
-    group=st.text(min_size=1, max_size=20),
+    group_id=st.text(min_size=1, max_size=20),
     window_id=st.text(min_size=1, max_size=20),
     window=windows,
     claim_id=st.text(max_size=16),

@@ -146,7 +146,7 @@ def _java_home() -> Path | None:
 
 
 def _main() -> None:
-    bootstrap, group, topic, job, output, program = sys.argv[1:]
+    bootstrap, group_id, topic, job, output, program = sys.argv[1:]
     how = SparkSubmit(program=program, grace_s=0.5) if program else small()
 
     def run(plan: WindowPlan) -> StagedOutput:
@@ -167,7 +167,7 @@ def _main() -> None:
         threading.Thread(target=fork).start()
     if os.environ.get("RAISE_ON_SIGTERM"):
         signal.signal(signal.SIGTERM, terminated)
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         plan = windows.plan(before(topic, 100, Earliest()), "w")
         windows.deliver(plan, run, StagedOutput.found)
 

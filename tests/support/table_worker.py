@@ -27,7 +27,7 @@ _KILL_AFTER_S = 0.5
 
 def main() -> None:
     """Dies by SIGKILL; what the JVM still does then is its own affair."""
-    bootstrap, group, topic, format_, table, staging, warehouse = sys.argv[1:]
+    bootstrap, group_id, topic, format_, table, staging, warehouse = sys.argv[1:]
     conf = {**spark41_conf(), **tables_conf(Path(warehouse))}
     spark = local_session("worker", cores=2, memory="1g", java_home=java_home(), conf=conf)
     sink = SINKS[format_](spark, table, staging)
@@ -38,7 +38,7 @@ def main() -> None:
         replace(*arguments)
 
     sink.format.replace = dying  # type: ignore[method-assign, assignment]
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         plan = windows.plan(before(topic, 12, Earliest()), "w")
         rows = read_window(spark, plan, windows.settings).select(*COLUMNS)
         windows.deliver(plan, lambda plan: sink.write(rows, plan), sink.found)

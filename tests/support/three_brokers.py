@@ -131,9 +131,9 @@ class ThreeBrokers:
         """The node that leads a partition now; -1 while there is none."""
         return int(self.topics()[topic].partitions[partition].leader)
 
-    def coordinator_of_group(self, group: str) -> int:
+    def coordinator_of_group(self, group_id: str) -> int:
         """The node that keeps a group's committed offsets."""
-        return self._coordinator(GROUP_OFFSETS, group)
+        return self._coordinator(GROUP_OFFSETS, group_id)
 
     def coordinator_of_transactions(self, transactional_id: str) -> int:
         """The node that keeps the state of a transactional id."""

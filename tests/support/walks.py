@@ -95,7 +95,7 @@ class _Walk:
         question: dict[str, Any] = {
             "before": before,
             "topics": self.topics,
-            "start": self.start,
+            "starting_offsets": self.start,
             "isolation": self.isolation,
             "on_data_loss": self.random.choice([OnDataLoss.WARN, OnDataLoss.WARN, OnDataLoss.FAIL]),
         }
@@ -104,7 +104,7 @@ class _Walk:
         elif self.in_intervals:
             question["sweep"] = True
         if self.random.random() < 0.15:
-            question["lateness_s"] = self.random.randrange(10)
+            question["out_of_orderness_s"] = self.random.randrange(10)
         return question
 
     def plan(self, number: int) -> None:
@@ -224,7 +224,7 @@ class _Walk:
             "last",
             1_000,
             *self.topics,
-            start=Earliest(),
+            starting_offsets=Earliest(),
             isolation=self.isolation,
             on_data_loss=OnDataLoss.WARN,
             sweep=self.in_intervals,

@@ -259,7 +259,9 @@ class WindowMachine(RuleBasedStateMachine):
     def _plan(self, service: OrderedWindows, cutoff: int) -> None:
         self.count += 1
         window_id = f"w{self.count}"
-        window = Window(["orders"], at(cutoff), start=Earliest(), on_data_loss=OnDataLoss.WARN)
+        window = Window(
+            ["orders"], at(cutoff), starting_offsets=Earliest(), on_data_loss=OnDataLoss.WARN
+        )
         plan = service.plan(window, window_id)
         claimed = {place for one in self.open.values() for place in _places(one)}
         origin = {tp.partition: partition.origin for tp, partition in service.state() or ()}

@@ -18,7 +18,7 @@ from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.logs import Records, await_markers, partitions_of, visible_records
-from tests.support.stragglers import checked_stragglers
+from tests.support.out_of_order import checked_out_of_order
 from tests.support.windows_support import BASE_MS, TIMEOUT_S
 
 
@@ -41,11 +41,13 @@ class WindowOracle:
     def plan(self, cutoff: datetime, **options: Any) -> WindowPlan:
         """A new window; what it takes is read back and compared."""
         self._count += 1
-        window = Window(self.topics, cutoff, start=Earliest(), allow_future_cutoff=True, **options)
+        window = Window(
+            self.topics, cutoff, starting_offsets=Earliest(), allow_future_cutoff=True, **options
+        )
         plan = self.windows.plan(window, f"window-{self._count}")
         self.check_records(plan)
         # Now, and not when the plan is read again: compaction may have taken the first record past the cutoff.
-        checked_stragglers(plan, self._visible)
+        checked_out_of_order(plan, self._visible)
         return plan
 
     def check_records(self, plan: WindowPlan) -> Records:
@@ -84,7 +86,7 @@ class WindowOracle:
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """The group's committed offsets in Kafka."""
         found = read_committed_offsets(
-            self.windows.settings, self.windows.group, partitions, timeout_s=TIMEOUT_S
+            self.windows.settings, self.windows.group_id, partitions, timeout_s=TIMEOUT_S
         )
         return {tp: None if one is None else one.offset for tp, one in found.items()}
 
@@ -106,7 +108,9 @@ def read_times(settings: ClientSettings, plan: WindowPlan) -> Records:
     """The records of a plan, as its readers get them; of any timestamp, also past what a datetime holds."""
     records: Records = {}
     columns = ["topic", "partition", "offset", "timestamp"]
-    with RangeReader(settings, plan.group, plan.isolation, plan.taken, columns=columns) as reader:
+    with RangeReader(
+        settings, plan.group_id, plan.isolation, plan.taken, columns=columns
+    ) as reader:
         for batch in reader.batches():
             times_ms = batch.column("timestamp").cast(pa.int64()).to_pylist()
             places = batch.select(columns[:3]).to_pylist()

@@ -21,12 +21,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def main() -> None:
     """Goes through the windows in order, again and again for those that are not committed."""
-    bootstrap, group, topic, low, high, count, name = sys.argv[1:]
+    bootstrap, group_id, topic, low, high, count, name = sys.argv[1:]
     step_ms = (int(high) - int(low)) // int(count)
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         for number in range(1, int(count) + 1):
             cutoff = _EPOCH + timedelta(milliseconds=int(low) + number * step_ms)
-            window = Window([topic], cutoff, start=Earliest())
+            window = Window([topic], cutoff, starting_offsets=Earliest())
             window_id = f"{name}-{number}"
             try:
                 plan = windows.plan(window, window_id)

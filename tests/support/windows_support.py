@@ -23,7 +23,7 @@ def at(seconds: float) -> datetime:
 
 def before(topic: str, seconds: float, start: Bound | None = None) -> Window:
     """Everything of a topic stamped before a moment."""
-    return Window([topic], at(seconds), start=start)
+    return Window([topic], at(seconds), starting_offsets=start)
 
 
 def offsets_of(records: Records) -> set[int]:

@@ -52,42 +52,44 @@ def write_batch(
 
 
 def commit_offsets(
-    bootstrap: str, group: str, topic: str, offsets: Mapping[int, tuple[int, bytes | None]]
+    bootstrap: str, group_id: str, topic: str, offsets: Mapping[int, tuple[int, bytes | None]]
 ) -> None:
     """Commits (offset, metadata) for each partition as a program outside the group; any bytes, or null."""
-    body = _text(group) + struct.pack(">i", -1) + _text("") + struct.pack(">q", -1)
+    body = _text(group_id) + struct.pack(">i", -1) + _text("") + struct.pack(">q", -1)
     body += struct.pack(">i", 1) + _text(topic) + struct.pack(">i", len(offsets))
     for partition, (offset, metadata) in offsets.items():
         body += struct.pack(">iq", partition, offset) + _nullable(metadata)
-    _await_coordinator(bootstrap, group)
+    _await_coordinator(bootstrap, group_id)
     answer = _call(bootstrap, _OFFSET_COMMIT, 2, body)
     at = 4 + 2 + len(topic.encode()) + 4
     for number in range(len(offsets)):
         partition, code = struct.unpack_from(">ih", answer, at + 6 * number)
         if code != _NONE:
-            raise WireError(f"committing {topic}[{partition}] for {group}", code)
+            raise WireError(f"committing {topic}[{partition}] for {group_id}", code)
 
 
-def delete_offset(bootstrap: str, group: str, topic: str, partition: int) -> None:
+def delete_offset(bootstrap: str, group_id: str, topic: str, partition: int) -> None:
     """Removes one committed offset of a group, as its expiry does."""
-    body = _text(group) + struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
+    body = _text(group_id) + struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
     answer = _call(bootstrap, _OFFSET_DELETE, 0, body)
     [whole] = struct.unpack_from(">h", answer)
     [single] = struct.unpack_from(">h", answer, len(answer) - 2)
     if whole or single:
-        raise WireError(f"deleting the offset of {topic}[{partition}] of {group}", whole or single)
+        raise WireError(
+            f"deleting the offset of {topic}[{partition}] of {group_id}", whole or single
+        )
 
 
-def _await_coordinator(bootstrap: str, group: str) -> None:
+def _await_coordinator(bootstrap: str, group_id: str) -> None:
     """A broker that has just made its offsets topic has no coordinator at first."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        answer = _call(bootstrap, _FIND_COORDINATOR, 0, _text(group))
+        answer = _call(bootstrap, _FIND_COORDINATOR, 0, _text(group_id))
         [code] = struct.unpack_from(">h", answer)
         if code == _NONE:
             return
         if code not in _NO_COORDINATOR_YET or time.monotonic() > deadline:
-            raise WireError(f"finding the coordinator of {group}", code)
+            raise WireError(f"finding the coordinator of {group_id}", code)
         time.sleep(0.1)
 
 

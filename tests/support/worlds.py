@@ -127,16 +127,16 @@ class World(ABC):
 
     @abstractmethod
     def foreign_commit(
-        self, group: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
+        self, group_id: str, topic: str, offsets: Mapping[int, int], metadata: bytes = b""
     ) -> None:
         """Somebody else commits offsets of a group, by partition."""
 
     @abstractmethod
-    def expire(self, group: str, topic: str, *partitions: int) -> None:
+    def expire(self, group_id: str, topic: str, *partitions: int) -> None:
         """Offsets of a group are forgotten."""
 
     @abstractmethod
-    def join(self, group: str, client_id: str) -> Callable[[], None]:
+    def join(self, group_id: str, client_id: str) -> Callable[[], None]:
         """A member joins a group; returns what makes it leave."""
 
     def write(self, topic: str, partition: int, *seconds: float) -> None:
@@ -145,15 +145,15 @@ class World(ABC):
 
     # --- the services -----------------------------------------------------------------------------
 
-    def windows(self, group: str = "g", **options: Any) -> OrderedWindows:
+    def windows(self, group_id: str = "g", **options: Any) -> OrderedWindows:
         """The service of a group; the same one for the same options."""
-        key = group, repr(sorted(options.items()))
+        key = group_id, repr(sorted(options.items()))
         if key not in self._services:
             if "ledger_topic" in options:
                 options["ledger_topic"] = self.named(options["ledger_topic"])
             service = OrderedWindows(
                 self.settings,
-                self.named(group),
+                self.named(group_id),
                 timeout_s=60,
                 clock=lambda: BASE_MS / 1000 + self.now,
                 **options,
@@ -167,7 +167,7 @@ class World(ABC):
         topics: Sequence[str] = ("orders",),
         *,
         since: float | None = None,
-        lateness_s: float | None = None,
+        out_of_orderness_s: float | None = None,
         exclude: Sequence[str] = (),
         **options: Any,
     ) -> Window:
@@ -176,7 +176,9 @@ class World(ABC):
             [self.named(name) for name in topics],
             at(before),
             since=None if since is None else at(since),
-            allowed_lateness=None if lateness_s is None else timedelta(seconds=lateness_s),
+            max_out_of_orderness=None
+            if out_of_orderness_s is None
+            else timedelta(seconds=out_of_orderness_s),
             exclude=[self.named(name) for name in exclude],
             **options,
         )
@@ -200,14 +202,14 @@ class World(ABC):
         before: float,
         topics: Sequence[str] = ("orders",),
         *,
-        group: str = "g",
+        group_id: str = "g",
         policy: Policy | None = None,
         **options: Any,
     ) -> WindowPlan | None:
         """Plans a window and keeps the plan."""
         window = self.window(before, topics, **options)
         policy = policy or Policy()
-        service = self.windows(group)
+        service = self.windows(group_id)
         plan: WindowPlan | None = self.do(
             f"plan {window_id}", lambda: service.plan(window, window_id, policy)
         )
@@ -215,21 +217,21 @@ class World(ABC):
             self.plans[window_id] = plan
         return plan
 
-    def before_claim(self, action: Callable[[], object], group: str = "g") -> None:
+    def before_claim(self, action: Callable[[], object], group_id: str = "g") -> None:
         """Lets others act once, when the group's service has looked and is about to change the group's state.
 
         Inside `action` the steps are those of another process.
         """
-        ledger = self.windows(group)._ledger
+        ledger = self.windows(group_id)._ledger
         update = ledger.update
 
         def others_first(*args: Any, **options: Any) -> Any:
             ledger.update = update  # type: ignore[method-assign]
-            mine = self._services.pop((group, "[]"))
+            mine = self._services.pop((group_id, "[]"))
             try:
                 action()
             finally:
-                self._services[group, "[]"] = mine
+                self._services[group_id, "[]"] = mine
             return update(*args, **options)
 
         ledger.update = others_first  # type: ignore[method-assign]
@@ -247,18 +249,18 @@ class World(ABC):
 
         vars(lookup)[after] = asking
 
-    def commit(self, window_id: str, group: str = "g") -> None:
+    def commit(self, window_id: str, group_id: str = "g") -> None:
         """Commits the newest plan of a window."""
         plan = self.plans[window_id]
-        self.do(f"commit {window_id}", lambda: self.windows(group).commit(plan))
+        self.do(f"commit {window_id}", lambda: self.windows(group_id).commit(plan))
 
-    def abandon(self, window_id: str, group: str = "g") -> None:
+    def abandon(self, window_id: str, group_id: str = "g") -> None:
         """Gives a window up."""
-        self.do(f"abandon {window_id}", lambda: self.windows(group).abandon(window_id).status)
+        self.do(f"abandon {window_id}", lambda: self.windows(group_id).abandon(window_id).status)
 
-    def replay(self, window_id: str, group: str = "g") -> None:
+    def replay(self, window_id: str, group_id: str = "g") -> None:
         """Replays a window, and reads it."""
-        plan = self.do(f"replay {window_id}", lambda: self.windows(group).replay(window_id))
+        plan = self.do(f"replay {window_id}", lambda: self.windows(group_id).replay(window_id))
         if plan is not None:
             self.plans[window_id] = plan
             self.read(window_id)
@@ -274,34 +276,34 @@ class World(ABC):
             self.read(window_id)
             self.commit(window_id, options.get("group", "g"))
 
-    def look(self, *topics: str, group: str = "g") -> None:
+    def look(self, *topics: str, group_id: str = "g") -> None:
         """Writes down all that there is to see of a group."""
-        service = self.windows(group)
+        service = self.windows(group_id)
         self.do("state", service.state)
         self.do("windows", service.list)
         self.do("gaps", service.gaps)
         if topics:
-            self.do("committed", lambda: self.committed(*topics, group=group))
+            self.do("committed", lambda: self.committed(*topics, group_id=group_id))
 
-    def committed(self, *topics: str, group: str = "g") -> Any:
+    def committed(self, *topics: str, group_id: str = "g") -> Any:
         """What a group has committed on topics of the script."""
         facts = self._lookup.topics([self.named(name) for name in topics])
         found = read_committed_offsets(
-            self.settings, self.named(group), _partitions(facts), timeout_s=TIMEOUT_S
+            self.settings, self.named(group_id), _partitions(facts), timeout_s=TIMEOUT_S
         )
         return {str(tp): None if one is None else _meaning(one) for tp, one in found.items()}
 
-    def backup(self, topic: str, group: str = "g") -> Callable[[], None]:
+    def backup(self, topic: str, group_id: str = "g") -> Callable[[], None]:
         """Saves what a group has committed on a topic, metadata and all; returns what puts it back."""
         facts = self._lookup.topics([self.named(topic)])
         found = read_committed_offsets(
-            self.settings, self.named(group), _partitions(facts), timeout_s=TIMEOUT_S
+            self.settings, self.named(group_id), _partitions(facts), timeout_s=TIMEOUT_S
         )
         saved = {tp.partition: one for tp, one in found.items() if one is not None}
 
         def put_back() -> None:
             for number, one in saved.items():
-                self.foreign_commit(group, topic, {number: one.offset}, one.metadata)
+                self.foreign_commit(group_id, topic, {number: one.offset}, one.metadata)
 
         return put_back
 

@@ -59,12 +59,12 @@ def windows(kafka: InMemoryKafka) -> Iterator[OrderedWindows]:
 
 def before(second: float) -> Window:
     """Everything of the topic stamped before a moment."""
-    return Window(["orders"], at(second), start=Earliest())
+    return Window(["orders"], at(second), starting_offsets=Earliest())
 
 
-def base_of(kafka: InMemoryKafka, group: str = "g") -> int:
+def base_of(kafka: InMemoryKafka, group_id: str = "g") -> int:
     """The group's committed offset."""
-    return kafka.committed(group)[TP].offset
+    return kafka.committed(group_id)[TP].offset
 
 
 # --- names ------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def test_a_window_is_exact_where_the_index_is_wrong(kafka: InMemoryKafka) -> Non
     taken = {}
     for name, start in starts.items():
         with OrderedWindows(kafka.settings, name) as windows:
-            plan = windows.plan(Window(["small"], at(45), start=start), "w")
+            plan = windows.plan(Window(["small"], at(45), starting_offsets=start), "w")
             taken[name] = plan.taken.get(small)
     assert taken == {"earliest": OffsetSet.of((1, 3), (5, 6)), "second 40": OffsetSet.of((5, 6))}
 

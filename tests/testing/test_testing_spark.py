@@ -35,7 +35,7 @@ def test_a_window_in_memory_is_read_and_written_with_spark(
                 "orders", partition=number % 2, timestamp_ms=BASE_MS + second * 1000, key=b"k"
             )
         with OrderedWindows(kafka.settings, "g") as windows:
-            plan = windows.plan(Window(["orders"], at(18), start=Earliest()), "w")
+            plan = windows.plan(Window(["orders"], at(18), starting_offsets=Earliest()), "w")
             frame = read_window(spark, plan, windows.settings, ordered=ordered)
             rows = [(row.partition, row.offset) for row in frame.collect()]
             in_order = [(0, 0), (1, 1), (1, 0), (1, 2)]

@@ -51,7 +51,7 @@ def fill(brokers: ThreeBrokers, topic: str) -> dict[TopicPartition, int]:
 def everything(topic: str) -> Window:
     """All records of a topic."""
     cutoff = datetime.fromtimestamp(BASE_MS / 1000 + 60, UTC)
-    return Window([topic], cutoff, start=Earliest())
+    return Window([topic], cutoff, starting_offsets=Earliest())
 
 
 def retried(call: Callable[[], T]) -> T:
@@ -91,9 +91,9 @@ def test_a_plan_is_never_short_of_a_lost_leader_s_records(
     brokers: ThreeBrokers, monkeypatch: pytest.MonkeyPatch, fault: str, question: str
 ) -> None:
     """The leader of some partitions goes between two questions of one plan; the plan holds theirs as well."""
-    topic, group = f"short-{fault}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex
+    topic, group_id = f"short-{fault}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex
     ends = fill(brokers, topic)
-    with OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group_id) as windows:
         windows.list()
         victim = brokers.leader_of(topic, 0)
         lose = getattr(brokers, fault)
@@ -106,10 +106,10 @@ def test_a_plan_is_never_short_of_a_lost_leader_s_records(
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_nothing_is_adopted_because_a_broker_is_lost(brokers: ThreeBrokers, fault: str) -> None:
     """While leaders are lost and elected, a dry run finds nothing moved and nothing cut, or has no answer."""
-    topic, group = f"adopt-{fault}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex
+    topic, group_id = f"adopt-{fault}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex
     ends = fill(brokers, topic)
     settings = {"bootstrap.servers": brokers.bootstrap}
-    with OrderedWindows(settings, group) as windows:
+    with OrderedWindows(settings, group_id) as windows:
         windows.commit(windows.plan(everything(topic), "first"))
     over = threading.Event()
     answers, looks = 0, 0
@@ -128,7 +128,7 @@ def test_nothing_is_adopted_because_a_broker_is_lost(brokers: ThreeBrokers, faul
     lookup = Lookup(ClientSettings.from_mapping(settings))
     try:
         while not over.is_set():
-            with OrderedWindows(settings, group, timeout_s=20, lookup_timeout_s=10) as windows:
+            with OrderedWindows(settings, group_id, timeout_s=20, lookup_timeout_s=10) as windows:
                 try:
                     assert not windows.adopt(dry_run=True).moved
                     answers += 1

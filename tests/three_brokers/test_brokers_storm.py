@@ -111,13 +111,13 @@ def workers(
     running = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.support.storm_worker", brokers.bootstrap, group),
-                *(*arguments, f"{group}-{number}", str(folder)),
+                *(sys.executable, "-m", "tests.support.storm_worker", brokers.bootstrap, group_id),
+                *(*arguments, f"{group_id}-{number}", str(folder)),
             ],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        for group in groups
+        for group_id in groups
         for number in range(WORKERS_EACH)
     ]
     try:
@@ -132,7 +132,7 @@ def storm(
     brokers: ThreeBrokers, groups: list[str], topic: str, random: Random
 ) -> Counter[tuple[str, str]]:
     """Loses whoever has a role, each role and each kind of loss in turn; how often each came."""
-    ledgers = [ledger_partition(LEDGER_TOPIC, group).partition for group in groups]
+    ledgers = [ledger_partition(LEDGER_TOPIC, group_id).partition for group_id in groups]
     roles: dict[str, Callable[[], int]] = {
         "leader": lambda: brokers.leader_of(topic, random.randrange(PARTITIONS)),
         "leader of the ledger": lambda: brokers.leader_of(LEDGER_TOPIC, random.choice(ledgers)),
@@ -162,10 +162,12 @@ def test_every_record_is_in_one_window_whichever_brokers_are_lost(
     topic = brokers.create(f"storm-{uuid.uuid4().hex[:6]}", PARTITIONS)
     groups = [f"{name}-{uuid.uuid4().hex[:6]}" for name in ("left", "right")]
     random = Random(groups[0])
-    for group in groups:
+    for group_id in groups:
         # Before anything goes wrong the ledger is there, and so are the coordinators' topics.
-        with OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group) as service:
-            service.commit(service.plan(Window([topic], at(0), start=Earliest()), "first"))
+        with OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group_id) as service:
+            service.commit(
+                service.plan(Window([topic], at(0), starting_offsets=Earliest()), "first")
+            )
     with (
         Writer(brokers.bootstrap, topic, random),
         workers(brokers, groups, topic, tmp_path) as some,
@@ -177,13 +179,13 @@ def test_every_record_is_in_one_window_whichever_brokers_are_lost(
     assert codes == [0] * len(codes), "a worker was told of something that does not pass by itself"
 
     plain = BrokerPlain(brokers.bootstrap)
-    for group in groups:
+    for group_id in groups:
         with (
-            OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group) as service,
-            (tmp_path / f"{group}-end.jsonl").open("w") as lines,
+            OrderedWindows({"bootstrap.servers": brokers.bootstrap}, group_id) as service,
+            (tmp_path / f"{group_id}-end.jsonl").open("w") as lines,
         ):
             windows = settle(Recorder(service, "end", lines=lines), [topic], at(10_000))
-        journal = Journal.read(*tmp_path.glob(f"{group}-*.jsonl"))
+        journal = Journal.read(*tmp_path.glob(f"{group_id}-*.jsonl"))
         assert verdict(Truth(plain, [topic]).look(), journal, windows) == []
         _check_calls(journal, lost)
 

@@ -45,13 +45,13 @@ def test_the_coordinators_are_where_they_are_said_to_be(brokers: ThreeBrokers) -
     """The node that the test computes for a group is the one the cluster names."""
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     groups = [f"group-{number}" for number in range(8)]
-    for group in groups:
-        consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": group})
+    for group_id in groups:
+        consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": group_id})
         consumer.commit(offsets=[TopicPartition("__consumer_offsets", 0, 0)], asynchronous=False)
         consumer.close()
     said = admin.describe_consumer_groups(groups)
-    found = {group: said[group].result(TIMEOUT_S).coordinator.id for group in groups}
-    assert found == {group: brokers.coordinator_of_group(group) for group in groups}
+    found = {group_id: said[group_id].result(TIMEOUT_S).coordinator.id for group_id in groups}
+    assert found == {group_id: brokers.coordinator_of_group(group_id) for group_id in groups}
     assert len({*found.values()}) > 1
 
 

@@ -57,7 +57,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def adopting(windows: OrderedWindows) -> Iterator[OrderedWindows]:
     """Another process of the group, which takes what others commit for the group's progress."""
     with OrderedWindows(
-        windows.settings, windows.group, on_foreign_commit=OnForeignCommit.ADOPT
+        windows.settings, windows.group_id, on_foreign_commit=OnForeignCommit.ADOPT
     ) as service:
         yield service
 
@@ -65,7 +65,7 @@ def adopting(windows: OrderedWindows) -> Iterator[OrderedWindows]:
 def committed(windows: OrderedWindows, topic: str) -> CommittedOffset | None:
     """What Kafka holds for the group on partition 0."""
     tp = TopicPartition(topic, 0)
-    return read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10)[tp]
+    return read_committed_offsets(windows.settings, windows.group_id, [tp], timeout_s=10)[tp]
 
 
 # --- moved offsets ----------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_an_offset_moved_forward_is_joined_with_progress(
     windows.commit(windows.plan(before(orders, 12), "second"))
     windows.abandon("first")
     # Done are 1 and 3.
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 3)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 3)
     adopted = foresee_and_adopt(windows)
     # 3 was done already: the base is behind it.
     tp = TopicPartition(orders, 0)
@@ -150,7 +150,7 @@ def test_an_offset_moved_back_rewinds_what_lies_behind_it(
     for window_id, cutoff in cutoffs.items():
         taken[window_id] = windows.plan(before(name, cutoff, Earliest()), window_id)
         windows.commit(taken[window_id])
-    commit_as_another(bootstrap, windows.group, TopicPartition(name, 0), 8)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(name, 0), 8)
     adopted = foresee_and_adopt(windows)
     assert adopted.moved == (Moved(TopicPartition(name, 0), Cause.BACK, 25, 8),)
     assert sorted(adopted.rewound) == ["fourth", "split", "third"]
@@ -182,7 +182,7 @@ def test_what_is_late_is_right_again_after_a_move_back(
     windows.commit(windows.plan(interval(name, 10, 20), "ten"))
     produce(stamped(name, 2, 12, 21))
     windows.commit(windows.plan(interval(name, 20, 30), "twenty"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(name, 0), 1)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(name, 0), 1)
     assert sorted(windows.adopt().rewound) == ["ten", "twenty"]
     twenty = windows.plan(interval(name, 20, 30), "twenty")
     # Second 2 is late; the times of the rewound window are nobody's now.
@@ -200,7 +200,7 @@ def test_a_commit_beyond_the_end_is_believed_up_to_the_end(
 ) -> None:
     """What is written later was never anybody's."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 1_000)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 1_000)
     adopted = foresee_and_adopt(windows)
     assert adopted.moved == (Moved(TopicPartition(orders, 0), Cause.FORWARD, 2, 6),)
     produce(stamped(orders, 50))
@@ -214,7 +214,7 @@ def test_a_move_back_behind_the_log_start_is_a_loss(
     """The group asks again for what retention has taken: the next window is told, and may go on."""
     windows.commit(windows.plan(before(orders, 100, Earliest()), "w"))
     delete_before(bootstrap, orders, 3)
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 1)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 1)
     assert windows.adopt().rewound == ("w",)
     tolerant = replace(before(orders, 100), on_data_loss="warn")  # type: ignore[arg-type]
     plan = windows.plan(tolerant, "rest")
@@ -229,7 +229,7 @@ def test_open_windows_keep_their_claims_when_offsets_move(
     windows.commit(windows.plan(before(orders, 1, Earliest()), "first"))
     plan = windows.plan(before(orders, 18), "open")
     for offset in (5, 0):
-        commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), offset)
+        commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), offset)
         windows.adopt()
         assert windows.plan(before(orders, 18), "open").taken == plan.taken
     again = windows.plan(before(orders, 18), "open")
@@ -245,7 +245,7 @@ def test_pruned_windows_behind_a_cut_stay_pruned(
     """Their offsets are no longer known: what they held comes with other windows."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "old"))
     windows.prune(timedelta(0))
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 0)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 0)
     adopted = windows.adopt()
     assert (len(adopted.moved), adopted.rewound) == (1, ())
     with pytest.raises(WindowPrunedError):
@@ -263,7 +263,7 @@ def test_pruned_intervals_behind_a_cut_come_late(
     produce(stamped(name, 1, 2, 11))
     windows.commit(windows.plan(interval(name, 0, 10), "old"))
     windows.prune(timedelta(0))
-    commit_as_another(bootstrap, windows.group, TopicPartition(name, 0), 1)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(name, 0), 1)
     windows.adopt()
     plan = windows.plan(interval(name, 10, 20), "next")
     found = read_plan(windows.settings, plan)
@@ -279,12 +279,12 @@ def test_moved_offsets_are_adopted_at_plan_and_at_commit(
 ) -> None:
     """Where that was asked for; otherwise it is an error, both times."""
     windows.commit(windows.plan(before(orders, 1, Earliest()), "first"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 2)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 2)
     with pytest.raises(ForeignCommitError):
         windows.plan(before(orders, 12), "w")
     plan = adopting.plan(before(orders, 12), "w")
     assert offsets_of(read_plan(windows.settings, plan)) == {3}
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 5)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 5)
     with pytest.raises(ForeignCommitError):
         windows.commit(plan)
     assert adopting.commit(plan).status is WindowStatus.COMMITTED
@@ -308,7 +308,7 @@ def test_expired_offsets_are_nothing_to_adopt(
     """A missing commit is nobody's move."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_consumer_groups([windows.group])[windows.group].result(TIMEOUT_S)
+    admin.delete_consumer_groups([windows.group_id])[windows.group_id].result(TIMEOUT_S)
     assert not windows.adopt()
 
 
@@ -325,9 +325,9 @@ def test_a_group_with_live_members_adopts_nothing(
 ) -> None:
     """They would go on from where they stand; looking is allowed."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 5)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 5)
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": windows.group, "client.id": "intruder"}
+        {"bootstrap.servers": bootstrap, "group.id": windows.group_id, "client.id": "intruder"}
     )
     consumer.subscribe([orders])
     for _ in range(100):

@@ -89,11 +89,11 @@ def test_a_topic_made_anew_gives_the_others_of_its_open_windows_free(
     """What was known of the other topic's times did not speak of what the abandoned window held."""
     gone, other = topic(), topic()
     produce(stamped(gone, 1))
-    # The last one is a straggler that the open window takes, between records that it does not take.
+    # The last one is an out-of-order record that the open window takes, between records that it does not take.
     produce(stamped(other, 1, 20, 21, 5, 22))
 
     def both(cutoff: float) -> Window:
-        return Window([gone, other], at(cutoff), start=Earliest())
+        return Window([gone, other], at(cutoff), starting_offsets=Earliest())
 
     windows.commit(windows.plan(both(2), "first"))
     windows.plan(both(10), "open")
@@ -115,7 +115,7 @@ def test_windows_of_an_older_topic_are_not_rewound_with_the_newer_one(
     write_afresh(bootstrap, name, 0, [BASE_MS + 10_000 + n * 1000 for n in range(10)])
     windows.adopt()
     windows.commit(windows.plan(interval(name, 10, 15), "new"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(name, 0), 2)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(name, 0), 2)
     adopted = foresee_and_adopt(windows)
     assert adopted.rewound == ("new",)
     assert windows.show("old").status is WindowStatus.COMMITTED
@@ -154,7 +154,7 @@ def test_a_rewound_window_of_a_topic_that_was_made_anew_is_planned_anew(
     name = topic()
     produce(stamped(name, 1, 2, 3))
     windows.commit(windows.plan(before(name, 10, Earliest()), "w"))
-    commit_as_another(bootstrap, windows.group, TopicPartition(name, 0), 1)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(name, 0), 1)
     assert windows.adopt().rewound == ("w",)
     recreate(bootstrap, topic, name, 1)
     write_afresh(bootstrap, name, 0, [BASE_MS + s * 1000 for s in (1, 2, 3, 12)])
@@ -171,7 +171,7 @@ def test_a_topic_that_is_gone_is_left_alone(
     """It holds up neither an adoption nor a commit of the others."""
     gone, other = topic(), topic()
     produce(stamped(gone, 1, 2) + stamped(other, 1, 2, 3))
-    asked = Window([gone, other], at(2), start=Earliest())
+    asked = Window([gone, other], at(2), starting_offsets=Earliest())
     windows.commit(windows.plan(asked, "w"))
     plan = windows.plan(replace(asked, cutoff=at(3)), "open")
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -179,7 +179,7 @@ def test_a_topic_that_is_gone_is_left_alone(
     wait_until_gone(bootstrap, gone)
     assert not windows.adopt()
     windows.commit(plan)
-    commit_as_another(bootstrap, windows.group, TopicPartition(other, 0), 1)
+    commit_as_another(bootstrap, windows.group_id, TopicPartition(other, 0), 1)
     assert [one.tp.topic for one in windows.adopt().moved] == [other]
 
 

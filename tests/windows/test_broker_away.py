@@ -60,7 +60,9 @@ def open_windows(kafka: EmbeddedKafka) -> OrderedWindows:
 
 def window(second: int) -> Window:
     """Everything stamped before a second."""
-    return Window([TOPIC], datetime.fromtimestamp(BASE_MS / 1000 + second, UTC), start=Earliest())
+    return Window(
+        [TOPIC], datetime.fromtimestamp(BASE_MS / 1000 + second, UTC), starting_offsets=Earliest()
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +117,7 @@ def read_with_short_patience(windows: OrderedWindows, plan: WindowPlan) -> None:
     from kafka_ordered_ops.kafka.read.reader import RangeReader
 
     with RangeReader(
-        windows.settings, plan.group, plan.isolation, plan.taken, stall_timeout_s=WAIT_S
+        windows.settings, plan.group_id, plan.isolation, plan.taken, stall_timeout_s=WAIT_S
     ) as reader:
         for _ in reader.batches():
             pass

@@ -104,7 +104,7 @@ def test_a_call_ends_within_its_one_bound(silent: str, some_plan: WindowPlan, ca
 
 @pytest.mark.slow
 def test_what_fails_meanwhile_is_tried_again_while_there_is_time(
-    bootstrap: str, orders: str, group: str, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, orders: str, group_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A question that gives up at its own bound does not end the call."""
     real, left = Lookup.topics, 3
@@ -117,14 +117,14 @@ def test_what_fails_meanwhile_is_tried_again_while_there_is_time(
         return real(self, names)
 
     monkeypatch.setattr(Lookup, "topics", topics)
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=60) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=60) as windows:
         windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
     assert left == 0
 
 
-def test_the_fault_of_a_caller_is_not_waited_for(bootstrap: str, group: str) -> None:
+def test_the_fault_of_a_caller_is_not_waited_for(bootstrap: str, group_id: str) -> None:
     """Only what passes by itself is tried again."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=60) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=60) as windows:
         started = time.monotonic()
         with pytest.raises(KafkaOrderedOpsError):
             windows.plan(before("no-such-topic", 1, Earliest()), "w")
@@ -181,29 +181,31 @@ def test_a_bound_is_a_positive_number(name: str, value: object) -> None:
 # --- one process, one call at a time ------------------------------------------------------------
 
 
-def test_nothing_works_after_close(bootstrap: str, group: str, some_plan: WindowPlan) -> None:
+def test_nothing_works_after_close(bootstrap: str, group_id: str, some_plan: WindowPlan) -> None:
     """Every call says so; closing again is nothing."""
-    windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
+    windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id)
     windows.close()
     windows.close()
     for call in PUBLIC.values():
-        with pytest.raises(ClosedError, match=group):
+        with pytest.raises(ClosedError, match=group_id):
             call(windows, some_plan)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_it_cannot_be_copied(copied: Callable[[Any], object], bootstrap: str, group: str) -> None:
+def test_it_cannot_be_copied(
+    copied: Callable[[Any], object], bootstrap: str, group_id: str
+) -> None:
     """A named error says what to pass on instead."""
     with (
-        OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows,
+        OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows,
         pytest.raises(NotShareableError, match="settings and the group"),
     ):
         copied(windows)
 
 
-def test_threads_take_turns(bootstrap: str, orders: str, group: str) -> None:
+def test_threads_take_turns(bootstrap: str, orders: str, group_id: str) -> None:
     """Four threads on one object: every window planned, no offset twice."""
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=100) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=100) as windows:
         windows.plan(before(orders, 1, Earliest()), "first")
         with ThreadPoolExecutor(4) as pool:
             seconds = {f"w{number}": 8 * number for number in range(1, 5)}
@@ -246,10 +248,12 @@ def test_a_thread_does_not_wait_for_ever() -> None:
                 thread.join()
 
 
-def test_a_forked_child_is_told_at_once_and_ends(bootstrap: str, orders: str, group: str) -> None:
+def test_a_forked_child_is_told_at_once_and_ends(
+    bootstrap: str, orders: str, group_id: str
+) -> None:
     """Each use of what its parent opened is a named error, closing is nothing, and its end does not hang."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.fork_worker", bootstrap, group, orders],
+        [sys.executable, "-m", "tests.support.fork_worker", bootstrap, group_id, orders],
         capture_output=True,
         text=True,
         timeout=240,
@@ -271,13 +275,13 @@ def test_a_forked_child_is_told_at_once_and_ends(bootstrap: str, orders: str, gr
 
 @pytest.mark.slow
 def test_a_green_call_leaves_nothing_alarming_in_the_log(
-    bootstrap: str, orders: str, group: str, caplog: pytest.LogCaptureFixture
+    bootstrap: str, orders: str, group_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two services fence each other again and again: what their clients say of it is for debugging."""
     window = before(orders, 100, Earliest())
 
     def plan_and_abandon(name: str) -> None:
-        with OrderedWindows({"bootstrap.servers": bootstrap}, group, timeout_s=100) as windows:
+        with OrderedWindows({"bootstrap.servers": bootstrap}, group_id, timeout_s=100) as windows:
             for number in range(8):
                 windows.plan(window, f"{name}{number}")
                 windows.abandon(f"{name}{number}")
@@ -292,7 +296,7 @@ def test_a_green_call_leaves_nothing_alarming_in_the_log(
 
 @pytest.mark.slow
 def test_what_the_client_says_of_a_fenced_producer_is_for_debugging(
-    bootstrap: str, orders: str, group: str, caplog: pytest.LogCaptureFixture
+    bootstrap: str, orders: str, group_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line is there, whoever looks for it; and once more, aloud, when the call fails."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
@@ -301,7 +305,7 @@ def test_what_the_client_says_of_a_fenced_producer_is_for_debugging(
         """A producer whose transactional id another one takes."""
         first, second = (
             open_client(
-                Producer, settings.producer(transactional_id=f"koo.{group}"), FaultReasons()
+                Producer, settings.producer(transactional_id=f"koo.{group_id}"), FaultReasons()
             )
             for _ in range(2)
         )

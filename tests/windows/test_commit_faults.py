@@ -43,7 +43,7 @@ class Producer(ledger.Producer):
 
 ledger.Producer = Producer
 windows = OrderedWindows({"bootstrap.servers": bootstrap}, group)
-plan = windows.plan(Window([topic], datetime.fromisoformat(cutoff), start=Earliest()), "w")
+plan = windows.plan(Window([topic], datetime.fromisoformat(cutoff), starting_offsets=Earliest()), "w")
 windows.mark_written(plan, {"written": True})
 windows.commit(plan)
 raise SystemExit("still alive")
@@ -63,7 +63,7 @@ raise SystemExit("still alive")
 def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
     bootstrap: str,
     topic: MakeTopic,
-    group: str,
+    group_id: str,
     produce: Produce,
     when: str,
     fatal: int,
@@ -73,21 +73,21 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
     """The next try takes over at once, finds out what was stored, and commits the same records once."""
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + second * 1000, ()) for second in [0, 10, 20, 5])
-    arguments = [bootstrap, group, name, at(12).isoformat(), when, str(fatal)]
+    arguments = [bootstrap, group_id, name, at(12).isoformat(), when, str(fatal)]
     run = subprocess.run(
         [sys.executable, "-c", VICTIM, *arguments], capture_output=True, text=True, check=False
     )
     assert run.returncode == -signal.SIGKILL, run.stderr
     tp = TopicPartition(name, 0)
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as windows:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as windows:
         # Taking up fences the dead one, and so ends what it left open.
-        plan = windows.plan(Window([name], at(12), start=Earliest()), "w")
+        plan = windows.plan(Window([name], at(12), starting_offsets=Earliest()), "w")
         assert plan.status is (
             (status_before if when == "before" else status_after) or WindowStatus.PLANNED
         )
         assert len(read_plan(windows.settings, plan)) == 3
         windows.commit(plan)
-        found = read_committed_offsets(windows.settings, group, [tp], timeout_s=30)[tp]
+        found = read_committed_offsets(windows.settings, group_id, [tp], timeout_s=30)[tp]
         assert found is not None
         assert found.offset == 2
         rest = windows.plan(Window([name], at(100)), "rest")
@@ -99,7 +99,7 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
 def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
     bootstrap: str,
     topic: MakeTopic,
-    group: str,
+    group_id: str,
     produce: Produce,
     monkeypatch: pytest.MonkeyPatch,
     when: str,
@@ -108,8 +108,8 @@ def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + second * 1000, ()) for second in [0, 10, 20])
     settings = {"bootstrap.servers": bootstrap}
-    with OrderedWindows(settings, group) as slow, OrderedWindows(settings, group) as quick:
-        mine = slow.plan(Window([name], at(5), start=Earliest()), "mine")
+    with OrderedWindows(settings, group_id) as slow, OrderedWindows(settings, group_id) as quick:
+        mine = slow.plan(Window([name], at(5), starting_offsets=Earliest()), "mine")
         other = quick.plan(Window([name], at(15)), "other")
         overtaken: list[bool] = []
         # Only inside the fence; there the committed offsets are read first.
@@ -127,10 +127,10 @@ def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
                 overtake()
             return read_committed(self, *args, **kwargs)
 
-        def read_ledger_late(self: Ledger, group: str, deadline: float) -> LedgerLog:
+        def read_ledger_late(self: Ledger, group_id: str, deadline: float) -> LedgerLog:
             if when == "ledger" and fenced:
                 overtake()
-            return read_ledger(self, group, deadline)
+            return read_ledger(self, group_id, deadline)
 
         monkeypatch.setattr(Ledger, "committed_offsets", read_committed_late)
         monkeypatch.setattr(Ledger, "_read", read_ledger_late)
@@ -138,6 +138,6 @@ def test_a_commit_of_another_try_between_two_reads_is_neither_loss_nor_foreign(
         assert overtaken
         assert [record.status.is_done for record in slow.list()] == [True, True]
         tp = TopicPartition(name, 0)
-        found = read_committed_offsets(slow.settings, group, [tp], timeout_s=30)[tp]
+        found = read_committed_offsets(slow.settings, group_id, [tp], timeout_s=30)[tp]
         assert found is not None
         assert found.offset == 2

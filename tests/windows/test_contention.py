@@ -91,7 +91,7 @@ class Fleet:
 def test_two_processes_lose_nothing_and_plan_nothing_twice(
     bootstrap: str,
     topic: MakeTopic,
-    group: str,
+    group_id: str,
     tmp_path: Path,
     names: list[str],
     windows: int,
@@ -107,17 +107,17 @@ def test_two_processes_lose_nothing_and_plan_nothing_twice(
         low_ms=BASE_MS,
         high_ms=BASE_MS + SPAN_MS,
     )
-    arguments = [bootstrap, group, name, str(BASE_MS), str(BASE_MS + SPAN_MS), str(windows)]
+    arguments = [bootstrap, group_id, name, str(BASE_MS), str(BASE_MS + SPAN_MS), str(windows)]
     fleet = Fleet(arguments, names, tmp_path)
     fleet.run(random, kills=kills, pause_s=(0.3, 1.5))
     assert fleet.kills > 0, "a kill storm without kills proves nothing"
-    check_group(bootstrap, group, name, fleet.acknowledged())
+    check_group(bootstrap, group_id, name, fleet.acknowledged())
 
 
-def check_group(bootstrap: str, group: str, topic: str, acknowledged: set[str]) -> None:
+def check_group(bootstrap: str, group_id: str, topic: str, acknowledged: set[str]) -> None:
     """No overlap, no gap, no lost commit, exact progress."""
     every = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
-    with OrderedWindows({"bootstrap.servers": bootstrap}, group) as service:
+    with OrderedWindows({"bootstrap.servers": bootstrap}, group_id) as service:
         records = service.list()
         by_id = {record.plan.window_id: record for record in records}
         lost = {window_id for window_id in acknowledged if not by_id[window_id].status.is_done}
@@ -139,8 +139,10 @@ def check_group(bootstrap: str, group: str, topic: str, acknowledged: set[str]) 
         for record in records:
             if record.status.is_open:
                 service.commit(service.plan(record.plan.window, record.plan.window_id))
-        service.commit(service.plan(Window([topic], at(10_000), start=Earliest()), "rest"))
-        committed = read_committed_offsets(service.settings, group, every, timeout_s=30)
+        service.commit(
+            service.plan(Window([topic], at(10_000), starting_offsets=Earliest()), "rest")
+        )
+        committed = read_committed_offsets(service.settings, group_id, every, timeout_s=30)
         with Lookup(service.settings) as lookup:
             ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
         assert {tp: one.offset if one else None for tp, one in committed.items()} == ends

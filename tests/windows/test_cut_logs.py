@@ -51,12 +51,12 @@ def scenario(function: Scenario) -> Scenario:
 
 def interval(topic: str, since: float, before: float) -> Window:
     """The records of an interval."""
-    return Window([topic], at(before), since=at(since), start=Earliest())
+    return Window([topic], at(before), since=at(since), starting_offsets=Earliest())
 
 
 def before(topic: str, second: float) -> Window:
     """Everything before a second."""
-    return Window([topic], at(second), start=Earliest())
+    return Window([topic], at(second), starting_offsets=Earliest())
 
 
 def sweep(topic: str) -> Window:

@@ -70,7 +70,7 @@ def window(topic: MakeTopic, produce: Produce) -> Window:
     """Three records in one partition."""
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + n, ()) for n in range(3))
-    return Window([name], at(100), start=Earliest())
+    return Window([name], at(100), starting_offsets=Earliest())
 
 
 def test_a_window_is_delivered_once(windows: OrderedWindows, window: Window) -> None:
@@ -201,7 +201,7 @@ def test_a_result_that_nobody_could_read_again_is_refused(
     windows: OrderedWindows, orders: str, result: dict[str, Any]
 ) -> None:
     """Written down it would lock the group; refused, the window stays as it was."""
-    plan = windows.plan(Window([orders], at(60), start=Earliest()), "w")
+    plan = windows.plan(Window([orders], at(60), starting_offsets=Earliest()), "w")
     with pytest.raises(SinkError, match=r"window w of group .* cannot be kept"):
         windows.mark_written(plan, result)
     assert windows.show("w").status is WindowStatus.PLANNED

@@ -198,7 +198,7 @@ def test_nothing_of_brokers_is_asked_inside_the_fence(
     """The same with a real cluster; inside are the ledger's end and the committed offsets, which it writes."""
     tp = TopicPartition(orders, 0)
     _everything(
-        windows, orders, lambda offset: commit_as_another(bootstrap, windows.group, tp, offset)
+        windows, orders, lambda offset: commit_as_another(bootstrap, windows.group_id, tp, offset)
     )
     assert watch.fences >= 12
     assert watch.questions == []

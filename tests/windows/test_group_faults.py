@@ -49,7 +49,7 @@ from tests.support.wire import WireError, commit_offsets, delete_offset
 def committed(windows: OrderedWindows, *places: tuple[str, int]) -> list[CommittedOffset | None]:
     """The group's commits, byte for byte."""
     every = [TopicPartition(topic, number) for topic, number in places]
-    found = read_committed_offsets(windows.settings, windows.group, every, timeout_s=TIMEOUT_S)
+    found = read_committed_offsets(windows.settings, windows.group_id, every, timeout_s=TIMEOUT_S)
     return [found[tp] for tp in every]
 
 
@@ -102,7 +102,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
 ) -> None:
     """Their offset is where the windows begin; ours takes its place; and theirs over ours is foreign."""
     place = (orders, 0)
-    commit_offsets(bootstrap, windows.group, orders, {0: (3, metadata)})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (3, metadata)})
     [found] = committed(windows, place)
     assert found is not None
     assert (found.offset, len(found.metadata)) == (3, size)
@@ -111,7 +111,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
     assert ours is not None
     assert (ours.offset, is_offset_map(ours.metadata)) == (4, True)
     plan = windows.plan(before(orders, 20), "open")
-    commit_offsets(bootstrap, windows.group, orders, {0: (6, metadata)})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (6, metadata)})
     calls: list[Callable[[], object]] = [
         lambda: windows.commit(plan),
         lambda: windows.plan(before(orders, 40), "next"),
@@ -121,7 +121,7 @@ def test_metadata_of_other_programs_neither_harms_nor_decides(
             call()
         assert caught.value.moved == {f"{orders}[0]": (4, 6)}
     # Set back where it was: not foreign, whatever stands beside it.
-    commit_offsets(bootstrap, windows.group, orders, {0: (4, metadata)})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (4, metadata)})
     windows.commit(plan)
     assert offsets_of(deliver(windows, before(orders, 40), "next")) == {4}
 
@@ -142,7 +142,7 @@ def test_any_metadata_is_read_as_it_is_stored(
     """Byte for byte, with what is no UTF-8 replaced by the broker, and nothing behind its end."""
     if is_offset_map(metadata):
         return
-    commit_offsets(bootstrap, windows.group, orders, {0: (3, metadata)})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (3, metadata)})
     stored = metadata.decode(errors="replace").encode()
     for _ in range(3):  # An over-read shows by chance.
         [found] = committed(windows, (orders, 0))
@@ -160,7 +160,7 @@ def test_metadata_beyond_the_limit_is_refused_by_the_broker(
 ) -> None:
     """Nobody can leave more than 4,096 characters beside an offset of the group."""
     with pytest.raises(WireError, match="12"):  # OFFSET_METADATA_TOO_LARGE
-        commit_offsets(bootstrap, windows.group, orders, {0: (3, b"m" * 4_097)})
+        commit_offsets(bootstrap, windows.group_id, orders, {0: (3, b"m" * 4_097)})
     assert offsets(windows, (orders, 0)) == [None]
 
 
@@ -174,7 +174,7 @@ def test_an_offset_that_was_set_with_our_metadata_is_foreign(
     open_plan = windows.plan(before(orders, 20), "open")
     [ours] = committed(windows, (orders, 0))
     assert ours is not None
-    commit_offsets(bootstrap, windows.group, orders, {0: (offset, ours.metadata)})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (offset, ours.metadata)})
     calls: list[Callable[[], object]] = [
         lambda: windows.plan(before(orders, 100), "next"),
         lambda: windows.commit(open_plan),
@@ -192,7 +192,7 @@ def test_a_start_beyond_the_end_is_no_start(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
     """Somebody committed past the end of the log: both numbers are told, nothing is planned or skipped."""
-    commit_offsets(bootstrap, windows.group, orders, {0: (1_000, b"")})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (1_000, b"")})
     window = before(orders, 100, Committed())
     calls: list[Callable[[], object]] = [
         lambda: windows.plan(window, "w"),
@@ -212,12 +212,12 @@ def test_a_start_below_the_log_is_loss(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
     """The group had not read what retention took: an error, or written down where the window allows it."""
-    commit_offsets(bootstrap, windows.group, orders, {0: (1, b"")})
+    commit_offsets(bootstrap, windows.group_id, orders, {0: (1, b"")})
     delete_before(bootstrap, orders, 4)
     with pytest.raises(RecordsLostError) as caught:
         windows.plan(before(orders, 100, Committed()), "w")
     assert caught.value.lost == {f"{orders}[0]": [(1, 4)]}
-    tolerant = Window([orders], at(100), start=Committed(), on_data_loss=OnDataLoss.WARN)
+    tolerant = Window([orders], at(100), starting_offsets=Committed(), on_data_loss=OnDataLoss.WARN)
     assert offsets_of(deliver(windows, tolerant, "w")) == {4, 5}
     assert offsets(windows, (orders, 0)) == [6]
 
@@ -232,7 +232,7 @@ def test_offsets_of_some_partitions_expire(
     deliver(windows, before(name, 12, Earliest()), "w")
     places = [(name, number) for number in range(3)]
     for number in (0, 2):
-        delete_offset(bootstrap, windows.group, name, number)
+        delete_offset(bootstrap, windows.group_id, name, number)
     assert offsets(windows, *places) == [None, 1, None]
     plan = windows.plan(before(name, 13), "next")
     assert (plan.taken, plan.lost) == ({}, {})
@@ -253,7 +253,7 @@ def test_a_start_behind_an_open_transaction_waits_for_nothing(
     producer.begin_transaction()
     producer.produce(name, value=b"x", partition=0, timestamp=BASE_MS)
     assert producer.flush(TIMEOUT_S) == 0
-    commit_offsets(bootstrap, windows.group, name, {0: (3, b"")})
+    commit_offsets(bootstrap, windows.group_id, name, {0: (3, b"")})
     assert deliver(windows, before(name, 12, Committed()), "w") == {}
     producer.commit_transaction(TIMEOUT_S)
     [last] = produce([(name, 0, None, b"x", BASE_MS + 1_000, ())])
@@ -290,7 +290,7 @@ def test_a_topic_deleted_between_plan_and_commit_does_not_block_the_other(
     """The window commits, the other topic's progress moves, and the next windows go on with it."""
     gone, kept = two_topics
     named = [f"^{gone[:-2]}-.*"] if by == "pattern" else [gone, kept]
-    plan = windows.plan(Window(named, at(12), start=Earliest()), "w")
+    plan = windows.plan(Window(named, at(12), starting_offsets=Earliest()), "w")
     delete_topic(bootstrap, gone)
     assert windows.commit(plan).status is WindowStatus.COMMITTED
     assert windows.commit(plan).status is WindowStatus.COMMITTED
@@ -312,7 +312,7 @@ def test_a_written_window_of_a_deleted_topic_is_committed_by_its_retry(
 ) -> None:
     """Its output is complete: nothing of the topic is needed any more."""
     gone, kept = two_topics
-    window = Window(two_topics, at(12), start=Earliest())
+    window = Window(two_topics, at(12), starting_offsets=Earliest())
     windows.mark_written(windows.plan(window, "w"), {"out": 1})
     delete_topic(bootstrap, gone)
     plan = windows.plan(window, "w")
@@ -326,12 +326,12 @@ def test_a_window_of_a_deleted_topic_can_be_abandoned(
 ) -> None:
     """Taken up again it names the topic; abandoned, what it held of the others is free."""
     gone, kept = two_topics
-    windows.plan(Window(two_topics, at(12), start=Earliest()), "w")
+    windows.plan(Window(two_topics, at(12), starting_offsets=Earliest()), "w")
     delete_topic(bootstrap, gone)
     with pytest.raises(UnknownTopicError, match=gone):
-        windows.plan(Window(two_topics, at(12), start=Earliest()), "w")
+        windows.plan(Window(two_topics, at(12), starting_offsets=Earliest()), "w")
     windows.abandon("w")
-    window = Window([kept], at(100), start=Earliest())
+    window = Window([kept], at(100), starting_offsets=Earliest())
     plan = windows.plan(window, "rest", Policy(redefine=True))
     assert len(read_plan(windows.settings, plan)) == 3
     windows.commit(plan)

@@ -32,7 +32,10 @@ def windows() -> Iterator[OrderedWindows]:
 def asked(before: float, since: float | None = None) -> Window:
     """Records up to a second, from another one on where it is given."""
     return Window(
-        ["orders"], at(before), since=None if since is None else at(since), start=Earliest()
+        ["orders"],
+        at(before),
+        since=None if since is None else at(since),
+        starting_offsets=Earliest(),
     )
 
 

@@ -122,11 +122,11 @@ class Storm:
 
 
 @pytest.fixture
-def storm(bootstrap: str, topic: MakeTopic, group: str) -> dict[str, Any]:
+def storm(bootstrap: str, topic: MakeTopic, group_id: str) -> dict[str, Any]:
     """What a storm's workers are told, but for their mode."""
     return {
         "bootstrap": bootstrap,
-        "group": group,
+        "group": group_id,
         "topics": [topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)],
         "low_ms": BASE_MS,
         "high_ms": BASE_MS + SPAN_MS,
@@ -136,7 +136,7 @@ def storm(bootstrap: str, topic: MakeTopic, group: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("in_intervals", "lateness_ms", "kills"),
+    ("in_intervals", "out_of_orderness_ms", "kills"),
     [
         pytest.param(True, None, 3, id="intervals"),
         pytest.param(True, 20_000, 20, id="lateness-long", marks=pytest.mark.long),
@@ -147,15 +147,15 @@ def test_killed_workers_keep_every_promise(
     storm: dict[str, Any],
     tmp_path: Path,
     in_intervals: bool,
-    lateness_ms: int | None,
+    out_of_orderness_ms: int | None,
     kills: int,
 ) -> None:
     """Killed with -9 at random moments, forks among them: each record once, in the right window, flagged exactly."""
-    random = Random(f"{in_intervals} {lateness_ms}")
+    random = Random(f"{in_intervals} {out_of_orderness_ms}")
     writer = LogWriter(storm["bootstrap"], random)
     places = [(name, number) for name in storm["topics"] for number in range(PARTITIONS)]
     writer.write(places, count=200, low_ms=BASE_MS, high_ms=BASE_MS + SPAN_MS)
-    told = {**storm, "in_intervals": in_intervals, "lateness_ms": lateness_ms}
+    told = {**storm, "in_intervals": in_intervals, "out_of_orderness_ms": out_of_orderness_ms}
     workers = Storm(told, 3, tmp_path)
     workers.run(random, writer, kills)
     truth = Truth(BrokerPlain(storm["bootstrap"]), storm["topics"]).look()

@@ -23,7 +23,7 @@ _COMPACTED_TIMEOUT_S = 90.0
 
 @pytest.mark.slow
 def test_an_idle_process_sees_what_a_new_one_sees(
-    bootstrap: str, group: str, topic: MakeTopic, produce: Produce
+    bootstrap: str, group_id: str, topic: MakeTopic, produce: Produce
 ) -> None:
     """It knew one of the windows as open and one as committed, and neither is there any more."""
     ledger = topic(
@@ -43,7 +43,7 @@ def test_an_idle_process_sees_what_a_new_one_sees(
     def process(days: float = 0) -> OrderedWindows:
         return OrderedWindows(
             {"bootstrap.servers": bootstrap},
-            group,
+            group_id,
             ledger_topic=ledger,
             clock=lambda: time.time() + days * 86_400,
         )
@@ -55,7 +55,7 @@ def test_an_idle_process_sees_what_a_new_one_sees(
         busy.commit(plan)
         with process(days=10) as later:
             assert later.prune(timedelta(days=1), forget=True) == ["committed", "open"]
-        place = ledger_partition(ledger, group)
+        place = ledger_partition(ledger, group_id)
         deadline = time.monotonic() + _COMPACTED_TIMEOUT_S
         number = 0
         while any(b'"committed"' in key or b'"open"' in key for key in keys(bootstrap, place)):

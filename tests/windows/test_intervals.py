@@ -174,7 +174,8 @@ def test_records_without_a_time_wait_for_the_sweep(
     write_batch(bootstrap, name, [-1, 0, _ms(5), -1, 1])
     epoch = datetime.fromtimestamp(0, UTC)
     first = windows.plan(
-        Window([name], epoch.replace(microsecond=1000), since=epoch, start=Earliest()), "first"
+        Window([name], epoch.replace(microsecond=1000), since=epoch, starting_offsets=Earliest()),
+        "first",
     )
     assert {part.taken for part in first} == {OffsetSet.of((1, 2))}
     windows.commit(first)
@@ -223,7 +224,7 @@ def test_intervals_planned_at_once_by_several_processes_share_nothing(
 
     def work(number: int) -> None:
         try:
-            with OrderedWindows(windows.settings, windows.group) as own:
+            with OrderedWindows(windows.settings, windows.group_id) as own:
                 gate.wait(TIMEOUT_S)
                 asked = interval(name, number * 10, number * 10 + 10)
                 plans[number] = own.plan(asked, f"w{number}")

@@ -1,4 +1,4 @@
-"""Allowed lateness on a real broker: where reading may stop, what must not stop it, and what comes late."""
+"""Maximum out-of-orderness on a real broker: where reading may stop, what must not stop it, and what comes late."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def asked(
     return Window(
         [topic],
         at(cutoff),
-        start=Earliest(),
-        allowed_lateness=None if lateness is None else timedelta(seconds=lateness),
+        starting_offsets=Earliest(),
+        max_out_of_orderness=None if lateness is None else timedelta(seconds=lateness),
         since=None if since is None else at(since),
     )
 

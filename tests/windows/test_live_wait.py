@@ -43,15 +43,15 @@ def write(produce: Produce, topic: str, second: int, partition: int = 0) -> None
 
 
 def test_patterns_select_as_they_do_for_a_window(
-    settings: ClientSettings, topic: MakeTopic, produce: Produce, group: str
+    settings: ClientSettings, topic: MakeTopic, produce: Produce, group_id: str
 ) -> None:
     """All topics that match, without the excluded ones; a new one counts at the next look."""
-    first, second = topic(f"{group}.a"), topic(f"{group}.b")
+    first, second = topic(f"{group_id}.a"), topic(f"{group_id}.b")
     write(produce, first, 70)
-    window = Window([rf"^{group}\..*"], at(60), exclude=[second])
+    window = Window([rf"^{group_id}\..*"], at(60), exclude=[second])
     found = live(settings, window)
     assert [(one.tp.topic, type(one.verdict)) for one in found.partitions] == [(first, Live)]
-    added = topic(f"{group}.c")
+    added = topic(f"{group_id}.c")
     found = live(settings, window, before=found)
     assert [(one.tp.topic, type(one.verdict)) for one in found.waiting] == [(added, NothingYet)]
 
@@ -77,10 +77,10 @@ def test_a_negative_grace_is_refused(settings: ClientSettings) -> None:
 
 
 def test_the_groups_lag_and_open_windows_are_told(
-    settings: ClientSettings, windows: OrderedWindows, orders: str, group: str
+    settings: ClientSettings, windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """Nothing of an unknown group; then what it has not done, and the windows that are open, oldest first."""
-    found = live(settings, before(orders, 25), group)
+    found = live(settings, before(orders, 25), group_id)
     assert found.group is not None
     assert (found.group.is_known, found.group.open_windows) == (False, ())
     assert found.partitions[0].lag_offsets is None
@@ -88,7 +88,7 @@ def test_the_groups_lag_and_open_windows_are_told(
     windows.commit(windows.plan(before(orders, 12, Earliest())))
     for name, second in (("older", 18), ("newer", 25)):
         windows.plan(before(orders, second), name)
-    found = live(settings, before(orders, 25), group)
+    found = live(settings, before(orders, 25), group_id)
     assert found.group is not None
     assert found.group.is_known
     # Seconds 0, 10 and 5 are done, of six records.
@@ -104,11 +104,11 @@ def test_the_groups_lag_and_open_windows_are_told(
 
 
 def test_a_look_writes_nothing(
-    settings: ClientSettings, windows: OrderedWindows, orders: str, group: str
+    settings: ClientSettings, windows: OrderedWindows, orders: str, group_id: str
 ) -> None:
     """No ledger, no state, no committed offset: the group is as unknown as before."""
-    ledger = f"ledger-{group}"
-    live(settings, before(orders, 25), group, ledger_topic=ledger)
+    ledger = f"ledger-{group_id}"
+    live(settings, before(orders, 25), group_id, ledger_topic=ledger)
     assert windows.state() is None
     with pytest.raises(UnknownTopicError):
         live(settings, Window([ledger], at(60)))

@@ -189,7 +189,7 @@ def test_a_silent_partition_is_idle_only_by_a_grace_that_is_over(
     )
     late = cluster.look(window, grace_s=30, now_s=90)
     assert (late.is_live, late.partitions[0].verdict) == (True, Idle(until_ms, newest_ms))
-    lenient = Window([name], at(60), allowed_lateness=timedelta(seconds=5))
+    lenient = Window([name], at(60), max_out_of_orderness=timedelta(seconds=5))
     assert isinstance(cluster.verdict(lenient, grace_s=30, now_s=94.999), GraceRunning)
     assert isinstance(cluster.verdict(lenient, grace_s=30, now_s=95), Idle)
 
@@ -199,7 +199,7 @@ def test_the_allowed_lateness_must_have_passed_as_well(
 ) -> None:
     """A record between the cutoff and cutoff + lateness is not enough."""
     name = topic()
-    window = Window([name], at(60), allowed_lateness=timedelta(seconds=10))
+    window = Window([name], at(60), max_out_of_orderness=timedelta(seconds=10))
     write(produce, name, 0, 69.999)
     assert isinstance(cluster.verdict(window), NothingYet)
     write(produce, name, 20, 70)
@@ -418,7 +418,7 @@ def test_a_long_search_goes_on_where_it_stopped(
     found = cluster.look(window, grace_s=0, offsets_max=200, seen=found)
     assert found.partitions[0].verdict == Undecided(464, 136)
     # A longer lateness is another question: what was seen says nothing about it.
-    other = Window([name], at(30), allowed_lateness=timedelta(seconds=40))
+    other = Window([name], at(30), max_out_of_orderness=timedelta(seconds=40))
     assert cluster.look(other, offsets_max=200, seen=found).partitions[0].verdict == Undecided(
         264, 336
     )

@@ -147,7 +147,7 @@ def test_windows_among_open_and_interleaved_transactions(
         pytest.param([("plain", [0]), ("abort", [5])], id="abort-marker"),
         pytest.param([("plain", [0]), ("abort", [50])], id="aborted-after-the-cutoff"),
         pytest.param([("plain", [50]), ("abort", [5])], id="aborted-behind-what-stays"),
-        pytest.param([("abort", [50]), ("plain", [5])], id="aborted-hides-a-straggler"),
+        pytest.param([("abort", [50]), ("plain", [5])], id="aborted-hides-an-out-of-order-record"),
         pytest.param([("commit", [50]), ("commit", [5]), ("abort", [50, 5])], id="all-of-it"),
     ],
 )
@@ -257,7 +257,9 @@ def test_uncommitted_readers_get_open_and_aborted_records_once(
     [last] = produce(stamped(name, 0, 7))
 
     def window(second: int) -> Window:
-        return Window([name], at(second), start=Earliest(), isolation=Isolation.READ_UNCOMMITTED)
+        return Window(
+            [name], at(second), starting_offsets=Earliest(), isolation=Isolation.READ_UNCOMMITTED
+        )
 
     first = windows.plan(window(12), "first")
     assert offsets_of(read_plan(windows.settings, first)) == {0, 1, last}
@@ -281,8 +283,8 @@ COMPACTED: Mapping[str, tuple[Sequence[tuple[str, int]], str]] = {
     "the first offsets": ([("a", 0), ("b", 1), ("c", 2), ("d", 30)], "ab"),
     "the first record at the cutoff": ([("a", 0), ("b", 12), ("c", 1), ("d", 13)], "b"),
     "what lies before the cutoff's first": ([("a", 0), ("b", 1), ("c", 30), ("d", 2)], "b"),
-    "a straggler": ([("a", 0), ("b", 30), ("c", 1), ("d", 31), ("e", 2)], "c"),
-    "the last straggler": ([("a", 0), ("b", 30), ("c", 1)], "c"),
+    "an out-of-order record": ([("a", 0), ("b", 30), ("c", 1), ("d", 31), ("e", 2)], "c"),
+    "the last out-of-order record": ([("a", 0), ("b", 30), ("c", 1)], "c"),
     "the window's last offsets": ([("a", 0), ("b", 1), ("c", 2)], "bc"),
     "the whole window": ([("a", 0), ("b", 1), ("c", 30), ("d", 2)], "abd"),
     "everything": ([("a", 0), ("b", 30), ("c", 1)], "abc"),
@@ -293,7 +295,7 @@ ABORTED_TAIL = len(COMPACTED) - 1
 
 @pytest.mark.slow
 def test_compaction_before_and_after_the_plan_at_each_edge(
-    bootstrap: str, topic: MakeTopic, windows: OrderedWindows, group: str
+    bootstrap: str, topic: MakeTopic, windows: OrderedWindows, group_id: str
 ) -> None:
     """Offsets that compaction took are in no window, are no loss, and hold nothing back."""
     name = topic(
@@ -316,7 +318,7 @@ def test_compaction_before_and_after_the_plan_at_each_edge(
 
     planner.delivered |= planner.check_records(planned_before)
     windows.commit(planned_before)
-    with OrderedWindows(windows.settings, f"{group}-after") as others:
+    with OrderedWindows(windows.settings, f"{group_id}-after") as others:
         after = WindowOracle(others, bootstrap, [name])
         after.window(at(12))
         assert after.delivered == planner.delivered
@@ -410,7 +412,7 @@ def test_a_topic_without_any_record_is_an_empty_window(
 def test_a_partition_emptied_by_retention_starts_at_its_end(
     bootstrap: str, topic: MakeTopic, produce: Produce, windows: OrderedWindows, start: Bound
 ) -> None:
-    """Whatever the start bound: nothing is lost, for nothing was planned, and what comes next is read."""
+    """Whatever the starting offsets: nothing is lost, for nothing was planned, and what comes next is read."""
     name = topic()
     produce(stamped(name, 0, 1, 2, 3))
     delete_before(bootstrap, name, 3)

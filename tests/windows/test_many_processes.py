@@ -96,7 +96,7 @@ class Crowd:
 def test_a_crowd_on_one_group(
     bootstrap: str,
     topic: MakeTopic,
-    group: str,
+    group_id: str,
     tmp_path: Path,
     size: int,
     seconds: float,
@@ -105,7 +105,7 @@ def test_a_crowd_on_one_group(
     """Planning and committing at once, killed with -9: no overlap, no gap, no lost commit, nobody starves."""
     name = topic(partitions=PARTITIONS)
     random = Random(size)
-    arguments = [bootstrap, group, name, str(BASE_MS), str(BASE_MS + SPAN_MS)]
+    arguments = [bootstrap, group_id, name, str(BASE_MS), str(BASE_MS + SPAN_MS)]
     crowd = Crowd(arguments, size, tmp_path, seconds)
     over = threading.Event()
     writer = threading.Thread(target=_write, args=(bootstrap, name, over))
@@ -118,7 +118,7 @@ def test_a_crowd_on_one_group(
     told = crowd.told()
     assert crowd.kills > 0, "a kill storm without kills proves nothing"
     assert sum(int(one["offsets"]) for one in told), "windows without records prove nothing"
-    check_group(bootstrap, group, name, {str(one["window_id"]) for one in told})
+    check_group(bootstrap, group_id, name, {str(one["window_id"]) for one in told})
     # For whoever measures: run with -s.
     for step in ("plan_s", "commit_s"):
         seconds_taken = sorted(float(one[step]) for one in told)

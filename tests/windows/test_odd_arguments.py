@@ -70,7 +70,7 @@ def windows() -> Iterator[OrderedWindows]:
             )
         with OrderedWindows(kafka.settings, "g") as service:
             for name, until in (("done", 4), ("open", 8), ("split", 12)):
-                service.plan(Window(["t"], at(until), start=Earliest()), name)
+                service.plan(Window(["t"], at(until), starting_offsets=Earliest()), name)
             service.commit(service.show("done").plan, Reported.of(None))
             service.split(service.show("split").plan, 2)
             yield service
@@ -168,7 +168,7 @@ def test_an_odd_argument_of_the_service_itself_is_an_error_of_the_package(argume
             given: dict[str, Any] = {"settings": kafka.settings, "group": "g", argument: odd}
             try:
                 with OrderedWindows(**given) as service:
-                    service.plan(Window(["t"], at(5), start=Earliest()), "w")
+                    service.plan(Window(["t"], at(5), starting_offsets=Earliest()), "w")
             except KafkaOrderedOpsError:
                 pass
             except Exception as error:

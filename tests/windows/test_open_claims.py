@@ -40,7 +40,7 @@ TAKE_OVER = Policy(on_open_claim=OnOpenClaim.TAKE_OVER)
 
 def at_clock(windows: OrderedWindows, clock: Callable[[], float]) -> OrderedWindows:
     """Another process of the same group, with a clock of its own."""
-    return OrderedWindows(windows.settings, windows.group, clock=clock)
+    return OrderedWindows(windows.settings, windows.group_id, clock=clock)
 
 
 def yesterday() -> float:
@@ -91,7 +91,7 @@ def test_a_plan_waits_until_open_windows_are_committed(
     found: list[WindowPlan] = []
 
     def wait() -> None:
-        with OrderedWindows(windows.settings, windows.group) as other:
+        with OrderedWindows(windows.settings, windows.group_id) as other:
             found.append(other.plan(before(orders, 100), "late", WAIT))
 
     waiting = threading.Thread(target=wait)
@@ -113,7 +113,7 @@ def test_a_plan_that_waited_takes_what_was_abandoned(windows: OrderedWindows, or
     windows.plan(before(orders, 12), "early")
     # Long enough for a first look that finds it open; were it not, the answer would be the same.
     giving_up = threading.Timer(1.0, lambda: windows.abandon("early"))
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         giving_up.start()
         late = other.plan(before(orders, 100), "late", WAIT)
     giving_up.join()
@@ -309,7 +309,7 @@ def test_a_window_is_decided_by_the_group_as_it_is_inside_the_fence(
         # Over the same records: those before second 1 are done.
         asked, policy = replace(asked, since=at(0)), Policy(redefine=True)
     race = BetweenScanAndFence(lambda: action(windows, orders))
-    with OrderedWindows(windows.settings, windows.group, progress=race) as other:
+    with OrderedWindows(windows.settings, windows.group_id, progress=race) as other:
         plan = other.plan(asked, "w", policy)
     assert race.happened
     assert offsets_of(read_plan(windows.settings, plan)) == expected
@@ -324,11 +324,11 @@ def test_a_window_goes_behind_a_cut_that_was_adopted_meanwhile(
     windows.commit(windows.plan(before(orders, 12, Earliest()), "done"))
 
     def move() -> None:
-        commit_as_another(bootstrap, windows.group, TopicPartition(orders, 0), 0)
+        commit_as_another(bootstrap, windows.group_id, TopicPartition(orders, 0), 0)
         windows.adopt()
 
     race = BetweenScanAndFence(move)
-    with OrderedWindows(windows.settings, windows.group, progress=race) as other:
+    with OrderedWindows(windows.settings, windows.group_id, progress=race) as other:
         plan = other.plan(before(orders, 25), "w")
     assert race.happened
     assert offsets_of(read_plan(windows.settings, plan)) == {0, 1, 2, 3, 5}

@@ -35,7 +35,9 @@ DAY_S = 86_400.0
 
 def days_ago(windows: OrderedWindows, days: float) -> OrderedWindows:
     """The same group, by a clock that runs behind."""
-    return OrderedWindows(windows.settings, windows.group, clock=lambda: time.time() - days * DAY_S)
+    return OrderedWindows(
+        windows.settings, windows.group_id, clock=lambda: time.time() - days * DAY_S
+    )
 
 
 def names(windows: OrderedWindows) -> list[str]:
@@ -138,14 +140,14 @@ def test_forgotten_windows_leave_nothing_but_progress(windows: OrderedWindows, o
     assert windows.prune(timedelta(0)) == ["w0", "w1", "w2"]
     assert windows.prune(timedelta(0), forget=True) == ["w0", "w1", "w2"]
     assert windows.prune(timedelta(0), forget=True) == []
-    for service in (windows, OrderedWindows(windows.settings, windows.group)):
+    for service in (windows, OrderedWindows(windows.settings, windows.group_id)):
         assert names(service) == ["open"]
         with pytest.raises(UnknownWindowError):
             service.show("w1")
         with pytest.raises(UnknownWindowError):
             service.replay("w1")
         service.close()
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         again = other.plan(before(orders, 12), "w1")
         assert (again.content, again.offsets) == (PlanContent.COVERED, 0)
         rest = other.plan(before(orders, 100), "rest")
@@ -185,7 +187,7 @@ def test_more_windows_than_fit_one_transaction_are_pruned(
     windows.commit_many(plans)
     open_ = windows.plan(interval(name, count, count + 1), "open")
     assert sorted(windows.prune(timedelta(0))) == window_ids
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         records = other.list()
         assert [record.plan.window_id for record in records] == [*window_ids, "open"]
         assert {record.pruned for record in records[:-1]} == {Pruned(offsets=1, lost=0)}

@@ -189,7 +189,7 @@ def _only(records: Mapping[str, WindowRecord], names: str) -> dict[str, WindowRe
 
 def _record(name: str, status: WindowStatus, generation: int, result: str) -> WindowRecord:
     plan = WindowPlan(
-        group=GROUP,
+        group_id=GROUP,
         window_id=name,
         window=Window(["orders"], at(0)),
         claim_id=str(generation),
@@ -230,7 +230,7 @@ def past(bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Pro
     """A topic whose group has two thousand old windows, and a record in each of the next three hours."""
     name = topic(partitions=2)
     produce((name, 0, None, b"x", BASE_MS + hour * 3_600_000, ()) for hour in range(4))
-    fill_ledger(windows.settings, windows.group, name, 2_000, since=at(0))
+    fill_ledger(windows.settings, windows.group_id, name, 2_000, since=at(0))
     return name
 
 
@@ -281,7 +281,7 @@ def test_listing_a_long_past_reads_no_plans(
         return record
 
     monkeypatch.setattr(WindowRecord, "from_json", counted)
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         listed = other.summaries()
         assert list(listed.windows) == expected
         assert len(expected) == 2_002
@@ -295,15 +295,17 @@ def test_listing_a_long_past_reads_no_plans(
 @pytest.mark.slow
 def test_what_a_fold_holds_of_a_long_past_is_bounded(windows: OrderedWindows, past: str) -> None:
     """Some hundred bytes for each old window, whatever its plan; and all of them are there when asked for."""
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         everything = {one.plan.window_id: one for one in other.list()}
     reasons = FaultReasons(frozenset())
-    config = windows.settings.consumer(group=windows.group, isolation=Isolation.READ_COMMITTED)
-    where = ledger_partition(LEDGER_TOPIC, windows.group)
+    config = windows.settings.consumer(
+        group_id=windows.group_id, isolation=Isolation.READ_COMMITTED
+    )
+    where = ledger_partition(LEDGER_TOPIC, windows.group_id)
     with Lookup(windows.settings) as lookup:
         end = lookup.end_offsets([where], Isolation.READ_UNCOMMITTED)[where]
     with contextlib.closing(
-        LedgerLog(where, windows.group, partial(Consumer, config), reasons, held_bytes_max=5_000)
+        LedgerLog(where, windows.group_id, partial(Consumer, config), reasons, held_bytes_max=5_000)
     ) as log:
         tracemalloc.start()
         try:
@@ -328,7 +330,7 @@ def test_a_ledger_compacted_under_a_process_is_read_anew(
         return {} if len(missed) == 1 else fetch(self, offsets)
 
     monkeypatch.setattr(LedgerLog, "_values_at", miss_once)
-    with OrderedWindows(windows.settings, windows.group) as cold:
+    with OrderedWindows(windows.settings, windows.group_id) as cold:
         assert cold.show(old_window_id(7)).plan.window_id == old_window_id(7)
     assert len(missed) > 1
 
@@ -384,7 +386,7 @@ def test_a_change_larger_than_the_clients_queue_is_written(
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + second * 1_000, ()) for second in range(40))
     small = windows.settings.merged({"queue.buffering.max.messages": 10})
-    with OrderedWindows(small, windows.group) as service:
+    with OrderedWindows(small, windows.group_id) as service:
         asked = [Window([name], at(n + 1), Earliest(), since=at(n)) for n in range(40)]
         plans = service.plan_many(asked)
         assert [plan.offsets for plan in plans] == [1] * 40

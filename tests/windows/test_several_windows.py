@@ -56,7 +56,7 @@ def ids(windows: Sequence[Window]) -> list[str]:
 def told(plan: WindowPlan) -> Mapping[object, object]:
     """What a plan says of each partition, but for the form in which lateness is told.
 
-    And but for where stragglers begin, which a plan that has read more knows more often.
+    And but for where out-of-order records begin, which a plan that has read more knows more often.
     """
     return {part.tp: (part.taken, part.lost, part.decided_end) for part in plan} | {
         "content": plan.content
@@ -85,7 +85,7 @@ def test_windows_planned_together_are_those_planned_one_by_one(
     edges = sorted(random.sample(range(60), 7))
     first, *rest = [asked(low, high) for low, high in pairwise(edges)]
     random.shuffle(rest)
-    with OrderedWindows(windows.settings, f"{windows.group}-twin") as twin:
+    with OrderedWindows(windows.settings, f"{windows.group_id}-twin") as twin:
         for service in (windows, twin):
             service.plan(first, "first")
             service.commit(service.plan(asked(2, 20), "over it"))
@@ -259,10 +259,10 @@ def test_one_that_cannot_be_planned_leaves_none_planned(
         {"topics": ["other"]},
         {"exclude": ["other"]},
         {"isolation": "read_uncommitted"},
-        {"allowed_lateness": timedelta(seconds=1)},
+        {"max_out_of_orderness": timedelta(seconds=1)},
         {"on_data_loss": "warn"},
         {"since": at(5)},
-        {"start": Latest()},
+        {"starting_offsets": Latest()},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -295,12 +295,12 @@ def test_a_list_of_windows_must_be_one(windows: OrderedWindows, orders: str) -> 
 
 
 def test_several_windows_are_one_transaction(
-    bootstrap: str, windows: OrderedWindows, group: str, orders: str
+    bootstrap: str, windows: OrderedWindows, group_id: str, orders: str
 ) -> None:
     """To plan them, to commit them and to write down what is published: one each, however many they are."""
-    ledger = f"ledger-{group}"
+    ledger = f"ledger-{group_id}"
     shop = Shop()
-    with OrderedWindows(windows.settings, group, ledger_topic=ledger) as service:
+    with OrderedWindows(windows.settings, group_id, ledger_topic=ledger) as service:
         asked = [before(orders, second, Earliest()) for second in (12, 18, 100)]
 
         def markers() -> int:
@@ -336,7 +336,7 @@ def test_a_plan_that_cannot_commit_leaves_none_committed(
     elif how == "abandoned":
         windows.abandon("w1")
     elif how == "another group's":
-        plans[1] = replace(wrong, group="another")
+        plans[1] = replace(wrong, group_id="another")
     else:
         plans[1] = replace(wrong, window_id="unknown")
     with pytest.raises((WindowSupersededError, UnknownWindowError, WindowMismatchError)):

@@ -102,7 +102,7 @@ def test_parts_read_alone_are_together_the_window(
         together |= records
     assert together == whole
     assert len(parts) == count
-    # What tells stragglers and late records apart goes with each part.
+    # What tells out-of-order records and late records apart goes with each part.
     assert {(one.tp, one.head_end, one.late) for part in parts for one in part} == {
         (one.tp, one.head_end, one.late) for one in plan if one.taken
     }
@@ -154,7 +154,7 @@ def test_reports_at_the_same_moment_all_count(windows: OrderedWindows, plan: Win
 
     def report(part: WindowPlan) -> None:
         try:
-            with OrderedWindows(windows.settings, windows.group) as own:
+            with OrderedWindows(windows.settings, windows.group_id) as own:
                 assert part.part is not None
                 own.report(part, {"index": part.part.index})
         except BaseException as error:
@@ -311,7 +311,7 @@ def test_no_job_is_run_for_a_part_as_if_it_were_a_window(
 
 def test_a_preview_is_not_split(windows: OrderedWindows, orders: str) -> None:
     """It claims nothing that tasks could share."""
-    preview = windows.preview(Window([orders], at(100), start=Earliest()))
+    preview = windows.preview(Window([orders], at(100), starting_offsets=Earliest()))
     with pytest.raises(ConfigError, match="preview"):
         windows.split(preview, 2)
 

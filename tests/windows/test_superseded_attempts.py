@@ -125,7 +125,7 @@ def test_a_preview_of_an_open_window_cannot_be_committed(
 def test_what_an_abandoned_window_held_is_looked_at_again(
     windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
-    """A straggler that it had taken lies among records of which only the others' times are known."""
+    """An out-of-order record that it had taken lies among records of which only the others' times are known."""
     name = topic()
     produce(stamped(name, 1, 20, 21, 5, 22))
     windows.commit(windows.plan(before(name, 2, Earliest()), "first"))

@@ -33,9 +33,9 @@ from tests.support.windows_support import at, before, offsets_of
     [
         ("cutoff", {"cutoff": at(50)}),
         ("since", {"since": at(5)}),
-        ("start", {"start": Latest()}),
-        ("start", {"start": AtOffset(3)}),
-        ("allowed_lateness", {"allowed_lateness": timedelta(seconds=1)}),
+        ("starting_offsets", {"starting_offsets": Latest()}),
+        ("starting_offsets", {"starting_offsets": AtOffset(3)}),
+        ("max_out_of_orderness", {"max_out_of_orderness": timedelta(seconds=1)}),
         ("isolation", {"isolation": Isolation.READ_UNCOMMITTED}),
         ("exclude", {"exclude": ["audit"]}),
         ("topics", {"topics": ["orders", "payments"]}),
@@ -127,7 +127,7 @@ def test_a_group_is_redefined_when_that_is_declared(
     more = topic()
     produce(stamped(more, 1, 50))
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
-    both = Window([orders, more], at(40), start=Earliest())
+    both = Window([orders, more], at(40), starting_offsets=Earliest())
     with pytest.raises(GroupMismatchError, match="topics"):
         windows.plan(both, "both")
     plan = windows.plan(both, "both", Policy(redefine=True))

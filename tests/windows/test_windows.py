@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
     RecordsLostError,
-    StartBoundRequiredError,
+    StartingOffsetsRequiredError,
     UnknownTopicError,
     UnknownWindowError,
     WindowCoveredError,
@@ -66,7 +66,7 @@ def ledger_topic(topic: MakeTopic) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_visible_record_is_in_exactly_one_window(
-    bootstrap: str, topic: MakeTopic, group: str, seed: int
+    bootstrap: str, topic: MakeTopic, group_id: str, seed: int
 ) -> None:
     """Random topics and windows: out-of-order times, ties, empty partitions, aborted transactions."""
     random = Random(seed)
@@ -74,7 +74,7 @@ def test_every_visible_record_is_in_exactly_one_window(
     writer = LogWriter(bootstrap, random)
     delivered: Records = {}
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
-    with OrderedWindows(settings, group) as windows, Lookup(settings) as lookup:
+    with OrderedWindows(settings, group_id) as windows, Lookup(settings) as lookup:
         facts = lookup.topics(topics)
         every = [core.TopicPartition(name, p) for name in topics for p in facts[name].partitions]
         # Some partitions stay empty.
@@ -84,7 +84,7 @@ def test_every_visible_record_is_in_exactly_one_window(
         for number in range(5):
             low = BASE_MS + number * 10_000
             writer.write(written, count=150, low_ms=low - 15_000, high_ms=low + 15_000)
-            window = Window(list(topics), at(number * 10), start=Earliest())
+            window = Window(list(topics), at(number * 10), starting_offsets=Earliest())
             plan = windows.plan(window, f"w{number}")
             ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
             expected = {
@@ -98,19 +98,19 @@ def test_every_visible_record_is_in_exactly_one_window(
                 continue
             delivered |= expected
             windows.commit(plan)
-        last = windows.plan(Window(list(topics), at(1_000), start=Earliest()), "last")
+        last = windows.plan(Window(list(topics), at(1_000), starting_offsets=Earliest()), "last")
         delivered |= read_plan(windows.settings, last)
         windows.commit(last)
         ends = lookup.end_offsets(every, Isolation.READ_COMMITTED)
         assert delivered == visible_records(bootstrap, ends)
-        committed = read_committed_offsets(windows.settings, group, every, timeout_s=TIMEOUT_S)
+        committed = read_committed_offsets(windows.settings, group_id, every, timeout_s=TIMEOUT_S)
         assert {tp: one.offset if one else None for tp, one in committed.items()} == ends
 
 
-def test_a_window_takes_stragglers_and_leaves_the_rest(
+def test_a_window_takes_out_of_order_records_and_leaves_the_rest(
     windows: OrderedWindows, orders: str
 ) -> None:
-    """Before second 12: offsets 0, 1 and the straggler 3; the rest comes with the next window, as late."""
+    """Before second 12: offsets 0, 1 and the out-of-order record 3; the rest comes with the next window, as late."""
     plan = windows.plan(before(orders, 12, Earliest()), "w")
     assert offsets_of(read_plan(windows.settings, plan)) == {0, 1, 3}
     assert plan.status is WindowStatus.PLANNED
@@ -120,11 +120,11 @@ def test_a_window_takes_stragglers_and_leaves_the_rest(
 
 
 def test_a_preview_is_the_plan_and_writes_nothing(
-    bootstrap: str, group: str, orders: str, ledger_topic: str
+    bootstrap: str, group_id: str, orders: str, ledger_topic: str
 ) -> None:
     """No ledger topic is made, no claim, and no topic by asking for one that does not exist."""
     with OrderedWindows(
-        {"bootstrap.servers": bootstrap}, group, ledger_topic=ledger_topic
+        {"bootstrap.servers": bootstrap}, group_id, ledger_topic=ledger_topic
     ) as windows:
         preview = windows.preview(before(orders, 12, Earliest()))
         with pytest.raises(UnknownTopicError):
@@ -163,7 +163,7 @@ def test_another_question_under_the_same_id_is_refused(
     with pytest.raises(WindowMismatchError, match="cutoff") as caught:
         windows.plan(before(orders, 13, Earliest()), "w")
     assert set(caught.value.differences) == {"cutoff"}
-    with pytest.raises(WindowMismatchError, match="start"):
+    with pytest.raises(WindowMismatchError, match="starting_offsets"):
         windows.plan(before(orders, 12, Latest()), "w")
 
 
@@ -175,7 +175,7 @@ def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, ord
     with pytest.raises(WindowSupersededError):
         windows.commit(old)
     # The origin that nothing was committed from may be chosen anew.
-    with pytest.raises(StartBoundRequiredError):
+    with pytest.raises(StartingOffsetsRequiredError):
         windows.plan(before(orders, 100), "other")
     other = windows.plan(before(orders, 100, Earliest()), "other")
     assert other.offsets == 6
@@ -212,14 +212,18 @@ def test_windows_commit_in_any_order(windows: OrderedWindows, orders: str) -> No
     assert late.stepped_around == ("early",)
     windows.commit(late)
     tp = core.TopicPartition(orders, 0)
-    [found] = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10).values()
+    [found] = read_committed_offsets(
+        windows.settings, windows.group_id, [tp], timeout_s=10
+    ).values()
     assert found is not None
     offset_map = decode_offset_map(found.metadata)
     assert offset_map is not None
     assert (found.offset, offset_map.base) == (0, 0)
     assert offset_map.beyond == OffsetSet.of((2, 3), (4, 6))
     windows.commit(early)
-    [found] = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10).values()
+    [found] = read_committed_offsets(
+        windows.settings, windows.group_id, [tp], timeout_s=10
+    ).values()
     assert found is not None
     assert found.offset == 6
 
@@ -230,7 +234,7 @@ def test_a_plain_consumer_goes_on_where_the_windows_stopped(
     """The group's ordinary committed offset is moved along, for lag monitors and take-overs."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": windows.group, "enable.auto.commit": False}
+        {"bootstrap.servers": bootstrap, "group.id": windows.group_id, "enable.auto.commit": False}
     )
     [committed] = consumer.committed([TopicPartition(orders, 0)], timeout=TIMEOUT_S)
     consumer.close()
@@ -264,7 +268,7 @@ def test_the_committed_offset_as_start(
     """What an ordinary consumer committed is where the windows begin; without one there is a named error."""
     with pytest.raises(CommittedOffsetMissingError, match=r"\[0\]"):
         windows.plan(before(orders, 100, Committed()), "w")
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
     consumer.commit(offsets=[TopicPartition(orders, 0, 4)], asynchronous=False)
     consumer.close()
     plan = windows.plan(before(orders, 100, Committed()), "w")
@@ -276,14 +280,16 @@ def test_a_first_plan_without_a_start_says_what_each_choice_would_read(
     windows: OrderedWindows, orders: str
 ) -> None:
     """Nothing is guessed."""
-    with pytest.raises(StartBoundRequiredError, match=r"earliest: 6 offsets; latest: 0 offsets"):
+    with pytest.raises(
+        StartingOffsetsRequiredError, match=r"earliest: 6 offsets; latest: 0 offsets"
+    ):
         windows.plan(before(orders, 12))
 
 
 def test_partitions_that_appear_later_start_at_earliest(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
-    """Whatever the first window's start bound was: nothing written to them may be missed."""
+    """Whatever the first window's starting offsets were: nothing written to them may be missed."""
     windows.commit(windows.plan(before(orders, 12, Latest()), "w"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [done] = admin.create_partitions([NewPartitions(orders, 2)]).values()
@@ -307,7 +313,9 @@ def test_topics_that_come_to_match_a_pattern_start_at_earliest(
     topic(f"{stem}-skip")
 
     def matching(seconds: int) -> Window:
-        return Window([f"^{stem}-.*"], at(seconds), start=Latest(), exclude=[f"{stem}-skip"])
+        return Window(
+            [f"^{stem}-.*"], at(seconds), starting_offsets=Latest(), exclude=[f"{stem}-skip"]
+        )
 
     windows.commit(windows.plan(matching(1), "w"))
     topic(f"{stem}-b")
@@ -329,7 +337,7 @@ def test_empty_is_not_covered(windows: OrderedWindows, orders: str, topic: MakeT
     with pytest.raises(WindowCoveredError):
         windows.plan(before(orders, 70), "nobody", Policy(on_covered=OnCovered.REPLAY))
     nothing = topic()
-    with OrderedWindows(windows.settings, f"{windows.group}-other") as other:
+    with OrderedWindows(windows.settings, f"{windows.group_id}-other") as other:
         assert other.plan(before(nothing, 5, Earliest()), "n").content is PlanContent.EMPTY
 
 
@@ -356,8 +364,10 @@ def test_a_cutoff_in_the_future_is_refused_unless_allowed(
     """Records before it may still be written."""
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with pytest.raises(CutoffInFutureError):
-        windows.plan(Window([orders], tomorrow, start=Earliest()))
-    plan = windows.plan(Window([orders], tomorrow, start=Earliest(), allow_future_cutoff=True))
+        windows.plan(Window([orders], tomorrow, starting_offsets=Earliest()))
+    plan = windows.plan(
+        Window([orders], tomorrow, starting_offsets=Earliest(), allow_future_cutoff=True)
+    )
     assert plan.offsets == 6
 
 

@@ -72,13 +72,13 @@ def test_expired_offsets_are_restored(bootstrap: str, windows: OrderedWindows, o
     """Committed offset missing, ledger present: progress is kept, said, and written again for all."""
     windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_consumer_groups([windows.group])[windows.group].result(TIMEOUT_S)
+    admin.delete_consumer_groups([windows.group_id])[windows.group_id].result(TIMEOUT_S)
     plan = windows.plan(before(orders, 25), "next")
     assert offsets_of(read_plan(windows.settings, plan)) == {2, 5}
     assert "expired" in plan.notes[0]
     windows.commit(plan)
     tp = core.TopicPartition(orders, 0)
-    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10)[tp]
+    found = read_committed_offsets(windows.settings, windows.group_id, [tp], timeout_s=10)[tp]
     assert found is not None
     assert found.offset == 4
 
@@ -88,7 +88,7 @@ def test_a_foreign_commit_is_noticed(bootstrap: str, windows: OrderedWindows, or
     plan = windows.plan(before(orders, 12, Earliest()), "w")
     windows.commit(plan)
     open_plan = windows.plan(before(orders, 18), "open")
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
     consumer.commit(offsets=[TopicPartition(orders, 0, 5)], asynchronous=False)
     consumer.close()
     with pytest.raises(ForeignCommitError) as at_plan:
@@ -104,7 +104,7 @@ def test_a_group_with_live_members_is_refused(
     """At plan and at commit, the members named."""
     plan = windows.plan(before(orders, 12, Earliest()), "w")
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": windows.group, "client.id": "intruder"}
+        {"bootstrap.servers": bootstrap, "group.id": windows.group_id, "client.id": "intruder"}
     )
     consumer.subscribe([orders])
     for _ in range(100):
@@ -146,25 +146,25 @@ def test_a_recreated_topic_is_not_read_as_the_old_one(
 
 
 @pytest.mark.slow
-def test_a_lost_ledger_is_noticed(bootstrap: str, group: str, orders: str) -> None:
-    """Commits of ours and no state in the ledger: never the start bound again."""
+def test_a_lost_ledger_is_noticed(bootstrap: str, group_id: str, orders: str) -> None:
+    """Commits of ours and no state in the ledger: never the starting offsets again."""
     settings = {"bootstrap.servers": bootstrap}
     old, new = (f"ledger-{uuid.uuid4().hex[:8]}" for _ in range(2))
-    with OrderedWindows(settings, group, ledger_topic=old) as windows:
+    with OrderedWindows(settings, group_id, ledger_topic=old) as windows:
         windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
     with (
-        OrderedWindows(settings, group, ledger_topic=new) as windows,
+        OrderedWindows(settings, group_id, ledger_topic=new) as windows,
         pytest.raises(LedgerLostError, match="new group"),
     ):
         windows.plan(before(orders, 20, Earliest()), "next")
 
 
 @pytest.mark.slow
-def test_a_lost_ledger_is_noticed_at_a_commit(bootstrap: str, group: str, orders: str) -> None:
+def test_a_lost_ledger_is_noticed_at_a_commit(bootstrap: str, group_id: str, orders: str) -> None:
     """By a process that was open, and by one that only has the plan: nothing is committed."""
     settings = {"bootstrap.servers": bootstrap}
     ledger_topic = f"ledger-{uuid.uuid4().hex[:8]}"
-    with OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows:
+    with OrderedWindows(settings, group_id, ledger_topic=ledger_topic) as windows:
         windows.commit(windows.plan(before(orders, 12, Earliest()), "w"))
         plan = windows.plan(before(orders, 25), "next")
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -173,12 +173,12 @@ def test_a_lost_ledger_is_noticed_at_a_commit(bootstrap: str, group: str, orders
         with pytest.raises(LedgerLostError, match="is gone"):
             windows.commit(plan)
     with (
-        OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows,
+        OrderedWindows(settings, group_id, ledger_topic=ledger_topic) as windows,
         pytest.raises(LedgerLostError, match="new group"),
     ):
         windows.commit(plan)
     tp = core.TopicPartition(orders, 0)
-    found = read_committed_offsets(windows.settings, group, [tp], timeout_s=10)[tp]
+    found = read_committed_offsets(windows.settings, group_id, [tp], timeout_s=10)[tp]
     assert found is not None
     assert found.offset == 2
 
@@ -223,11 +223,11 @@ def test_a_plan_larger_than_one_record_is_split_and_read_back(
     plan = windows.plan(before(name, 1, Earliest()), "odd")
     assert len(plan.partitions[0].taken) == 120_000
     windows.commit(plan)
-    with OrderedWindows(windows.settings, windows.group) as other:
+    with OrderedWindows(windows.settings, windows.group_id) as other:
         assert other.show("odd").plan.taken == plan.taken
         rest = other.plan(before(name, 100), "even")
         other.commit(rest)
-    with OrderedWindows(windows.settings, windows.group) as third:
+    with OrderedWindows(windows.settings, windows.group_id) as third:
         state = third.state()
         assert state is not None
         assert [partition.base for _, partition in state] == [240_000]
@@ -237,12 +237,12 @@ def test_the_metadata_of_others_does_no_harm(
     bootstrap: str, windows: OrderedWindows, orders: str
 ) -> None:
     """Any text another program left with its commit."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
     foreign = TopicPartition(orders, 0, 3, metadata="bgABAAk= host-1:4711")
     consumer.commit(offsets=[foreign], asynchronous=False)
     consumer.close()
     tp = core.TopicPartition(orders, 0)
-    found = read_committed_offsets(windows.settings, windows.group, [tp], timeout_s=10)[tp]
+    found = read_committed_offsets(windows.settings, windows.group_id, [tp], timeout_s=10)[tp]
     assert isinstance(found, CommittedOffset)
     plan = windows.plan(before(orders, 100, Committed()), "w")
     assert offsets_of(read_plan(windows.settings, plan)) == {3, 4, 5}

@@ -142,8 +142,8 @@ def kafka_window_task(
     cutoff: datetime | str | None = None,
     since: datetime | str | None = None,
     partition_span: timedelta | None = None,
-    start: Bound | str | None = None,
-    allowed_lateness: timedelta | str | None = None,
+    starting_offsets: Bound | str | None = None,
+    max_out_of_orderness: timedelta | str | None = None,
     isolation: Isolation | str = Isolation.READ_COMMITTED,
     exclude: str | Sequence[str] = (),
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
@@ -178,7 +178,7 @@ def kafka_window_task(
 
     ::
 
-        @kafka_window_task(topics="orders", group_id="totals", start="earliest", output="/data/totals")
+        @kafka_window_task(topics="orders", group_id="totals", starting_offsets="earliest", output="/data/totals")
         def totals(spark, window, country):
             orders = window.read()
             window.write(orders.groupBy("key").count())

@@ -72,12 +72,12 @@ class KafkaWindowsHook(BaseHook):
         """
         from kafka_ordered_ops.windows import OrderedWindows
 
-        settings, group = self._settings()
-        if group is None:
+        settings, group_id = self._settings()
+        if group_id is None:
             raise ConfigError(
                 f"no consumer group: give group_id=, or set group.id in connection {self.kafka_conn_id}"
             )
-        return OrderedWindows(settings, group, **ledger_option(self.ledger_topic))
+        return OrderedWindows(settings, group_id, **ledger_option(self.ledger_topic))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the cluster answers, and lets this principal plan and commit windows; and why not.
@@ -87,23 +87,23 @@ class KafkaWindowsHook(BaseHook):
         from kafka_ordered_ops.windows.queries.rights import missing_rights
 
         try:
-            settings, group = self._settings()
+            settings, group_id = self._settings()
             missing = missing_rights(
-                settings, group, timeout_s=self.timeout_s, **ledger_option(self.ledger_topic)
+                settings, group_id, timeout_s=self.timeout_s, **ledger_option(self.ledger_topic)
             )
         except (KafkaOrderedOpsError, AirflowNotFoundException) as error:
             return False, f"{type(error).__name__}: {error}"
         if missing:
             return False, f"Connected, but rights are missing: {'; '.join(missing)}"
-        if group is None:
+        if group_id is None:
             return True, (
                 "Connected. The ledger and transactions are allowed; no group is named (group.id), so its "
                 "rights were not asked for"
             )
-        return True, f"Connected. Windows of group {group} can be planned and committed"
+        return True, f"Connected. Windows of group {group_id} can be planned and committed"
 
     def _settings(self) -> tuple[ClientSettings, str | None]:
         extra = extra_of(self.kafka_conn_id)
         settings = settings_from(self.kafka_conn_id, extra, settings_allowed=self.settings_allowed)
-        group = self.group_id or extra.get("group.id")
-        return settings, None if not group else str(group)
+        group_id = self.group_id or extra.get("group.id")
+        return settings, None if not group_id else str(group_id)

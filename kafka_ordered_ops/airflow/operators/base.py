@@ -50,9 +50,9 @@ class WindowTask(BaseOperator):
             `times.resolve`. (templated)
         since: the start of an interval; goes with `cutoff`. (templated)
         partition_span: how long a partition is whose date is its start; None: its date is the cutoff.
-        start: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
+        starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
             time, ``-PT1H``. (templated)
-        allowed_lateness: None reads all that there is; a span, or its ISO text.
+        max_out_of_orderness: None reads all that there is; a span, or its ISO text.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out. (templated)
         on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
@@ -68,7 +68,7 @@ class WindowTask(BaseOperator):
         "kafka_conn_id",
         "cutoff",
         "since",
-        "start",
+        "starting_offsets",
         "window_id",
     )
 
@@ -85,8 +85,8 @@ class WindowTask(BaseOperator):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        start: Bound | str | None = None,
-        allowed_lateness: timedelta | str | None = None,
+        starting_offsets: Bound | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
         on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
@@ -107,8 +107,12 @@ class WindowTask(BaseOperator):
         self.cutoff = cutoff
         self.since = since
         self.partition_span = partition_span
-        self.start = start if start is None or isinstance(start, str) else str(start)
-        self.allowed_lateness = allowed_lateness
+        self.starting_offsets = (
+            starting_offsets
+            if starting_offsets is None or isinstance(starting_offsets, str)
+            else str(starting_offsets)
+        )
+        self.max_out_of_orderness = max_out_of_orderness
         self.isolation = check_choice(isolation, Isolation, what="isolation")
         self.on_data_loss = check_choice(on_data_loss, OnDataLoss, what="on_data_loss")
         self.window_id = window_id
@@ -174,8 +178,8 @@ class WindowTask(BaseOperator):
         for name in {"topics", "exclude"} & known.keys():
             known[name] = _list(known[name], name)
         # A template that found nothing is rendered to an empty text.
-        known["start"] = known.get("start") or None
-        known["allowed_lateness"] = span_of(self.allowed_lateness, "allowed_lateness")
+        known["starting_offsets"] = known.get("starting_offsets") or None
+        known["max_out_of_orderness"] = span_of(self.max_out_of_orderness, "max_out_of_orderness")
         return WindowSpec(**{"topics": ["unknown"], "group_id": "unknown", **known})
 
     def window_id_of(self, context: Context) -> str:

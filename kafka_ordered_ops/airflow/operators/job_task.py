@@ -39,7 +39,7 @@ class JobTask(BaseOperator):
         spark_conf: Spark's settings for `python_callable`.
         output: the folder for the windows' outputs, which every process of the job sees. (templated)
         ordered: total order by (timestamp, topic, partition, offset).
-        engine: who reads Kafka: ``python``, ``jvm`` or ``stage``.
+        engine: who reads Kafka: ``python``, ``connector`` or ``local``.
 
     Raises:
         ConfigError: two jobs, or none and no `output`; a function that does nothing when it is called.
@@ -101,10 +101,10 @@ class JobTask(BaseOperator):
         """Has the job ended, and nothing committed. Airflow calls it in a signal's handler."""
         self._stop.set()
 
-    def check_job(self, settings: ClientSettings, group: str) -> None:
+    def check_job(self, settings: ClientSettings, group_id: str) -> None:
         """Raises for a job that cannot run, as `Job.check`: before its window is planned."""
         self._check_keywords()
-        self._job().check(settings, group)
+        self._job().check(settings, group_id)
 
     def _check_literals(self) -> None:
         """Raises `ConfigError` for what can be seen to be wrong without a run."""

@@ -67,8 +67,8 @@ class OrderedWindowOperator(JobTask, PlanTask):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        start: Bound | str | None = None,
-        allowed_lateness: timedelta | str | None = None,
+        starting_offsets: Bound | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
         on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
@@ -122,7 +122,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         with errors_for_airflow():
             times = self.times_of(context)
             with self.open_windows(context) as windows:
-                self.check_job(windows.settings, windows.group)
+                self.check_job(windows.settings, windows.group_id)
                 plan = self.plan(windows, context, times)
                 self.link_facts = self._known = plan_facts(plan)
                 self._brokers = windows.settings.bootstrap_servers

@@ -69,7 +69,7 @@ class WindowPartOperator(JobTask, WindowFollower):
                     "task over its output"
                 )
             index, count = int(told["part"]), int(told["parts"])
-            self.check_job(windows.settings, windows.group)
+            self.check_job(windows.settings, windows.group_id)
             part = shares(self.planned(windows), count)[index]
             staged = self.run_job(part, windows.settings)
             windows.report(part, staged)

@@ -2,7 +2,7 @@
 
 ::
 
-    plan = PlanWindowOperator(task_id="plan", topics="orders", group_id="hourly", start="earliest")
+    plan = PlanWindowOperator(task_id="plan", topics="orders", group_id="hourly", starting_offsets="earliest")
     job = SparkSubmitOperator(
         task_id="job",
         application="job.py",
@@ -77,8 +77,8 @@ class PlanWindowOperator(PlanTask):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        start: Bound | str | None = None,
-        allowed_lateness: timedelta | str | None = None,
+        starting_offsets: Bound | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
         on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,

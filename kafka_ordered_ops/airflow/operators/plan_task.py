@@ -192,7 +192,7 @@ class PlanTask(WindowTask):
             by_topic[part.tp.topic] += part.taken.count
         worst = max(by_topic, key=lambda topic: by_topic[topic])
         raise PlanTooLargeError(
-            f"window {plan.window_id} of group {plan.group} has {plan.offsets:,} offsets, and max_offsets is "
+            f"window {plan.window_id} of group {plan.group_id} has {plan.offsets:,} offsets, and max_offsets is "
             f"{limit:,}; {by_topic[worst]:,} of them are in topic {worst}. The job was not run, and "
             f"{'its plan was given up' if is_new else f'it stays {plan.status.value}'}. Raise the limit, or take "
             "it in steps, with earlier cutoffs first",
@@ -251,7 +251,7 @@ def no_records(plan: WindowPlan) -> str:
     """Why a task is skipped."""
     covered = plan.content is PlanContent.COVERED
     return (
-        f"window {plan.window_id} of group {plan.group} has no records"
+        f"window {plan.window_id} of group {plan.group_id} has no records"
         f"{' of its own: other windows have taken them' if covered else ''}"
     )
 

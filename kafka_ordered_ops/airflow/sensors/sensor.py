@@ -33,7 +33,7 @@ _OWN: Final = ("until", "grace", "window_task_id", "deferrable")
 class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     """Waits until every partition of a window is live, or idle, or the window is done; or for the group.
 
-    Live: a record stamped at or after the cutoff (and the allowed lateness) is there, so whoever writes the
+    Live: a record stamped at or after the cutoff (and the maximum out-of-orderness) is there, so whoever writes the
     partition has come to it. Idle: there is none, the clock has passed cutoff + `grace`, and no transaction is
     open. Done: the group has committed the very window already (its task was cleared).
 
@@ -72,8 +72,8 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        start: Bound | str | None = None,
-        allowed_lateness: timedelta | str | None = None,
+        starting_offsets: Bound | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
         on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
@@ -152,7 +152,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             window_id = default_window_id(context, self.group_id, task_id=self.window_task_id)
         return Question(
             conn_id=self.kafka_conn_id,
-            group=self.group_id,
+            group_id=self.group_id,
             window=self.window_of(times),
             window_id=window_id,
             grace=self.grace,

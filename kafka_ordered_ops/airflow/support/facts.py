@@ -44,7 +44,7 @@ def part_facts(part: WindowPlan) -> dict[str, Any]:
         raise AssertionError(f"window {part.window_id} is not split")
     return {
         "window_id": part.window_id,
-        "group": part.group,
+        "group": part.group_id,
         "claim_id": part.claim_id,
         "attempt": part.attempt,
         "offsets": part.offsets,

@@ -87,5 +87,5 @@ _TOLD: Final = (
     "ranges",
     "records",
     "late",
-    "stragglers",
+    "out_of_order",
 )

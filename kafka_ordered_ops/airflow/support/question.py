@@ -49,7 +49,7 @@ class Question:
     """What a sensor asks, as JSON that a trigger can be made of again: a connection's name, no secrets."""
 
     conn_id: str
-    group: str
+    group_id: str
     window: Window
     window_id: str | None = None
     grace: timedelta | None = None
@@ -62,7 +62,7 @@ class Question:
         grace = self.grace
         return {
             "conn_id": self.conn_id,
-            "group": self.group,
+            "group": self.group_id,
             "window": self.window.to_json(),
             "window_id": self.window_id,
             "grace": None if grace is None else duration_text(grace // timedelta(milliseconds=1)),
@@ -78,7 +78,7 @@ class Question:
         grace = fields.text_or_none("grace")
         question = cls(
             conn_id=fields.text("conn_id"),
-            group=fields.text("group"),
+            group_id=fields.text("group"),
             window=Window.from_json(fields.object("window")),
             window_id=fields.text_or_none("window_id"),
             grace=None
@@ -108,7 +108,7 @@ class Question:
         """The service for the group, with the bounds of a look."""
         return open_windows(
             self.conn_id,
-            self.group,
+            self.group_id,
             settings_allowed=self.settings_allowed,
             ledger_topic=self.ledger_topic,
             timeout_s=LOOK_TIMEOUT_S,
@@ -120,7 +120,7 @@ class Question:
 
         found = caught_up(
             settings_of(self.conn_id, settings_allowed=self.settings_allowed),
-            self.group,
+            self.group_id,
             self.window,
             timeout_s=LOOK_TIMEOUT_S,
             **ledger_option(self.ledger_topic),

@@ -133,7 +133,9 @@ def run_token(context: Mapping[str, Any]) -> str:
     return str(run_id)
 
 
-def default_window_id(context: Mapping[str, Any], group: str, *, task_id: str | None = None) -> str:
+def default_window_id(
+    context: Mapping[str, Any], group_id: str, *, task_id: str | None = None
+) -> str:
     """The id of a task's window: DAG, task, map index and run to be read, and a digest of these and the group.
 
     `task_id` names another task of the same DAG and run, one that is not mapped.
@@ -146,7 +148,7 @@ def default_window_id(context: Mapping[str, Any], group: str, *, task_id: str | 
         raise ConfigError("the context has no task instance, so its window has no name")
     index = -1 if task_id is not None else getattr(ti, "map_index", -1)
     index = -1 if index is None else index
-    parts = (ti.dag_id, task_id or ti.task_id, index, run_token(context), group)
+    parts = (ti.dag_id, task_id or ti.task_id, index, run_token(context), group_id)
     # Windows of two groups may share an output folder, and are told apart there by their ids. The other parts
     # are in the digest since names may have dots: task c of DAG a.b is not task b.c of DAG a.
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -86,7 +86,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         every: how far apart the cutoffs are, counted from the epoch in UTC; 1 s at least.
         offset: how long after those; less than `every`. ``PT6H`` for six o'clock with days.
         kafka_conn_id: a connection of type ``kafka``.
-        allowed_lateness: how far behind the cutoff the records must have come.
+        max_out_of_orderness: how far behind the cutoff the records must have come.
         grace: how long after the cutoff a silent partition counts as idle; None: never.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
@@ -106,7 +106,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         every: timedelta | str,
         offset: timedelta | str = timedelta(0),
         kafka_conn_id: str = DEFAULT_CONN_ID,
-        allowed_lateness: timedelta | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
         grace: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
@@ -123,11 +123,11 @@ class CutoffReachedTrigger(BaseEventTrigger):
         self._steps = _steps(every, offset)
         self._question = Question(
             conn_id=_name(kafka_conn_id, "kafka_conn_id"),
-            group=_name(group_id, "group_id"),
+            group_id=_name(group_id, "group_id"),
             window=Window(
                 [topics] if isinstance(topics, str) else topics,
                 cutoff=time_at(0),
-                allowed_lateness=span_of(allowed_lateness, "allowed_lateness"),
+                max_out_of_orderness=span_of(max_out_of_orderness, "max_out_of_orderness"),
                 isolation=check_choice(isolation, Isolation, what="isolation"),
                 exclude=[exclude] if isinstance(exclude, str) else exclude,
             ),
@@ -147,11 +147,11 @@ class CutoffReachedTrigger(BaseEventTrigger):
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
                 "topics": list(window.topics),
-                "group_id": question.group,
+                "group_id": question.group_id,
                 "every": duration_text(self._steps.every_ms),
                 "offset": duration_text(self._steps.offset_ms),
                 "kafka_conn_id": question.conn_id,
-                "allowed_lateness": _span_text(window.allowed_lateness),
+                "max_out_of_orderness": _span_text(window.max_out_of_orderness),
                 "grace": _span_text(question.grace),
                 "isolation": window.isolation.value,
                 "exclude": list(window.exclude),
@@ -243,8 +243,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
         if look.liveness is None:
             return None
         newest = [one.newest_ms for one in look.liveness.waiting if one.newest_ms is not None]
-        lateness_ms = self._question.window.lateness_ms or 0
-        return self._steps.at(min(newest) - lateness_ms) if newest else None
+        out_of_orderness_ms = self._question.window.out_of_orderness_ms or 0
+        return self._steps.at(min(newest) - out_of_orderness_ms) if newest else None
 
     def _event(self, told: int, step: int, look: Answer) -> TriggerEvent:
         payload = {
@@ -252,7 +252,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
             "previous": time_text(self._steps.time_ms(told))
             if self._steps.time_ms(told) > 0
             else None,
-            "group": self._question.group,
+            "group": self._question.group_id,
             "topics": list(self._question.window.topics),
             "summary": look.summary,
             "counts": look.found["counts"],
@@ -263,7 +263,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
 
     @property
     def _key(self) -> str:
-        return f"kafka_ordered_ops.cutoff.{safe_name(self._question.group)}"
+        return f"kafka_ordered_ops.cutoff.{safe_name(self._question.group_id)}"
 
     async def _noted(self) -> list[int]:
         """The cutoff that was told last, if the asset's store has one."""

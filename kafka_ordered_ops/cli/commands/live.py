@@ -61,10 +61,10 @@ _COLOURS: Final = {
 class Awaited(Records):
     """Which records a window will ask for; the lateness has its meaning from the other side."""
 
-    allowed_lateness: Annotated[
+    max_out_of_orderness: Annotated[
         str | None,
         typer.Option(
-            "--allowed-lateness",
+            "--max-out-of-orderness",
             metavar="SPAN",
             help="A partition is live at cutoff + span, as PT10M; at the cutoff by default.",
         ),
@@ -76,7 +76,7 @@ def live(
     screen: Screen,
     cluster: Cluster,
     awaited: Awaited,
-    group: Annotated[
+    group_id: Annotated[
         str | None,
         typer.Option(
             "-g", "--group", metavar="GROUP", help="Show this group's lag and open windows too."
@@ -108,7 +108,7 @@ def live(
     settings = cluster.told_settings(screen)
 
     def look(before: Liveness | None) -> Liveness:
-        return look_once(settings, window, group, grace=grace_span, before=before)
+        return look_once(settings, window, group_id, grace=grace_span, before=before)
 
     if wait:
         with screen.board() as board:
@@ -174,14 +174,16 @@ def _tables(found: Liveness, *, rows_max: int) -> list[RenderableType]:
     if group.open_windows:
         return [*tables, _windows_table(group)]
     known = "has no open windows" if group.is_known else "has not planned a window yet"
-    return [*tables, Text(f"group {group.group} {known}")]
+    return [*tables, Text(f"group {group.group_id} {known}")]
 
 
 def _partitions_table(found: Liveness, *, rows_max: int) -> Table:
     """Why each partition is what it is; where there is no room for all, the waiting ones first."""
     rule = found.rule
     grace = "no grace" if rule.grace_ms is None else f"grace {duration_text(rule.grace_ms)}"
-    lateness = f", lateness {duration_text(rule.lateness_ms)}" if rule.lateness_ms else ""
+    lateness = (
+        f", lateness {duration_text(rule.out_of_orderness_ms)}" if rule.out_of_orderness_ms else ""
+    )
     table = _table(f"live for {time_text(rule.cutoff_ms)}{lateness}, {grace}", "partition", "state")
     if found.group is not None:
         table.add_column("lag", justify="right")
@@ -206,7 +208,7 @@ def _by_need(partitions: Sequence[PartitionLiveness], rows_max: int) -> Sequence
 
 
 def _windows_table(group: GroupLiveness) -> Table:
-    table = _table(f"open windows of group {group.group}", "window", "status", "cutoff")
+    table = _table(f"open windows of group {group.group_id}", "window", "status", "cutoff")
     table.add_column("open for", justify="right")
     for one in islice(group.open_windows, _WINDOWS_SHOWN):
         table.add_row(

@@ -35,7 +35,7 @@ def plot_window(
         record = windows.show(window_id)
     if record.pruned is not None:
         raise WindowPrunedError(
-            f"window {window_id} of group {connection.group} was pruned from the ledger: its offsets are not known "
+            f"window {window_id} of group {connection.group_id} was pruned from the ledger: its offsets are not known "
             "any more, so there is nothing to draw",
             window_id=window_id,
         )
@@ -46,6 +46,6 @@ def plot_window(
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}") from error
     if screen.as_json:
-        screen.emit({"window_id": window_id, "group": connection.group, "output": str(output)})
+        screen.emit({"window_id": window_id, "group": connection.group_id, "output": str(output)})
     else:
         screen.show(str(output))

@@ -55,13 +55,13 @@ def deliver(
     Raises:
         ConfigError: the job cannot run; nothing is planned then.
     """
-    sink.check(connection.settings(), connection.group)
+    sink.check(connection.settings(), connection.group_id)
     with connection.open(screen) as windows, screen.progress("planning"):
         plans = windows.plan_many(questions, window_ids, policy)
         writer = sink.writer(windows.settings, screen)
         after = windows.deliver_many(plans, writer, StagedOutput.found)
         asked = [
-            name or default_window_id(windows.group, question)
+            name or default_window_id(windows.group_id, question)
             for question, name in zip(questions, window_ids, strict=True)
         ]
         return Delivered(asked, plans, after, windows.state())
@@ -104,7 +104,7 @@ def say_covered(screen: Screen, delivered: Delivered) -> None:
     covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
     for plan in covered[:_SAID_MAX]:
         screen.say(
-            f"warning: window {plan.window_id} of group {plan.group} is covered: other windows have taken, or hold, all "
+            f"warning: window {plan.window_id} of group {plan.group_id} is covered: other windows have taken, or hold, all "
             "records of its times. This command has delivered nothing of them"
         )
     if (more := len(covered) - _SAID_MAX) > 0:

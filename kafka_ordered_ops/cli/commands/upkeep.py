@@ -35,12 +35,12 @@ def gaps(screen: Screen, connection: Connection) -> None:
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         found = windows.gaps()
     if screen.as_json:
-        screen.emit({"group": connection.group, "gaps": [gap.to_json() for gap in found]})
+        screen.emit({"group": connection.group_id, "gaps": [gap.to_json() for gap in found]})
     elif found:
         screen.show(gaps_table(found))
         screen.say("a sweep takes what waits there: windows sweep")
     else:
-        screen.say(f"group {connection.group} has no gaps: nothing is known to wait for a sweep")
+        screen.say(f"group {connection.group_id} has no gaps: nothing is known to wait for a sweep")
 
 
 @command
@@ -53,10 +53,10 @@ def adopt(
     with connection.open(screen) as windows, screen.progress("adopting"):
         adoption = windows.adopt(dry_run=dry_run)
     if screen.as_json:
-        screen.emit({"group": connection.group, "dry_run": dry_run, **adoption.to_json()})
+        screen.emit({"group": connection.group_id, "dry_run": dry_run, **adoption.to_json()})
         return
     if not adoption:
-        screen.say(f"group {connection.group} is where its windows left it: nothing to adopt")
+        screen.say(f"group {connection.group_id} is where its windows left it: nothing to adopt")
         return
     screen.show(adoption_table(adoption))
     _say_windows(screen, adoption)
@@ -82,10 +82,10 @@ def prune(
     with connection.open(screen) as windows, screen.progress("pruning"):
         names = windows.prune(age, forget=forget)
     if screen.as_json:
-        screen.emit({"group": connection.group, "forgotten": forget, "windows": names})
+        screen.emit({"group": connection.group_id, "forgotten": forget, "windows": names})
         return
     done = "forgotten" if forget else "pruned"
-    screen.say(f"{windows_text(len(names))} of group {connection.group} {done}")
+    screen.say(f"{windows_text(len(names))} of group {connection.group_id} {done}")
 
 
 def _say_windows(screen: Screen, adoption: Adoption) -> None:

@@ -96,16 +96,16 @@ def list_windows(
     found = replace(found, windows=tuple(kept if limit is None else kept[-limit:]))
     now_ms = _now_ms()
     if screen.as_json:
-        facts = [summary_facts(connection.group, one, now_ms=now_ms) for one in found.windows]
+        facts = [summary_facts(connection.group_id, one, now_ms=now_ms) for one in found.windows]
         wrong = [
             {"window_id": name, "error": error.message} for name, error in found.unreadable.items()
         ]
-        screen.emit({"group": connection.group, "windows": facts, "unreadable": wrong})
+        screen.emit({"group": connection.group_id, "windows": facts, "unreadable": wrong})
         return
     if found.windows or found.unreadable:
-        screen.show(windows_table(connection.group, found, now_ms=now_ms))
+        screen.show(windows_table(connection.group_id, found, now_ms=now_ms))
     else:
-        screen.say(f"group {connection.group} has no {'open ' if only_open else ''}windows")
+        screen.say(f"group {connection.group_id} has no {'open ' if only_open else ''}windows")
     for error in found.unreadable.values():
         screen.say(error.message)
 
@@ -144,7 +144,7 @@ def plan_window(
         screen.emit({**plan_json(plan, state=state), "plan": plan.to_json()})
         return
     screen.show(plan_table(plan, state=state))
-    say_stand_in(screen, window_id or default_window_id(connection.group, window), plan)
+    say_stand_in(screen, window_id or default_window_id(connection.group_id, window), plan)
     say_notes(screen, [plan])
     screen.say(f"window {plan.window_id} is {plan.status}, attempt {plan.attempt}")
 
@@ -197,7 +197,7 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
 @command
 def replay_window(screen: Screen, connection: Connection, window_id: WindowId, sink: Sink) -> None:
     """Read a committed window again into another folder. Commits nothing."""
-    sink.check(connection.settings(), connection.group)
+    sink.check(connection.settings(), connection.group_id)
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
         [output] = sink.writer(windows.settings, screen)([plan])
@@ -227,7 +227,7 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
     found = StagedOutput.found(record.result or {})
     if output is not None and found is None:
         raise SinkError(
-            f"window {record.plan.window_id} of group {record.plan.group} was written to {output.stage_path}, and "
+            f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, and "
             "that is gone: a commit would lose its records. Run the window again, or abandon it",
             window_id=record.plan.window_id,
         )
@@ -240,7 +240,7 @@ def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:
     if screen.as_json:
         screen.emit(record_facts(record, now_ms=_now_ms()))
     else:
-        screen.say(f"window {plan.window_id} of group {connection.group} is {plan.status}")
+        screen.say(f"window {plan.window_id} of group {connection.group_id} is {plan.status}")
 
 
 def _now_ms() -> int:

@@ -62,7 +62,7 @@ def run_window(
 ) -> Delivery:
     """Brings one window to its end; called again, it does what is left to do, or nothing."""
     tell("planning")
-    plan = windows.plan(Window([TOPIC], step.cutoff, start=Earliest()), step.window_id)
+    plan = windows.plan(Window([TOPIC], step.cutoff, starting_offsets=Earliest()), step.window_id)
 
     def write(plan: WindowPlan) -> StagedOutput:
         tell(f"Spark reads and writes {plan.offsets:,} records")

@@ -54,7 +54,7 @@ class Published:
         """A column of yes and no."""
         return cast(BoolArray, self.table[name].to_numpy().astype(np.bool_))
 
-    def stragglers(self, story: Story) -> BoolArray:
+    def out_of_order(self, story: Story) -> BoolArray:
         """For each record whether a window cut out of the log by two offsets would lose it.
 
         In its partition it lies behind a record that is stamped at or after its window's cutoff.

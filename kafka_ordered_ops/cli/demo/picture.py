@@ -67,7 +67,7 @@ def draw(published: Published, story: Story, plans: Sequence[WindowPlan], path: 
 def _liveliest(
     plans: Sequence[WindowPlan], records: Mapping[TopicPartition, Records]
 ) -> tuple[int, TopicPartition]:
-    """The daily window and the partition with most stragglers, and late records of the next day, to see."""
+    """The daily window and the partition with most out_of_order, and late records of the next day, to see."""
 
     def seen(place: int, tp: TopicPartition) -> tuple[int, int]:
         offsets, stamps_ms = records[tp].offsets, records[tp].timestamps_ms
@@ -75,9 +75,9 @@ def _liveliest(
         if tp not in part or tp not in after:
             return 0, 0
         head_end = part[tp].head_end or 0
-        stragglers = int((part[tp].taken.mask(offsets) & (offsets >= head_end)).sum())
+        out_of_order = int((part[tp].taken.mask(offsets) & (offsets >= head_end)).sum())
         late = after[tp].taken.mask(offsets) & after[tp].late.mask(offsets, stamps_ms)
-        return min(stragglers, int(late.sum())), stragglers + int(late.sum())
+        return min(out_of_order, int(late.sum())), out_of_order + int(late.sum())
 
     return max(
         ((k, tp) for k in range(1, len(plans) - 2) for tp in records), key=lambda at: seen(*at)

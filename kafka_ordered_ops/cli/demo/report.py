@@ -24,7 +24,7 @@ class WindowRow:
     cutoff: str
     status: str
     records: int
-    stragglers: int
+    out_of_order: int
     late: int
     attempts: int
     #: Of the call that did the work: plan, Spark job, commit and publish.
@@ -43,7 +43,7 @@ def window_rows(
     """The table's lines; counts are those of the published files."""
     window, count = published.int64("window"), len(story.steps)
     records = np.bincount(window, minlength=count)
-    stragglers = np.bincount(window[published.stragglers(story)], minlength=count)
+    out_of_order = np.bincount(window[published.out_of_order(story)], minlength=count)
     late = np.bincount(window[published.bools("late")], minlength=count)
     last = {one.window_id: one for one in tries}
     return [
@@ -52,7 +52,7 @@ def window_rows(
             cutoff=time_text(step.cutoff_ms),
             status=last[step.window_id].status,
             records=int(records[n]),
-            stragglers=int(stragglers[n]),
+            out_of_order=int(out_of_order[n]),
             late=int(late[n]),
             attempts=last[step.window_id].attempt,
             seconds=seconds[step.window_id],
@@ -66,13 +66,13 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
     """The windows, for people."""
     table = Table(
         title="Windows of one group over one topic",
-        caption="stragglers: written behind a record stamped at or after the cutoff; late: written after the "
+        caption="out_of_order: written behind a record stamped at or after the cutoff; late: written after the "
         "window of their time had been planned",
     )
     table.add_column("window")
     table.add_column("cutoff")
     table.add_column("status")
-    for name in ("records", "stragglers", "late", "tries", "seconds", "records/s"):
+    for name in ("records", "out_of_order", "late", "tries", "seconds", "records/s"):
         table.add_column(name, justify="right")
     table.add_column("note")
     for row in rows:
@@ -82,7 +82,7 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
             row.cutoff.partition("T")[0],
             row.status,
             f"{row.records:,}",
-            f"{row.stragglers:,}",
+            f"{row.out_of_order:,}",
             f"{row.late:,}",
             str(row.attempts),
             f"{row.seconds:.1f}",
@@ -91,7 +91,7 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
         )
     numbers = [
         sum(row.records for row in rows),
-        sum(r.stragglers for r in rows),
+        sum(r.out_of_order for r in rows),
         sum(r.late for r in rows),
     ]
     table.add_section()

@@ -53,7 +53,7 @@ class JobSink(Sink):
         ),
     ] = field(default_factory=list)
 
-    def check(self, settings: ClientSettings, group: str) -> None:
+    def check(self, settings: ClientSettings, group_id: str) -> None:
         """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
         if self.application is None:
             if self.master is not None:
@@ -65,11 +65,11 @@ class JobSink(Sink):
                     f"{self.arguments[0]!r} and what follows would be arguments of an application: name one with "
                     "--application"
                 )
-            super().check(settings, group)
+            super().check(settings, group_id)
             return
         check_output(self.output)
         check_submission(self.application, settings, self._how())
-        check_reading(self.engine.value, settings, conf=None, group=group)
+        check_reading(self.engine.value, settings, conf=None, group_id=group_id)
         check_writable(self.output)
 
     def _stage(

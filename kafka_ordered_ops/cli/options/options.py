@@ -80,7 +80,7 @@ class Cluster:
 class Connection(Cluster):
     """Which group of which cluster."""
 
-    group: Annotated[
+    group_id: Annotated[
         str,
         typer.Option(
             "-g", "--group", metavar="GROUP", help="Consumer group that keeps the progress."
@@ -94,7 +94,7 @@ class Connection(Cluster):
     def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
         return OrderedWindows(
             self.told_settings(screen),
-            self.group,
+            self.group_id,
             on_foreign_commit=on_foreign_commit,
             progress=screen.report,
         )
@@ -149,12 +149,12 @@ class Cutoff(Topics):
 class Looking:
     """How records are looked for."""
 
-    allowed_lateness: Annotated[
+    max_out_of_orderness: Annotated[
         str | None,
         typer.Option(
-            "--allowed-lateness",
+            "--max-out-of-orderness",
             metavar="SPAN",
-            help="Stop looking for stragglers behind cutoff + span, as PT10M; never by default.",
+            help="Stop looking for out-of-order records behind cutoff + span, as PT10M; never by default.",
         ),
     ] = None
     isolation: Annotated[
@@ -164,11 +164,11 @@ class Looking:
 
     @property
     def lateness(self) -> timedelta | None:
-        """The allowed lateness; raises `ConfigError`."""
+        """The maximum out-of-orderness; raises `ConfigError`."""
         return (
             None
-            if self.allowed_lateness is None
-            else span(self.allowed_lateness, what="allowed lateness")
+            if self.max_out_of_orderness is None
+            else span(self.max_out_of_orderness, what="maximum out-of-orderness")
         )
 
 
@@ -181,7 +181,7 @@ class Records(Looking, Cutoff):
         return Window(
             self.topic,
             cutoff=moment(self.cutoff, what="cutoff"),
-            allowed_lateness=self.lateness,
+            max_out_of_orderness=self.lateness,
             isolation=self.isolation,
             exclude=self.exclude,
         )

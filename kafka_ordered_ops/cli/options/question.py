@@ -72,10 +72,10 @@ class Times(Topics):
 class Asked(Looking, Topics):
     """What all questions to a group have in common beside their times."""
 
-    start: Annotated[
+    starting_offsets: Annotated[
         str | None,
         typer.Option(
-            "--start",
+            "--starting-offsets",
             metavar="BOUND",
             help="Where a new group begins: earliest, latest, committed, a time, or -PT1H before the cutoff.",
         ),
@@ -95,8 +95,10 @@ class Asked(Looking, Topics):
             cutoff=cutoff,
             since=since,
             sweep=sweep,
-            start=None if self.start is None else parse_bound(self.start),
-            allowed_lateness=self.lateness,
+            starting_offsets=None
+            if self.starting_offsets is None
+            else parse_bound(self.starting_offsets),
+            max_out_of_orderness=self.lateness,
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,

@@ -45,8 +45,8 @@ class Engine(StrEnum):
     """Who reads Kafka: Spark's tasks, by Python or by its own connector, or this process alone, without Spark."""
 
     PYTHON = "python"
-    JVM = "jvm"
-    STAGE = "stage"
+    CONNECTOR = "connector"
+    LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +79,21 @@ class Sink:
         ),
     ] = field(default_factory=list)
 
-    def check(self, settings: ClientSettings, group: str) -> None:
+    def check(self, settings: ClientSettings, group_id: str) -> None:
         """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
         conf = self.conf()
         check_output(self.output)
-        if self.engine is Engine.STAGE:
+        if self.engine is Engine.LOCAL:
             if conf:
-                raise ConfigError("--spark-conf with --engine stage: there is no Spark to be set")
+                raise ConfigError("--spark-conf with --engine local: there is no Spark to be set")
         else:
             try:
                 check_session(conf, java_home=bundled_java())
             except ConfigError as error:
                 raise type(error)(
-                    f"{error}. Or use --engine stage, which needs no Spark"
+                    f"{error}. Or use --engine local, which needs no Spark"
                 ) from error
-            check_reading(self.engine.value, settings, conf=conf, group=group)
+            check_reading(self.engine.value, settings, conf=conf, group_id=group_id)
         check_writable(self.output)
 
     def conf(self) -> dict[str, str]:
@@ -122,7 +122,7 @@ class Sink:
         self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
     ) -> Sequence[StagedOutput]:
         """Writes the plans into their hidden stages, in one pass."""
-        engine = self._alone if self.engine is Engine.STAGE else self._with_spark
+        engine = self._alone if self.engine is Engine.LOCAL else self._with_spark
         return engine(plans, settings, screen)
 
     def _alone(

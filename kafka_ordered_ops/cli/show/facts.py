@@ -35,7 +35,7 @@ def counts_of(record: WindowRecord) -> dict[str, int | None]:
     """What the sink counted; None: it does not say, though the window has offsets."""
     told = {**window_summary(record), "bytes": result_facts(record.result).get("bytes")}
     unknown = None if record.plan.offsets else 0
-    names = ("records", "stragglers", "late", "bytes")
+    names = ("records", "out_of_order", "late", "bytes")
     return {name: unknown if told[name] is None else told[name] for name in names}
 
 
@@ -80,15 +80,15 @@ def plan_json(
 
 def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
     """What `windows list` says of a window of which the whole record is at hand."""
-    return summary_facts(record.plan.group, WindowSummary.of(record), now_ms=now_ms)
+    return summary_facts(record.plan.group_id, WindowSummary.of(record), now_ms=now_ms)
 
 
-def summary_facts(group: str, summary: WindowSummary, *, now_ms: int) -> dict[str, Any]:
+def summary_facts(group_id: str, summary: WindowSummary, *, now_ms: int) -> dict[str, Any]:
     """One line of `windows list`."""
     is_open = summary.status.is_open
     return {
         "window_id": summary.window_id,
-        "group": group,
+        "group": group_id,
         "status": summary.status.value,
         "content": summary.content.value,
         "since": time_or_none(summary.since_ms),

@@ -94,7 +94,7 @@ def delivery_text(record: WindowRecord) -> Text:
         ("status", _state(record)),
         *_times_rows(record.plan.window),
         ("records", _number(records)),
-        ("stragglers", _number(told["stragglers"])),
+        ("out_of_order", _number(told["out_of_order"])),
         ("late", _number(told["late"])),
         ("seconds", _NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else _NOTHING),
@@ -105,7 +105,7 @@ def delivery_text(record: WindowRecord) -> Text:
 def deliveries_table(records: Sequence[WindowRecord]) -> Table:
     """What a series of windows ends with, and the sums."""
     with_since = _have_since(records)
-    names = ("records", "stragglers", "late", "bytes")
+    names = ("records", "out_of_order", "late", "bytes")
     table = _table(
         None,
         "window",
@@ -138,7 +138,7 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
     return _lines(*(("output", root) for root in roots or [_NOTHING]))
 
 
-def windows_table(group: str, found: Summaries, *, now_ms: int) -> Table:
+def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
     """The windows of a group."""
     with_since = any(one.since_ms is not None or one.sweep for one in found.windows)
     with_parts = any(one.parts is not None for one in found.windows)
@@ -156,7 +156,7 @@ def windows_table(group: str, found: Summaries, *, now_ms: int) -> Table:
         ">untouched for",
     )
     for summary in found.windows:
-        facts = summary_facts(group, summary, now_ms=now_ms)
+        facts = summary_facts(group_id, summary, now_ms=now_ms)
         untouched, parts = facts["untouched_seconds"], facts["parts"]
         since = _SWEEP if facts["sweep"] else facts["since"] or _NOTHING
         reported = _NOTHING if parts is None else f"{parts['reported']:,}/{parts['count']:,}"
@@ -209,7 +209,7 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
     facts = record_facts(record, now_ms=now_ms)
     output = output_of(record.result)
     return _lines(
-        ("group", record.plan.group),
+        ("group", record.plan.group_id),
         ("status", facts["status"]),
         *_pruned_rows(record),
         ("planned", facts["planned_at"]),

@@ -29,14 +29,14 @@ def known_window(view: GroupView, window_id: str) -> WindowRecord:
     view.check_readable([window_id])
     record = view.windows.get(window_id)
     if record is None:
-        raise unknown_window(view.group, window_id)
+        raise unknown_window(view.group_id, window_id)
     return record
 
 
-def unknown_window(group: str, window_id: str) -> UnknownWindowError:
+def unknown_window(group_id: str, window_id: str) -> UnknownWindowError:
     """What is said of a window that the ledger does not have."""
     return UnknownWindowError(
-        f"group {group} has no window {window_id}: list its windows, or plan it first",
+        f"group {group_id} has no window {window_id}: list its windows, or plan it first",
         window_id=window_id,
     )
 
@@ -44,7 +44,7 @@ def unknown_window(group: str, window_id: str) -> UnknownWindowError:
 def known_state(view: GroupView) -> GroupState:
     """The group's state; raises `UnknownWindowError` where there is none."""
     if view.state is None:
-        raise UnknownWindowError(f"group {view.group} has no state in the ledger", window_id="")
+        raise UnknownWindowError(f"group {view.group_id} has no state in the ledger", window_id="")
     return view.state
 
 
@@ -62,7 +62,7 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
         return None
     if record.pruned is not None:
         raise WindowPrunedError(
-            f"window {window_id} of group {view.group} is {record.status} and was pruned from the ledger "
+            f"window {window_id} of group {view.group_id} is {record.status} and was pruned from the ledger "
             f"({record.pruned.offsets:,} offsets): it is done, and cannot be read again. To read its times anew, "
             "read the topic with another group",
             window_id=window_id,
@@ -71,7 +71,7 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
         return record
     if still_done := sum(offsets.count for offsets in _kept(view, record).values()):
         raise WindowRewoundError(
-            f"window {window_id} of group {view.group}: progress was moved back behind some of its "
+            f"window {window_id} of group {view.group_id}: progress was moved back behind some of its "
             f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned anew it would hold "
             "less than it delivered: plan the rest under another window id",
             window_id=window_id,
@@ -92,11 +92,11 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
     return kept
 
 
-def check_topic_id(group: str, found: TopicFacts, expected_id: str) -> None:
+def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
     """Raises `TopicRecreatedError` when a topic is not the one that a group's progress is about."""
     if found.topic_id != expected_id:
         raise TopicRecreatedError(
-            f"group {group}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
+            f"group {group_id}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
             f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
             "`windows adopt` begins with the new one, or read it with a new group",
             topic=found.name,
@@ -108,16 +108,16 @@ def check_topic_id(group: str, found: TopicFacts, expected_id: str) -> None:
 def check_same_question(plan: WindowPlan, window: Window) -> None:
     """Raises `WindowMismatchError` when a window's id is used for another question."""
     differences = plan.window.differences(window)
-    if None in (plan.window.start, window.start):
+    if None in (plan.window.starting_offsets, window.starting_offsets):
         # The bound only matters at the group's first plan: leaving it out, or naming it, later asks for
         # the same.
-        differences.pop("start", None)
+        differences.pop("starting_offsets", None)
     if differences:
         told = "; ".join(
             f"{name}: planned {old!r}, asked {new!r}" for name, (old, new) in differences.items()
         )
         raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group} was planned with other arguments: {told}. Use "
+            f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {told}. Use "
             "another window id, or abandon the window and plan it anew",
             window_id=plan.window_id,
             differences=differences,
@@ -130,7 +130,7 @@ def check_owner(state: GroupState, owner: str | None) -> None:
     if None in (known, owner) or known == owner or not state.topics:
         return
     raise GroupMismatchError(
-        f"group {state.group} is planned by {known}, and this plan is by {owner}: each of them would miss the records "
+        f"group {state.group_id} is planned by {known}, and this plan is by {owner}: each of them would miss the records "
         "that the other one takes. Give each its own group. If it was renamed, or is to take the group over, plan once "
         "with redefine=True (--redefine)",
         differences={"owner": (known, owner)},
@@ -147,7 +147,7 @@ def check_same_group(state: GroupState, window: Window, owner: str | None = None
             for name, (old, new) in differences.items()
         )
         raise GroupMismatchError(
-            f"group {state.group} was planned otherwise so far: {told}. Use a group of its own for each "
+            f"group {state.group_id} was planned otherwise so far: {told}. Use a group of its own for each "
             "selection of records, or declare the change by planning with redefine=True (--redefine)",
             differences=differences,
         )
@@ -160,7 +160,7 @@ def check_loss(plan: WindowPlan) -> None:
     lost = {str(tp): offsets.ranges for tp, offsets in plan.lost.items()}
     first = next(iter(lost))
     raise RecordsLostError(
-        f"window {plan.window_id} of group {plan.group}: retention or deletion took offsets that were still "
+        f"window {plan.window_id} of group {plan.group_id}: retention or deletion took offsets that were still "
         f"to be delivered, {first} {_shown(plan.lost)}. They cannot be had from Kafka any more: plan with "
         "on_data_loss='warn' to write them down as lost and go on",
         lost=lost,
@@ -189,7 +189,7 @@ def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> No
     if moved:
         where, (known, now) = next(iter(moved.items()))
         raise ForeignCommitError(
-            f"group {state.group}: the committed offset of {where} is {now}, and this group last wrote "
+            f"group {state.group_id}: the committed offset of {where} is {now}, and this group last wrote "
             f"{'none' if known is None else known} ({len(moved)} partitions differ). Somebody else commits "
             "to this group, or has put older offsets back: give the windows a group of their own; or, if the group was moved on purpose, take "
             "that for its progress (`windows adopt`, or on_foreign_commit='adopt')",
@@ -235,7 +235,7 @@ def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
         else "Another try took the window over: leave it to that one"
     )
     return WindowSupersededError(
-        f"window {plan.window_id} of group {plan.group}: this is attempt {plan.attempt} of claim "
+        f"window {plan.window_id} of group {plan.group_id}: this is attempt {plan.attempt} of claim "
         f"{plan.claim_id}, and the ledger has attempt {record.plan.attempt} of claim "
         f"{record.plan.claim_id} ({record.status}). {why}",
         window_id=plan.window_id,

@@ -99,7 +99,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
     for plan in plans:
         if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
             raise WindowCoveredError(
-                f"window {plan.window_id} of group {plan.group}: other windows have taken every record that it "
+                f"window {plan.window_id} of group {plan.group_id}: other windows have taken every record that it "
                 "asks for. Replay the window that holds them, or plan with on_covered='skip'",
                 window_id=plan.window_id,
             )
@@ -159,7 +159,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     for number, one in enumerate(wish.windows):
         parts = tuple(share[number] for share in shares)
         plan = WindowPlan(
-            group=view.group,
+            group_id=view.group_id,
             window_id=one.window_id,
             window=one.window,
             claim_id=one.claim_id,
@@ -200,7 +200,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
     definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
     if view.state is None:
         return GroupState(
-            view.group, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
+            view.group_id, 0, definition, tuple(sorted(wish.patterns)), dict(wish.newcomers), ()
         )
     state = view.state
     topics = with_newcomers(state, wish.newcomers, wish.windows[0].window).topics

@@ -100,7 +100,7 @@ class GroupDefinition:
 class GroupState:
     """A group's progress, and which windows are open."""
 
-    group: str
+    group_id: str
     #: Rises by one with every change.
     sequence: int
     #: Of the group's first window, or as it was declared anew.
@@ -129,7 +129,7 @@ class GroupState:
         return {
             "version": LEDGER_VERSION,
             "kind": "windows",
-            "group": self.group,
+            "group": self.group_id,
             "sequence": self.sequence,
             "definition": self.definition.to_json(),
             "patterns": list(self.patterns),
@@ -147,7 +147,7 @@ class GroupState:
         if (kind := fields.text("kind")) != "windows":
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
         state = cls(
-            group=fields.text("group"),
+            group_id=fields.text("group"),
             sequence=fields.integer("sequence", least=1),
             definition=GroupDefinition.from_json(fields.object("definition")),
             patterns=fields.texts("patterns"),
@@ -221,7 +221,7 @@ class WindowRecord:
 class GroupView:
     """Everything a decision about a group reads, as of one point in the ledger."""
 
-    group: str
+    group_id: str
     state: GroupState | None = None
     windows: Mapping[str, WindowRecord] = field(default_factory=dict)
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
@@ -241,14 +241,14 @@ class GroupView:
             record = self.windows.get(window_id)
             if (record is None or not record.status.is_open) and window_id not in self.unreadable:
                 wrong[window_id] = LedgerCorruptError(
-                    f"group {self.group}: the ledger lists window {window_id} as open and holds no open record of "
+                    f"group {self.group_id}: the ledger lists window {window_id} as open and holds no open record of "
                     "it: the record was removed or written by something else. Restore it, or abandon the window "
                     "to give its offsets free; no window is planned before that"
                 )
         for window_id, record in self.windows.items():
             if record.status.is_open and window_id not in listed:
                 wrong[window_id] = LedgerCorruptError(
-                    f"group {self.group}: the ledger holds window {window_id} as {record.status}, and the group's "
+                    f"group {self.group_id}: the ledger holds window {window_id} as {record.status}, and the group's "
                     "state does not list it as open: the state was removed or replaced by something else. Restore "
                     "the ledger topic, or abandon the window to remove its record"
                 )

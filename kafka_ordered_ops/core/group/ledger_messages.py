@@ -50,14 +50,14 @@ class RecordName(NamedTuple):
 STATE: Final = RecordName("state")
 
 
-def record_key(group: str, record: RecordName, part: int) -> bytes:
+def record_key(group_id: str, record: RecordName, part: int) -> bytes:
     """The key of one part of a record."""
-    return strict_json.dumps([group, record.kind, record.name, part]).encode()
+    return strict_json.dumps([group_id, record.kind, record.name, part]).encode()
 
 
 def written(
     where: TopicPartition,
-    group: str,
+    group_id: str,
     record: RecordName,
     value: Mapping[str, Any],
     read: Callable[[Fields], Any],
@@ -73,7 +73,7 @@ def written(
         parts = [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)]
         every = {GENERATION: headers[GENERATION], PARTS: str(len(parts))}
         made = [
-            (record_key(group, record, number), part, every if number else {**headers, **every})
+            (record_key(group_id, record, number), part, every if number else {**headers, **every})
             for number, part in enumerate(parts)
         ]
         for key, part, told in made:
@@ -83,7 +83,7 @@ def written(
     except (*UNREADABLE, RecursionError) as error:
         what = f"window {record.name}" if record.kind == "window" else f"{record.kind} record"
         raise LedgerRecordError(
-            f"group {group}: the {what} is not written to the ledger {where}, for nobody could read it again: "
+            f"group {group_id}: the {what} is not written to the ledger {where}, for nobody could read it again: "
             f"{error}. Nothing was written, and the group is as it was: plan a smaller window, or report less",
             kind=record.kind,
             name=record.name,

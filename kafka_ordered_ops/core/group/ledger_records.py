@@ -91,16 +91,16 @@ class LedgerFold:
     def __init__(
         self,
         where: TopicPartition,
-        group: str,
+        group_id: str,
         *,
         fetch: Fetch | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self.where = where
-        self.group = group
+        self.group_id = group_id
         self._fetch = fetch
         self._held_bytes_max = held_bytes_max
-        self._key_prefix = strict_json.dumps([group])[:-1].encode() + b","
+        self._key_prefix = strict_json.dumps([group_id])[:-1].encode() + b","
         self._parts: dict[RecordName, dict[int, _Chunk | _Damaged]] = {}
         self._times: dict[RecordName, None] = {}
         #: What was parsed of the records that every view needs; and the windows of the last one.
@@ -134,7 +134,7 @@ class LedgerFold:
         if data is None or not data.startswith(self._key_prefix):
             return
         parsed = _parse_key(data)
-        if parsed is not None and parsed[0] == self.group:
+        if parsed is not None and parsed[0] == self.group_id:
             _, kind, name, number = parsed
             self._fold(RecordName(kind, name), number, offset, value, headers() or [])
 
@@ -173,7 +173,7 @@ class LedgerFold:
                     if keep is None or keep(record):
                         windows[name] = record
         view = GroupView(
-            self.group,
+            self.group_id,
             state,
             {name.name: record for name, record in windows.items()},
             self._time_maps(),
@@ -185,7 +185,7 @@ class LedgerFold:
             windows.pop(RecordName("window", window_id), None)
         self._confirm([RecordName("window", one) for one in unreadable], certain=certain)
         return GroupView(
-            self.group,
+            self.group_id,
             state,
             {name.name: record for name, record in windows.items()},
             view.time_maps,
@@ -225,8 +225,8 @@ class LedgerFold:
         self._forgotten_known = told
         try:
             state: GroupState | None = self._parse_all([STATE], GroupState.from_json).get(STATE)
-            if state is not None and state.group != self.group:
-                raise self._corrupt(STATE, f"it is the state of group {state.group!r}")
+            if state is not None and state.group_id != self.group_id:
+                raise self._corrupt(STATE, f"it is the state of group {state.group_id!r}")
         except LedgerCorruptError:
             self._confirm([STATE], certain=certain)
             raise
@@ -263,7 +263,7 @@ class LedgerFold:
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
         """A change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = {GENERATION: str(change.state.sequence)}
-        write = partial(written, self.where, self.group)
+        write = partial(written, self.where, self.group_id)
         forgotten = self._forgotten_told + len(change.forgotten)
         told = {**generation, FORGOTTEN: str(forgotten)} if forgotten else generation
         yield from self._whole(
@@ -301,7 +301,7 @@ class LedgerFold:
     def _tombstones(self, record: RecordName, from_part: int) -> Iterator[LedgerMessage]:
         for number in self._parts.get(record, {}):
             if number >= from_part:
-                yield record_key(self.group, record, number), None, {}
+                yield record_key(self.group_id, record, number), None, {}
 
     def _fold(
         self,
@@ -433,7 +433,7 @@ class LedgerFold:
             return read(Fields(strict_json.loads(data, limit_bytes=RECORD_BYTES_MAX), record.kind))
         except JsonVersionError as error:
             raise LedgerVersionError(
-                f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where}: {error}. "
+                f"group {self.group_id}: the {record.kind} record {record.name!r} in the ledger {self.where}: {error}. "
                 "Upgrade this package to the version that wrote it"
             ) from error
         except UNREADABLE as error:
@@ -441,9 +441,9 @@ class LedgerFold:
 
     def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
         """A window must be what its key says."""
-        if (record.plan.group, record.plan.window_id) != (self.group, name.name):
+        if (record.plan.group_id, record.plan.window_id) != (self.group_id, name.name):
             raise self._corrupt(
-                name, f"it is window {record.plan.window_id!r} of group {record.plan.group!r}"
+                name, f"it is window {record.plan.window_id!r} of group {record.plan.group_id!r}"
             )
 
     def _partition_of(self, record: RecordName) -> TopicPartition:
@@ -460,7 +460,7 @@ class LedgerFold:
             else "Something else writes to the topic, or it was damaged: restore it, or start a new group"
         )
         return LedgerCorruptError(
-            f"group {self.group}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
+            f"group {self.group_id}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
             f"read: {why}. {cure}"
         )
 

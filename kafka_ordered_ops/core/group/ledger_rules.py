@@ -52,9 +52,9 @@ Decision = Callable[[GroupView, CommittedOffsets], Outcome]
 Prepare = Callable[[], Decision]
 
 
-def ledger_partition(name: str, group: str) -> TopicPartition:
+def ledger_partition(name: str, group_id: str) -> TopicPartition:
     """Where a group's records are: all in one partition."""
-    return TopicPartition(name, zlib.crc32(group.encode()) % LEDGER_PARTITIONS)
+    return TopicPartition(name, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
 
 
 def check_ledger_topic(facts: TopicFacts) -> None:
@@ -152,7 +152,7 @@ def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None)
         raise LedgerLostError(
             f"the ledger topic {name} was opened with id {opened_id} and "
             f"{'is gone' if found_id is None else f'has id {found_id} now'}: it was deleted while it was in use. Restore "
-            "it, or read on under a new group from a start bound of your choice"
+            "it, or read on under a new group from starting offsets of your choice"
         )
 
 
@@ -168,10 +168,10 @@ def check_not_lost(
         written_in = topic_id_text(offset_map.ledger_id)
         if offset_map.sequence > sequence or written_in != ledger_id:
             raise LedgerLostError(
-                f"group {view.group}: the commit of {tp} was made with state {offset_map.sequence} of the "
+                f"group {view.group_id}: the commit of {tp} was made with state {offset_map.sequence} of the "
                 f"ledger topic {written_in}, and the ledger {name} ({ledger_id}) holds state "
                 f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
-                "group from a start bound of your choice"
+                "group from starting offsets of your choice"
             )
 
 

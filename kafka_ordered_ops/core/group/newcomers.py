@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.window.window import Window
 
 
 def is_first_plan(state: GroupState | None, window: Window, topic: str) -> bool:
-    """Whether the window's start bound decides; topics and partitions that appear later start at earliest."""
+    """Whether the window's starting offsets decide; topics and partitions that appear later start at earliest."""
     if state is None:
         return True
     if topic in state.topics:

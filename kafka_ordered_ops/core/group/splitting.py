@@ -91,7 +91,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
         if record.parts.count == count:
             return record
         raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group}, attempt {plan.attempt}, was split into "
+            f"window {plan.window_id} of group {plan.group_id}, attempt {plan.attempt}, was split into "
             f"{record.parts.count} parts, and is asked for in {count}: plan it again to split it anew",
             window_id=plan.window_id,
             differences={"parts": (record.parts.count, count)},
@@ -124,7 +124,7 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
     parts = record.parts
     if parts is None or parts.count != part.count:
         raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group}: {part} reports, and the ledger knows of "
+            f"window {plan.window_id} of group {plan.group_id}: {part} reports, and the ledger knows of "
             f"{'no' if parts is None else parts.count} parts: split the plan before its parts are run",
             window_id=plan.window_id,
             differences={"parts": (None if parts is None else parts.count, part.count)},
@@ -146,7 +146,7 @@ def _check_reports(plan: WindowPlan, parts: PartReports) -> None:
     size = sum(len(strict_json.dumps(one).encode()) for one in parts.results.values())
     if size > REPORTS_BYTES_MAX:
         raise SinkError(
-            f"window {plan.window_id} of group {plan.group}: with this report of {plan.part}, {len(parts.results):,} of "
+            f"window {plan.window_id} of group {plan.group_id}: with this report of {plan.part}, {len(parts.results):,} of "
             f"its {parts.count:,} parts have reported {size:,} bytes, and all of them may report {REPORTS_BYTES_MAX:,}: "
             "report the place of a list of files instead of the list, or abandon the window and plan smaller ones. "
             "Nothing was written",

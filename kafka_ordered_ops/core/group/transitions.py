@@ -183,7 +183,7 @@ def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
     if not record.status.is_done:
         owned(view, plan)
         raise ConfigError(
-            f"window {plan.window_id} of group {plan.group} is {record.status}: commit it before its output "
+            f"window {plan.window_id} of group {plan.group_id} is {record.status}: commit it before its output "
             "is made visible"
         )
     return record
@@ -214,7 +214,7 @@ def abandon(
         return record
     if record.status.is_done:
         raise WindowSupersededError(
-            f"window {window_id} of group {view.group} is {record.status}: its offsets are part of the "
+            f"window {window_id} of group {view.group_id} is {record.status}: its offsets are part of the "
             "group's progress and cannot be given free. Replay it to read the same records again",
             window_id=window_id,
         )
@@ -288,7 +288,7 @@ def _check_parts(record: WindowRecord) -> None:
         return
     plan, missing = record.plan, record.parts.missing
     raise PartsMissingError(
-        f"window {plan.window_id} of group {plan.group} was split into {record.parts.count} parts, and "
+        f"window {plan.window_id} of group {plan.group_id} was split into {record.parts.count} parts, and "
         f"{len(missing)} have not reported: {', '.join(str(one + 1) for one in missing[:10])}. Run them, "
         "then commit",
         window_id=plan.window_id,

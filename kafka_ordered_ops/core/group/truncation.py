@@ -90,13 +90,13 @@ def cut_logs(
     return {tp: cut for tp, cut in cuts.items() if cut < known[tp][1]}
 
 
-def check_not_cut(group: str, known: KnownLogs, cuts: Mapping[TopicPartition, int]) -> None:
+def check_not_cut(group_id: str, known: KnownLogs, cuts: Mapping[TopicPartition, int]) -> None:
     """Raises `LogTruncatedError` where logs were cut."""
     if not cuts:
         return
     tp, cut = next(iter(cuts.items()))
     raise LogTruncatedError(
-        f"group {group}: {tp} was known up to offset {known[tp][1]}, and what is left of that log ends at {cut} "
+        f"group {group_id}: {tp} was known up to offset {known[tp][1]}, and what is left of that log ends at {cut} "
         f"({len(cuts)} partitions were cut): the log was truncated, or the topic was filled anew, and offsets from "
         "there on stand for other records. Check the topic; `windows adopt` moves progress back to where the log "
         "was cut; a group that has planned nothing yet needs another start",

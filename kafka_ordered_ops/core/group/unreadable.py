@@ -56,7 +56,7 @@ def stand_in(view: GroupView, window_id: str) -> WindowRecord:
     """What abandoning such a window gives in place of its record, of which nothing is known but the id."""
     definition = known_state(view).definition
     plan = WindowPlan(
-        group=view.group,
+        group_id=view.group_id,
         window_id=window_id,
         window=Window(definition.topics, time_at(0), exclude=definition.exclude),
         claim_id="",

@@ -74,7 +74,7 @@ class PartitionCatchUp:
 class CatchUp:
     """The answer for all partitions of a window, as of one moment."""
 
-    group: str
+    group_id: str
     times: TimeRange
     now_ms: int
     #: By topic and partition.
@@ -93,7 +93,7 @@ class CatchUp:
 
     def __str__(self) -> str:
         done, every = self.count(CatchUpState.CAUGHT_UP), len(self.partitions)
-        return f"group {self.group} has caught up in {done:,} of {every:,} partitions"
+        return f"group {self.group_id} has caught up in {done:,} of {every:,} partitions"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -105,7 +105,7 @@ class CatchUp:
             "checked_at": time_text(self.now_ms),
             "counts": {state.value: self.count(state) for state in CatchUpState},
             "partitions": [one.to_json() for one in self.partitions],
-            "group": self.group,
+            "group": self.group_id,
             "open_windows": list(self.open_windows),
         }
 
@@ -129,7 +129,7 @@ def caught_up(
     meeting += view.open_unreadable()
     ordered, claims = sorted(looked, key=lambda one: one.tp), view.known_claims()
     return CatchUp(
-        view.group,
+        view.group_id,
         times,
         now_ms,
         tuple(_judged(view, claims, facts, times) for facts in ordered),

@@ -30,14 +30,14 @@ class LivenessRule:
 
     cutoff_ms: int
     #: How far behind the cutoff the time must have come.
-    lateness_ms: int = 0
+    out_of_orderness_ms: int = 0
     #: A partition without a record from `live_from_ms` on is idle so long after; None: never.
     grace_ms: int | None = None
 
     @property
     def live_from_ms(self) -> int:
         """A visible record stamped at or after it makes a partition live."""
-        return self.cutoff_ms + self.lateness_ms
+        return self.cutoff_ms + self.out_of_orderness_ms
 
     @property
     def idle_from_ms(self) -> int | None:

@@ -1,6 +1,6 @@
 """Whether the partitions of a window are *live*: complete enough to plan, as far as a log can tell.
 
-A partition is live once a visible record is stamped at or after the cutoff (plus the allowed lateness):
+A partition is live once a visible record is stamped at or after the cutoff (plus the maximum out-of-orderness):
 whoever writes it has passed the cutoff. It is *idle* when there is no such record, a grace for that was given
 and is over, and no transaction is open. Everything else is *waiting*, and each answer carries its reason.
 """
@@ -28,7 +28,7 @@ class LivenessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A visible record at or after the cutoff (plus the allowed lateness) exists."""
+    """A visible record at or after the cutoff (plus the maximum out-of-orderness) exists."""
 
     reason: ClassVar[str] = "record"
     record: Stamp
@@ -226,7 +226,7 @@ class OpenWindow:
 class GroupLiveness:
     """What is open in the group that is to take the records."""
 
-    group: str
+    group_id: str
     #: Whether the ledger knows the group: it has planned a window.
     is_known: bool
     #: The oldest first.
@@ -283,7 +283,7 @@ class Liveness:
         return {
             "live": self.is_live,
             "cutoff": time_text(rule.cutoff_ms),
-            "allowed_lateness": duration_text(rule.lateness_ms),
+            "max_out_of_orderness": duration_text(rule.out_of_orderness_ms),
             "grace": None if rule.grace_ms is None else duration_text(rule.grace_ms),
             "live_from": time_text(rule.live_from_ms),
             "idle_from": _time_or_none(rule.idle_from_ms),
@@ -291,7 +291,7 @@ class Liveness:
             "checked_at": time_text(self.now_ms),
             "counts": {state.value: self.count(state) for state in LivenessState},
             "partitions": [one.to_json() for one in self.partitions],
-            "group": None if group is None else group.group,
+            "group": None if group is None else group.group_id,
             "open_windows": None
             if group is None
             else [one.to_json() for one in group.open_windows],
@@ -343,7 +343,7 @@ def _group(view: GroupView, now_ms: int) -> GroupLiveness:
         for record in view.open_windows()
     ]
     windows.sort(key=lambda one: (-one.age_ms, one.window_id))
-    return GroupLiveness(view.group, view.state is not None, tuple(windows))
+    return GroupLiveness(view.group_id, view.state is not None, tuple(windows))
 
 
 def _newest(newest_ms: int | None) -> str:

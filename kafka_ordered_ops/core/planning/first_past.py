@@ -1,4 +1,4 @@
-"""The first visible record stamped at or after a cutoff: what a window takes behind it is a straggler.
+"""The first visible record stamped at or after a cutoff: what a window takes behind it is an out-of-order record.
 
 The broker's index counts transaction markers, which carry the broker's clock, and aborted records. So its
 answer is a place that no such record lies before, and the record itself may lie anywhere behind it. Where it
@@ -71,7 +71,7 @@ def first_past(found: int | None, *, end: int, doubtful: int, taken: OffsetSet) 
     """The first visible record stamped at or after a cutoff, or None where it is not known.
 
     It may lie from `doubtful` on. That makes no difference where the window takes nothing between there and
-    the record that was found: the same records are stragglers.
+    the record that was found: the same records are out-of-order records.
 
     Args:
         found: the first one among the records that were read.

@@ -86,12 +86,14 @@ class WindowsAsked:
         With `since` a window also takes what is late: stamped before, in a time that is frozen.
         """
         frozen = tuple(frozen)
-        lateness_ms = windows[0].lateness_ms
+        out_of_orderness_ms = windows[0].out_of_orderness_ms
         greatest_ms = max(window.cutoff_ms for window in windows)
         return cls(
             split=TimeSplit.of([_times_taken(window.times, frozen) for window in windows]),
             floor_ms=floor_ms(windows),
-            stop_after_ms=None if lateness_ms is None else greatest_ms + lateness_ms,
+            stop_after_ms=None
+            if out_of_orderness_ms is None
+            else greatest_ms + out_of_orderness_ms,
             cutoffs_ms=tuple(window.cutoff_ms for window in windows),
             taken_before_ms=max((times.before_ms for times in frozen), default=INT64_MIN),
         )
@@ -191,7 +193,7 @@ def head_end(cutoff_ms: int, *, log_start: int, end: int, found: int | None) -> 
 
 
 def bound_time_ms(bound: Bound, cutoff_ms: int) -> int | None:
-    """The time that a start bound asks the index for, if it does."""
+    """The time that starting offsets ask the index for, if it does."""
     match bound:
         case AtTime(timestamp_ms):
             return max(timestamp_ms, 0)
@@ -304,7 +306,7 @@ def _sought(
 def _read_again(
     sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
 ) -> OffsetSet:
-    """Chunks that tell whose they are, and are read all the same: a window may take stragglers behind them.
+    """Chunks that tell whose they are, and are read all the same: a window may take out-of-order records behind them.
 
     One for each window, and for most windows none: the chunk that holds the first record past the cutoff
     holds most often earlier ones as well, and must be read anyway.

@@ -26,7 +26,7 @@ CHUNK_RECORDS: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class ScanStop:
-    """When a scan may end before the end offset (allowed lateness).
+    """When a scan may end before the end offset (maximum out-of-orderness).
 
     At the first visible record at or above `from_offset`, stamped at or after `at_or_after_ms` but before
     `future_ms`: one record stamped in the year 2100 must not end it.
@@ -45,7 +45,7 @@ class ScanResult:
     by_window: dict[int, OffsetSet]
     #: Bounds of the excluded records.
     time_map: TimeMap
-    #: Scanned offsets at or above this one were not looked at (allowed lateness); None: all were.
+    #: Scanned offsets at or above this one were not looked at (maximum out-of-orderness); None: all were.
     stopped_at: int | None
     #: Visible records looked at.
     records: int

@@ -9,7 +9,7 @@ without a least time says so. A map speaks of the offsets of one topic, which it
 same name that was created later has other records at these offsets.
 
 A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
-others without counting, so that stragglers do not break a map into splinters. Bounds stay true for any
+others without counting, so that out-of-order records do not break a map into splinters. Bounds stay true for any
 part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
 therefore put in their place what is known of them (`TimeMap.between`: a window only took records of the times
 that it asked for), or forget the bounds around them (`TimeMap.forgetting`): those chunks are read again.

@@ -57,7 +57,7 @@ class AtTime:
     @classmethod
     def of(cls, moment: datetime) -> AtTime:
         """The bound for an aware datetime; a naive one is refused (`ConfigError`)."""
-        return cls(time_ms(moment, what="start"))
+        return cls(time_ms(moment, what="starting_offsets"))
 
     def __str__(self) -> str:
         return time_text(self.timestamp_ms)
@@ -96,11 +96,11 @@ _AT_OFFSET = re.compile(r"offset:(\d{1,19})", re.ASCII)
 
 
 def check_bound(value: object) -> Bound | None:
-    """A start bound or None; raises `ConfigError` for anything else, such as the class or the text of one."""
+    """Starting offsets or None; raises `ConfigError` for anything else, such as the class or the text of one."""
     if value is None or isinstance(value, Bound):
         return value
     raise ConfigError(
-        f"start is {shown(value)}: give Earliest(), Latest(), Committed(), AtTime.of(moment), "
+        f"starting_offsets is {shown(value)}: give Earliest(), Latest(), Committed(), AtTime.of(moment), "
         "Relative(before_cutoff_ms) or AtOffset(offset); parse_bound reads one from text"
     )
 
@@ -112,18 +112,18 @@ def parse_bound(text: str) -> Bound:
         ConfigError: the text is none of these, or a time without a zone.
     """
     if not isinstance(text, str):
-        raise ConfigError(f"start is {shown(text)}: give the text of a start bound")
+        raise ConfigError(f"starting_offsets is {shown(text)}: give the text of starting offsets")
     if text in _NAMED:
         return _NAMED[text]
     if text.startswith("-P"):
-        return Relative(parse_duration_ms(text[1:], what="start"))
+        return Relative(parse_duration_ms(text[1:], what="starting_offsets"))
     if match := _AT_OFFSET.fullmatch(text):
         return AtOffset(int(match[1]))
     try:
-        return AtTime(parse_time_ms(text, what="start"))
+        return AtTime(parse_time_ms(text, what="starting_offsets"))
     except ConfigError as error:
         raise ConfigError(
-            f"start {text!r} is not a start bound: use earliest, latest, committed, an ISO time with a zone, "
+            f"starting_offsets {text!r} cannot be read: use earliest, latest, committed, an ISO time with a zone, "
             f"a span before the cutoff such as -PT1H, or offset:N ({error})"
         ) from error
 

@@ -105,7 +105,7 @@ class PartitionPlan:
     #: Everything below was decided when the window was planned.
     decided_end: int
     #: The first visible record stamped at or after the cutoff, or `decided_end`: what the window takes from
-    #: there on are stragglers. None: it is not known, and the stragglers cannot be counted.
+    #: there on are out-of-order records. None: it is not known, and the out-of-order records cannot be counted.
     head_end: int | None
     #: Which of the records are late.
     late: LateSteps
@@ -127,7 +127,7 @@ class PartitionPlan:
         }
 
     @property
-    def may_have_stragglers(self) -> bool:
+    def may_have_out_of_order(self) -> bool:
         """Whether it takes anything behind a record stamped at or after the cutoff, as far as is known."""
         return bool(self.taken) and (self.head_end is None or self.head_end < self.taken.end)
 
@@ -161,7 +161,7 @@ class WindowPlan:
     `status` is the window's state in the ledger when this value was made.
     """
 
-    group: str
+    group_id: str
     window_id: str
     window: Window
     claim_id: str
@@ -212,8 +212,8 @@ class WindowPlan:
         return sum(part.taken.count for part in self.partitions)
 
     @property
-    def tells_stragglers(self) -> bool:
-        """Whether it is known of each record that it takes whether it is a straggler."""
+    def tells_out_of_order(self) -> bool:
+        """Whether it is known of each record that it takes whether it is an out-of-order record."""
         return all(part.head_end is not None for part in self.partitions if part.taken)
 
     def __iter__(self) -> Iterator[PartitionPlan]:
@@ -224,7 +224,7 @@ class WindowPlan:
         held = [one.to_json() for one in self.held_by_open]
         return {
             "version": PLAN_VERSION,
-            "group": self.group,
+            "group": self.group_id,
             "window_id": self.window_id,
             "window": self.window.to_json(),
             "claim_id": self.claim_id,
@@ -260,7 +260,7 @@ class WindowPlan:
         part = fields.object_or_none("part")
         held = fields.objects("held_by_open") if fields.has("held_by_open") else ()
         plan = cls(
-            group=fields.text("group"),
+            group_id=fields.text("group"),
             window_id=fields.text("window_id"),
             window=window,
             claim_id=fields.text("claim_id"),
@@ -309,10 +309,10 @@ def check_plan_size(plan: WindowPlan) -> None:
         return
     worst = max(by_topic, key=lambda topic: by_topic[topic])
     raise PlanTooLargeError(
-        f"window {plan.window_id} of group {plan.group} has {ranges:,} ranges and {size:,} bytes "
+        f"window {plan.window_id} of group {plan.group_id} has {ranges:,} ranges and {size:,} bytes "
         f"(limits {PLAN_RANGES_MAX:,} and {PLAN_BYTES_MAX:,}), {by_topic[worst]:,} of the ranges in topic "
         f"{worst}: its records lie around the cutoff in no order. Plan fewer topics in one window, move the "
-        "cutoff to a quieter time, or set an allowed lateness",
+        "cutoff to a quieter time, or set a maximum out-of-orderness",
         topic=worst,
     )
 

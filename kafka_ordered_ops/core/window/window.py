@@ -41,6 +41,9 @@ PATTERN_LENGTH_MAX: Final = 4_096
 #: Longest window id: it is shown in tables and hashed into paths, never used in them as it is.
 WINDOW_ID_LENGTH_MAX: Final = 512
 
+#: What is stored under another name than the argument's: ledgers keep the names of their first version.
+_ARGUMENTS: Final = {"start": "starting_offsets", "allowed_lateness": "max_out_of_orderness"}
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -54,8 +57,8 @@ class Window:
         topics: names, or regular expressions that begin with ``^`` and must match a whole name.
         cutoff: exclusive end in time, with a zone.
         since: inclusive start in time; None: no start.
-        start: where to begin on topics that the group has never planned; needed then, ignored later.
-        allowed_lateness: None reads every timestamp up to the end offset, so nothing stamped before the
+        starting_offsets: where to begin on topics that the group has never planned; needed then, ignored later.
+        max_out_of_orderness: None reads every timestamp up to the end offset, so nothing stamped before the
             cutoff is left. A span stops reading at the first record stamped at or after cutoff + span; what
             lies behind it goes to a later window.
         isolation: whether records of aborted and open transactions count.
@@ -72,8 +75,8 @@ class Window:
 
     topics: Sequence[str]
     cutoff: datetime
-    start: Bound | None = None
-    allowed_lateness: timedelta | None = None
+    starting_offsets: Bound | None = None
+    max_out_of_orderness: timedelta | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
@@ -94,7 +97,7 @@ class Window:
             # In UTC and whole milliseconds, as it is stored: it compares equal to what is read back.
             "cutoff": time_at(time_ms(self.cutoff, what="cutoff")),
             "since": None if self.since is None else time_at(time_ms(self.since, what="since")),
-            "start": check_bound(self.start),
+            "starting_offsets": check_bound(self.starting_offsets),
             "isolation": check_choice(self.isolation, Isolation, what="isolation"),
             "on_data_loss": check_choice(self.on_data_loss, OnDataLoss, what="on_data_loss"),
             "allow_future_cutoff": check_flag(self.allow_future_cutoff, what="allow_future_cutoff"),
@@ -104,8 +107,8 @@ class Window:
             object.__setattr__(self, name, value)
         if self.since is not None:
             self._check_interval(self.since)
-        if self.allowed_lateness is not None:
-            _check_lateness(self.allowed_lateness)
+        if self.max_out_of_orderness is not None:
+            _check_out_of_orderness(self.max_out_of_orderness)
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:
@@ -140,25 +143,27 @@ class Window:
         return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
 
     @property
-    def lateness_ms(self) -> int | None:
-        """The allowed lateness in milliseconds."""
+    def out_of_orderness_ms(self) -> int | None:
+        """The maximum out-of-orderness in milliseconds."""
         return (
             None
-            if self.allowed_lateness is None
-            else self.allowed_lateness // timedelta(milliseconds=1)
+            if self.max_out_of_orderness is None
+            else self.max_out_of_orderness // timedelta(milliseconds=1)
         )
 
     def to_json(self) -> dict[str, Any]:
         """The question as it is stored with the plan."""
-        lateness_ms = self.lateness_ms
+        out_of_orderness_ms = self.out_of_orderness_ms
         return {
             "topics": list(self.topics),
             "exclude": list(self.exclude),
             "since": None if (since_ms := self.since_ms) is None else time_text(since_ms),
             "cutoff": time_text(self.cutoff_ms),
             "sweep": self.sweep,
-            "start": None if self.start is None else str(self.start),
-            "allowed_lateness": None if lateness_ms is None else duration_text(lateness_ms),
+            "start": None if self.starting_offsets is None else str(self.starting_offsets),
+            "allowed_lateness": None
+            if out_of_orderness_ms is None
+            else duration_text(out_of_orderness_ms),
             "isolation": self.isolation.value,
             "on_data_loss": self.on_data_loss.value,
             "allow_future_cutoff": self.allow_future_cutoff,
@@ -175,11 +180,13 @@ class Window:
             since=None if since is None else _moment(since, what="since"),
             cutoff=_moment(fields.text("cutoff"), what="cutoff"),
             sweep=fields.boolean("sweep"),
-            start=bound_from_json(fields.text_or_none("start")),
-            allowed_lateness=(
+            starting_offsets=bound_from_json(fields.text_or_none("start")),
+            max_out_of_orderness=(
                 None
                 if lateness is None
-                else timedelta(milliseconds=parse_duration_ms(lateness, what="allowed lateness"))
+                else timedelta(
+                    milliseconds=parse_duration_ms(lateness, what="maximum out-of-orderness")
+                )
             ),
             isolation=fields.choice("isolation", Isolation),
             on_data_loss=fields.choice("on_data_loss", OnDataLoss),
@@ -191,7 +198,11 @@ class Window:
     def differences(self, other: Window) -> dict[str, tuple[Any, Any]]:
         """The fields by which two questions ask for different records: (this one's, the other's)."""
         mine, theirs = self._identity(), other._identity()
-        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+        return {
+            _ARGUMENTS.get(name, name): (mine[name], theirs[name])
+            for name in mine
+            if mine[name] != theirs[name]
+        }
 
     def _identity(self) -> dict[str, Any]:
         # How loss is handled and whether the future is allowed may change from try to try.
@@ -199,14 +210,14 @@ class Window:
         return neutral.to_json()
 
 
-def default_window_id(group: str, window: Window) -> str:
+def default_window_id(group_id: str, window: Window) -> str:
     """The id of a window that was given none: the same question of the same group is the same window.
 
-    The start bound is left out: it only matters at the group's first plan, and a command that names it no
+    The starting offsets are left out: they only matter at the group's first plan, and a command that names them no
     longer asks for the same window.
     """
     question = {
-        "group": group,
+        "group": group_id,
         "topics": list(window.topics),
         "exclude": list(window.exclude),
         "since_ms": window.since_ms,
@@ -243,11 +254,11 @@ def _moment(text: str, *, what: str) -> datetime:
         raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
 
 
-def _check_lateness(lateness: timedelta) -> None:
-    check_span(lateness, what="allowed_lateness")
+def _check_out_of_orderness(lateness: timedelta) -> None:
+    check_span(lateness, what="max_out_of_orderness")
     if lateness % timedelta(milliseconds=1):
         raise ConfigError(
-            f"allowed_lateness {lateness} is not in whole milliseconds, and Kafka's timestamps are: round it"
+            f"max_out_of_orderness {lateness} is not in whole milliseconds, and Kafka's timestamps are: round it"
         )
 
 

@@ -61,7 +61,7 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
                 "key": name,
                 "topics": [name],
                 "group_id": f"dagster-{name}",
-                "start": "earliest",
+                "starting_offsets": "earliest",
                 "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
                 "output": f"data/{name}",
                 "on_not_live": "fail",
@@ -110,7 +110,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             description="Intervals of the records' time; without any, each run takes what is new.",
         ),
     ] = None
-    start: Annotated[
+    starting_offsets: Annotated[
         str | None,
         dg.Resolver.default(
             description="Where a new group begins.",
@@ -139,7 +139,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             description="How spark-submit is run.", examples=[{"master": "local[2]"}]
         ),
     ] = None
-    allowed_lateness: ResolvedSpan = None
+    max_out_of_orderness: ResolvedSpan = None
     grace: ResolvedSpan = None
     open_lag: ResolvedSpan = None
     isolation: Isolation = Isolation.READ_COMMITTED

@@ -36,7 +36,7 @@ _TOLD: Final = (
     "cutoff",
     "offsets",
     "late",
-    "stragglers",
+    "out_of_order",
 )
 
 
@@ -99,7 +99,7 @@ def common_metadata(
     in_all = total_of(result_facts(record.result).get("records") for record in records)
     found: dict[str, Any] = {
         f"{_PREFIX}/windows": len(records),
-        f"{_PREFIX}/group": records[0].plan.group,
+        f"{_PREFIX}/group": records[0].plan.group_id,
         f"{_PREFIX}/seconds": round(seconds, 3),
     }
     if lag is not None:

@@ -109,8 +109,8 @@ class AssetLook:
     def _watch(self, kafka: KafkaResource) -> GroupWatch:
         from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
 
-        group = self.about.settings.group_id
-        return GroupWatch(kafka.client_settings(), group, ledger_topic=kafka.ledger_topic)
+        group_id = self.about.settings.group_id
+        return GroupWatch(kafka.client_settings(), group_id, ledger_topic=kafka.ledger_topic)
 
     # --- what there is --------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def covered_text(plans: Sequence[WindowPlan]) -> str | None:
         return None
     more = f" and {len(covered) - _NAMED_MAX:,} more" if len(covered) > _NAMED_MAX else ""
     return (
-        f"{len(covered):,} of {len(plans):,} windows of group {plans[0].group} are covered, and nothing was delivered for "
+        f"{len(covered):,} of {len(plans):,} windows of group {plans[0].group_id} are covered, and nothing was delivered for "
         f"them: other windows have taken, or hold, all records of their times ({', '.join(covered[:_NAMED_MAX])}{more})"
     )
 

@@ -137,9 +137,9 @@ class Step:
     def _check_job(self, windows: OrderedWindows, function: object) -> None:
         """Raises for a job that cannot run: before its windows are planned, which would hold their records."""
         # A job of one's own has a session of its own, perhaps elsewhere.
-        check_reading(self.settings.engine, windows.settings, conf=None, group=windows.group)
+        check_reading(self.settings.engine, windows.settings, conf=None, group_id=windows.group_id)
         if isinstance(function, Submitted):
-            function.job.check(windows.settings, windows.group)
+            function.job.check(windows.settings, windows.group_id)
         if self.settings.output is not None:
             check_writable(self.settings.output)
 

@@ -411,7 +411,7 @@ def _data_error(code: int, told: str, context: str, where: str) -> KafkaOrderedO
     if code in _GROUP_IN_USE:
         return GroupInUseError(
             f"the group has live members {context}: {told}. Stop them first",
-            group=where,
+            group_id=where,
             members=(),
         )
     return None

@@ -51,7 +51,7 @@ class LivenessQuestion:
 def look(
     lookup: LookupDoor,
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     question: LivenessQuestion,
     *,
     now_ms: int,
@@ -79,9 +79,9 @@ def look(
         try:
             first = {one.tp: near(one, known[one.tp]) for one in facts}
             quick = settings.merged({"fetch.message.max.bytes": NEAR_FETCH_BYTES})
-            _read(quick, group, question, first, known, now_ms, stall_timeout_s)
+            _read(quick, group_id, question, first, known, now_ms, stall_timeout_s)
             rest = {one.tp: far(one, known[one.tp], offsets_max=offsets_max) for one in facts}
-            _read(settings, group, question, rest, known, now_ms, stall_timeout_s)
+            _read(settings, group_id, question, rest, known, now_ms, stall_timeout_s)
             break
         except RecordsLostError as error:
             # What is left unread then makes a partition undecided, if no round comes through.
@@ -163,7 +163,7 @@ def _found(
 
 def _read(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     question: LivenessQuestion,
     wanted: Mapping[TopicPartition, OffsetSet],
     known: dict[TopicPartition, Seen],
@@ -178,7 +178,7 @@ def _read(
     positions: dict[TopicPartition, int] = {}
     try:
         with open_reader(
-            settings, group, question.isolation, wanted, stall_timeout_s=stall_timeout_s
+            settings, group_id, question.isolation, wanted, stall_timeout_s=stall_timeout_s
         ) as reader:
             for batch in reader.timestamps():
                 fold = folds[batch.tp]

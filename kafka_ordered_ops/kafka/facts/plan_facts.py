@@ -29,7 +29,7 @@ from kafka_ordered_ops.kafka.ports import LookupDoor
 class PlanFacts:
     """What the cluster says of the topics and logs of plans."""
 
-    group: str
+    group_id: str
     #: The topics that were asked about, and of these the ones that exist.
     asked: frozenset[str]
     topics: Mapping[str, TopicFacts]
@@ -40,7 +40,7 @@ class PlanFacts:
     def ask(
         cls,
         lookup: LookupDoor,
-        group: str,
+        group_id: str,
         plans: Sequence[WindowPlan],
         others: Collection[str] = (),
     ) -> PlanFacts:
@@ -50,7 +50,7 @@ class PlanFacts:
         while True:
             topics = lookup.existing(names)
             try:
-                return cls(group, names, topics, _cuts(lookup, group, plans, topics))
+                return cls(group_id, names, topics, _cuts(lookup, group_id, plans, topics))
             except UnknownTopicError:
                 # Deleted between the two questions.
                 if deadline.is_over:
@@ -67,24 +67,24 @@ class PlanFacts:
         for plan in plans:
             for name, topic_id in _ids(plan).items():
                 if name in self.topics:
-                    check_topic_id(plan.group, self.topics[name], topic_id)
+                    check_topic_id(plan.group_id, self.topics[name], topic_id)
         for known, cuts in self.cuts:
-            check_not_cut(self.group, known, cuts)
+            check_not_cut(self.group_id, known, cuts)
 
 
 def find_cuts(
-    lookup: LookupDoor, group: str, known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
+    lookup: LookupDoor, group_id: str, known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, int]:
     """Return the logs that were cut below what is known of them, each with the offset where it was cut.
 
     The ends of the logs must have been asked for after what is known of them.
     """
-    return cut_logs(known, ends, lookup.diverged(group, doubtful(known, ends)))
+    return cut_logs(known, ends, lookup.diverged(group_id, doubtful(known, ends)))
 
 
 def _cuts(
     lookup: LookupDoor,
-    group: str,
+    group_id: str,
     plans: Sequence[WindowPlan],
     topics: Mapping[str, TopicFacts],
 ) -> list[tuple[KnownLogs, Mapping[TopicPartition, int]]]:
@@ -97,7 +97,7 @@ def _cuts(
         if (found := topics.get(part.tp.topic)) is not None and found.topic_id == part.topic_id
     }
     ends = log_ends(lookup, sorted(wanted), seen_epochs(*logs))
-    return [(known, find_cuts(lookup, group, known, ends)) for known in logs]
+    return [(known, find_cuts(lookup, group_id, known, ends)) for known in logs]
 
 
 def _ids(plan: WindowPlan) -> dict[str, str]:

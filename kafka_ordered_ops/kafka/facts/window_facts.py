@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.cluster_facts import CommittedOffset, LogEnd, TopicF
 from kafka_ordered_ops.core.errors import (
     CommittedOffsetMissingError,
     PartitionSetChangedError,
-    StartBoundRequiredError,
+    StartingOffsetsRequiredError,
 )
 from kafka_ordered_ops.core.group.checks import check_topic_id
 from kafka_ordered_ops.core.group.claiming import knows_times
@@ -93,11 +93,11 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
         known = view.state.topics.get(name) if view.state else None
         if known is None:
             continue
-        check_topic_id(view.group, facts, known.topic_id)
+        check_topic_id(view.group_id, facts, known.topic_id)
         gone = sorted(set(known.partitions) - set(facts.partitions))
         if gone:
             raise PartitionSetChangedError(
-                f"group {view.group}: topic {name} has {len(facts.partitions)} partitions, and the group knows "
+                f"group {view.group_id}: topic {name} has {len(facts.partitions)} partitions, and the group knows "
                 f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
                 topic=name,
             )
@@ -110,14 +110,14 @@ class SnapshotReader:
         self,
         lookup: LookupDoor,
         settings: ClientSettings,
-        group: str,
+        group_id: str,
         *,
         stall_timeout_s: float,
         progress: ScanProgress | None = None,
     ) -> None:
         self._lookup = lookup
         self._settings = settings
-        self._group = group
+        self._group = group_id
         self._stall_timeout_s = stall_timeout_s
         self._progress = progress
 
@@ -134,7 +134,7 @@ class SnapshotReader:
 
         Raises:
             TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
-            StartBoundRequiredError, CommittedOffsetMissingError: where to start is not known.
+            StartingOffsetsRequiredError, CommittedOffsetMissingError: where to start is not known.
             ReadError, BrokerError: the scan failed.
         """
         check_identity(view, topics)
@@ -285,17 +285,17 @@ class SnapshotReader:
     ) -> dict[TopicPartition, int]:
         if not facts:
             return {}
-        if window.start is None:
+        if window.starting_offsets is None:
             raise self._bound_required(facts, committed)
         found = self._first_at(
             facts,
-            bound_time_ms(window.start, window.cutoff_ms),
+            bound_time_ms(window.starting_offsets, window.cutoff_ms),
             window.isolation,
         )
         origins: dict[TopicPartition, int] = {}
         missing: list[TopicPartition] = []
         for one in facts:
-            start = _resolve(window.start, one, committed, found[one.tp])
+            start = _resolve(window.starting_offsets, one, committed, found[one.tp])
             if start is None:
                 missing.append(one.tp)
             else:
@@ -313,7 +313,7 @@ class SnapshotReader:
         self,
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
-    ) -> StartBoundRequiredError:
+    ) -> StartingOffsetsRequiredError:
         def offsets_from(bound: Bound) -> str:
             starts = [_resolve(bound, one, committed, None) for one in facts]
             if any(start is None for start in starts):
@@ -327,7 +327,7 @@ class SnapshotReader:
         choices = "; ".join(
             f"{bound}: {offsets_from(bound)}" for bound in (Earliest(), Latest(), Committed())
         )
-        return StartBoundRequiredError(
+        return StartingOffsetsRequiredError(
             f"group {self._group} has never planned topic {', '.join(topics)}: say where it starts. Up to the "
             f"ends of the logs each choice would read ({choices}); a time or a span before the cutoff are "
             "possible too",

@@ -137,7 +137,7 @@ class Ledger:
 
     def read(
         self,
-        group: str,
+        group_id: str,
         wanted: Collection[str] = (),
         *,
         everything: bool = False,
@@ -151,29 +151,29 @@ class Ledger:
         process of this group and ended: whoever wants to plan need not wait out its time-out.
         """
         if not self._topic.open(create=False):
-            return GroupView(group)
+            return GroupView(group_id)
         deadline = within(self._timeout_s).at_s
         try:
             patience_s = _PATIENCE_S if settle else self._timeout_s
-            self._read(group, min(deadline, time.monotonic() + patience_s))
+            self._read(group_id, min(deadline, time.monotonic() + patience_s))
         except LedgerUnavailableError:
             if not settle:
                 raise
-            self.update(group, lambda: lambda _view, _committed: None)  # fences, and so ends it
-            self._read(group, deadline)
-        return self._view(self._logs[group], wanted, everything, keep, deadline)
+            self.update(group_id, lambda: lambda _view, _committed: None)  # fences, and so ends it
+            self._read(group_id, deadline)
+        return self._view(self._logs[group_id], wanted, everything, keep, deadline)
 
-    def summaries(self, group: str) -> Summaries:
+    def summaries(self, group_id: str) -> Summaries:
         """All windows of the group as a list shows them; their plans are not read where that can be helped."""
         if not self._topic.open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
-        log = self._read(group, deadline)
+        log = self._read(group_id, deadline)
         return self._looked_at(log, lambda fold, certain: fold.summaries(certain=certain), deadline)
 
     def update(
         self,
-        group: str,
+        group_id: str,
         prepare: Prepare,
         *,
         wanted: Collection[str] = (),
@@ -198,15 +198,15 @@ class Ledger:
             self._topic.open(create=True)
         else:
             self._topic.check_same()
-        where = self._topic.partition_of(group)
-        with Place(self._settings, where, group, pace.rank) as place:
+        where = self._topic.partition_of(group_id)
+        with Place(self._settings, where, group_id, pace.rank) as place:
             return self._try(
-                group, prepare, wanted, everything, set(partitions), pace, place, deadline
+                group_id, prepare, wanted, everything, set(partitions), pace, place, deadline
             )
 
     def _try(
         self,
-        group: str,
+        group_id: str,
         prepare: Prepare,
         wanted: Collection[str],
         everything: bool,
@@ -218,14 +218,14 @@ class Ledger:
         """One try after the other until one gets through."""
         unknown = False
         for attempt in range(1_000_000):
-            transaction = _Transaction(self, group, deadline)
+            transaction = _Transaction(self, group_id, deadline)
             try:
-                place.wait(lambda: self._look(group), contended=attempt > 0, deadline=deadline)
+                place.wait(lambda: self._look(group_id), contended=attempt > 0, deadline=deadline)
                 return transaction.run(prepare(), wanted, everything, partitions)
             except (KafkaException, KafkaOrderedOpsError) as error:
                 # What was read inside the fence says how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
-                cause = self._judge(error, group, unknown)
+                cause = self._judge(error, group_id, unknown)
                 pause = pace.pause_s(attempt)
                 is_last = time.monotonic() + pause >= deadline
                 if is_last or not (cause.retriable and isinstance(error, _PASSING)):
@@ -233,47 +233,49 @@ class Ledger:
                         raise
                     raise cause from error
                 waits_for(f"the group's state to be changed (the last try: {error})")
-                _log.debug("group %s: change not stored (%s), again in %.2f s", group, error, pause)
+                _log.debug(
+                    "group %s: change not stored (%s), again in %.2f s", group_id, error, pause
+                )
                 time.sleep(pause)
         raise AssertionError("the deadline ends the loop")
 
-    def _look(self, group: str) -> Line:
+    def _look(self, group_id: str) -> Line:
         """Who waits for a place. What an open transaction hides comes with the next look."""
         with contextlib.suppress(LedgerUnavailableError):
-            self._read(group, time.monotonic() + _LOOK_PATIENCE_S)
-        return self._logs[group].line
+            self._read(group_id, time.monotonic() + _LOOK_PATIENCE_S)
+        return self._logs[group_id].line
 
     def _judge(
-        self, error: KafkaException | KafkaOrderedOpsError, group: str, unknown: bool
+        self, error: KafkaException | KafkaOrderedOpsError, group_id: str, unknown: bool
     ) -> KafkaOrderedOpsError:
         """What a failed try would mean if it were the last."""
         if isinstance(error, KafkaOrderedOpsError):
-            return self._unknown(group, error) if unknown and error.retriable else error
-        where = f"group {group}, ledger {self._topic.name}"
+            return self._unknown(group_id, error) if unknown and error.retriable else error
+        where = f"group {group_id}, ledger {self._topic.name}"
         cause = judged(error, where, self._reasons, timeout_s=self._timeout_s)
-        return self._unknown(group, error) if unknown and cause.retriable else cause
+        return self._unknown(group_id, error) if unknown and cause.retriable else cause
 
-    def _unknown(self, group: str, error: Exception) -> CommitUnknownError:
+    def _unknown(self, group_id: str, error: Exception) -> CommitUnknownError:
         return CommitUnknownError(
-            f"group {group}, ledger {self._topic.name}: no answer to a commit within {self._timeout_s:g} s, and the "
+            f"group {group_id}, ledger {self._topic.name}: no answer to a commit within {self._timeout_s:g} s, and the "
             f"ledger could not be read back ({error}): the change may have been stored. Run the same window "
             "again: it finds out"
         )
 
-    def _read(self, group: str, deadline: float) -> LedgerLog:
+    def _read(self, group_id: str, deadline: float) -> LedgerLog:
         """The group's log, folded up to the uncommitted end as of now."""
-        if group not in self._logs:
+        if group_id not in self._logs:
             # Any group id does for plain reads; the group's own is the one that rights are granted on.
             config = self._settings.consumer(
-                group=group,
+                group_id=group_id,
                 isolation=Isolation.READ_COMMITTED,
                 fetch_wait_max_ms=_FETCH_WAIT_MS,
                 queued_max_messages_kbytes=_QUEUED_KIB_MAX,
             )
             opened = partial(open_client, Consumer, config, self._reasons)
-            where = self._topic.partition_of(group)
-            self._logs[group] = LedgerLog(where, group, opened, self._reasons)
-        log = self._logs[group]
+            where = self._topic.partition_of(group_id)
+            self._logs[group_id] = LedgerLog(where, group_id, opened, self._reasons)
+        log = self._logs[group_id]
         while True:
             start, end = self._span(log)
             if max(start, log.position) <= end:
@@ -283,7 +285,7 @@ class Ledger:
             self._topic.check_same()
             if time.monotonic() > deadline:
                 raise LedgerUnavailableError(
-                    f"group {group}: the ledger {log.where} is said to hold offsets [{start}, {end}), and was read up "
+                    f"group {group_id}: the ledger {log.where} is said to hold offsets [{start}, {end}), and was read up "
                     f"to {log.position}: a leader is changing, or the partition lost records. Try again; if it does "
                     "not pass, a new process reads what is left of it"
                 )
@@ -311,11 +313,11 @@ class Ledger:
             except StaleFoldError as error:
                 if time.monotonic() > deadline:
                     raise LedgerUnavailableError(
-                        f"group {log.group}: the ledger {log.where} changes faster than it can be read; try again"
+                        f"group {log.group_id}: the ledger {log.where} changes faster than it can be read; try again"
                     ) from None
-                _log.debug("group %s: reading the ledger anew: %s", log.group, error)
-                self._logs.pop(log.group).close()
-                log, certain = self._read(log.group, deadline), True
+                _log.debug("group %s: reading the ledger anew: %s", log.group_id, error)
+                self._logs.pop(log.group_id).close()
+                log, certain = self._read(log.group_id, deadline), True
             else:
                 for dropped in log.newly_dropped():
                     _log.warning("a time map is left out, and made again by reading: %s", dropped)
@@ -337,10 +339,10 @@ class Ledger:
         return self._looked_at(log, look, deadline)
 
     def committed_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, timeout_s: float
+        self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
-        reader = self._offsets.setdefault(group, OffsetsReader(self._settings, group))
+        reader = self._offsets.setdefault(group_id, OffsetsReader(self._settings, group_id))
         return reader.read(partitions, timeout_s=timeout_s)
 
     def _cluster_id(self) -> str:
@@ -357,9 +359,9 @@ class Ledger:
 class _Transaction:
     """One try: one producer, one transaction at most."""
 
-    def __init__(self, ledger: Ledger, group: str, deadline: float) -> None:
+    def __init__(self, ledger: Ledger, group_id: str, deadline: float) -> None:
         self._ledger = ledger
-        self._group = group
+        self._group = group_id
         self._deadline = deadline
         #: Whether a commit was asked for and not answered.
         self.outcome_unknown = False

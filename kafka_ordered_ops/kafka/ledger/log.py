@@ -34,14 +34,14 @@ class LedgerLog(LedgerFold):
     def __init__(
         self,
         where: core.TopicPartition,
-        group: str,
+        group_id: str,
         open_consumer: Callable[[], Consumer],
         reasons: FaultReasons,
         *,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
-        super().__init__(where, group, fetch=self._values_at, held_bytes_max=held_bytes_max)
-        self.line = Line(group)
+        super().__init__(where, group_id, fetch=self._values_at, held_bytes_max=held_bytes_max)
+        self.line = Line(group_id)
         self._open_consumer = open_consumer
         self._opened: Consumer | None = None
         self._reasons = reasons
@@ -61,7 +61,7 @@ class LedgerLog(LedgerFold):
     @property
     def _consumer(self) -> Consumer:
         """The reader, opened when there is something to read: one that was idle first may fetch 0.6 s late."""
-        self._home.check(f"the ledger's reader of group {self.group}")
+        self._home.check(f"the ledger's reader of group {self.group_id}")
         if self._opened is None:
             self._opened = self._open_consumer()
         return self._opened
@@ -151,7 +151,7 @@ class LedgerLog(LedgerFold):
 
     def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
         return LedgerUnavailableError(
-            f"group {self.group}: the ledger {self.where} could be read up to offset {position} of "
+            f"group {self.group_id}: the ledger {self.where} could be read up to offset {position} of "
             f"{end}: a transaction of another process is open there, or the broker does not "
             "answer. It ends by itself after its time-out; try again. If it does not, a broker died before it "
             "had marked the transaction's end: see kafka-transactions.sh find-hanging and abort"

@@ -88,8 +88,8 @@ class _Ticket:
 class Line:
     """The tickets of one group, as far as its ledger partition was read."""
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, group_id: str) -> None:
+        self._group = group_id
         self._tickets: dict[str, _Ticket] = {}
 
     def take(self, offset: int, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
@@ -97,13 +97,13 @@ class Line:
         if b'"turn"' not in key:
             return False
         try:
-            group, kind, name, _ = json.loads(key)
+            group_id, kind, name, _ = json.loads(key)
             rank = None if value is None else int(value)
         except (ValueError, TypeError, RecursionError):
             return False
         if kind != _KIND:
             return False
-        if group == self._group:
+        if group_id == self._group:
             self._set(str(name), rank, offset, timestamp_ms)
         return True
 
@@ -139,11 +139,11 @@ class Place:
     """One change's place in the line, once it has one. A context manager, which leaves the line."""
 
     def __init__(
-        self, settings: ClientSettings, where: TopicPartition, group: str, rank: int
+        self, settings: ClientSettings, where: TopicPartition, group_id: str, rank: int
     ) -> None:
         self._settings = settings
         self._where = where
-        self._group = group
+        self._group = group_id
         self._rank = rank
         self._name = uuid.uuid4().hex[:12]
         self._producer: Producer | None = None

@@ -72,9 +72,9 @@ class LedgerTopic:
         """The topic's id in Kafka's text form; None until it was opened, and while there is none."""
         return self._id
 
-    def partition_of(self, group: str) -> TopicPartition:
+    def partition_of(self, group_id: str) -> TopicPartition:
         """Where a group's records are: all in one partition."""
-        return ledger_partition(self.name, group)
+        return ledger_partition(self.name, group_id)
 
     def open(self, *, create: bool) -> bool:
         """Finds the ledger topic, or makes it; whether it is there."""

@@ -122,7 +122,7 @@ class RangeReader:
 
     Args:
         settings: how to reach the cluster.
-        group: the group on whose behalf it reads.
+        group_id: the group on whose behalf it reads.
         isolation: under read_committed, aborted and pending records are not visible.
         wanted: for each partition the offsets; empty sets are left out.
         columns: names of `RECORD_SCHEMA` that `batches` fills; fewer are faster.
@@ -133,7 +133,7 @@ class RangeReader:
     def __init__(
         self,
         settings: ClientSettings,
-        group: str,
+        group_id: str,
         isolation: Isolation,
         wanted: Mapping[TopicPartition, OffsetSet],
         *,
@@ -149,7 +149,7 @@ class RangeReader:
         #: The schema of `batches`.
         self.schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
         self._settings = settings
-        self._config = settings.consumer(group=group, isolation=isolation)
+        self._config = settings.consumer(group_id=group_id, isolation=isolation)
         self._batch_records = batch_records
         self._stall_timeout_s = stall_timeout_s
         self._reasons = FaultReasons(settings.secret_values())
@@ -435,7 +435,7 @@ class RangeReader:
 
 def read_ranges(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     isolation: Isolation,
     wanted: Mapping[TopicPartition, OffsetSet],
     *,
@@ -446,7 +446,7 @@ def read_ranges(
     """`RangeReader.batches` in one call; every argument can be pickled, so it can run on an executor."""
     with RangeReader(
         settings,
-        group,
+        group_id,
         isolation,
         wanted,
         columns=columns,

@@ -24,7 +24,7 @@ class Share:
     #: The window's place among the plans that are read together.
     window: int
     window_id: str
-    #: Records at or above it are stragglers; None: nobody knows which are.
+    #: Records at or above it are out-of-order records; None: nobody knows which are.
     head_end: int | None
     late: LateSteps
 
@@ -51,12 +51,12 @@ class Piece:
         """For each record the number of its window, from that of its share."""
         return np.array([share.window for share in self.shares], dtype=np.int64)[owners]
 
-    def stragglers_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
-        """For each record whether its window is known to take it as a straggler."""
+    def out_of_order_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
+        """For each record whether its window is known to take it as an out-of-order record."""
         known = (INT64_MAX if one.head_end is None else one.head_end for one in self.shares)
         head_ends = np.fromiter(known, dtype=np.int64)
-        stragglers: BoolArray = offsets >= head_ends[owners]
-        return stragglers
+        out_of_order: BoolArray = offsets >= head_ends[owners]
+        return out_of_order
 
     def late_of(
         self, owners: Int64Array, offsets: Int64Array, timestamps_ms: Int64Array
@@ -114,17 +114,17 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     if not plans:
         raise ConfigError("there is no plan: name at least one")
     for one, other in pairwise(plans):
-        if (one.group, one.isolation) != (other.group, other.isolation):
+        if (one.group_id, one.isolation) != (other.group_id, other.isolation):
             raise ConfigError(
-                f"window {one.window_id} is of group {one.group} and {one.isolation}, window "
-                f"{other.window_id} of group {other.group} and {other.isolation}: windows that are taken in "
+                f"window {one.window_id} is of group {one.group_id} and {one.isolation}, window "
+                f"{other.window_id} of group {other.group_id} and {other.isolation}: windows that are taken in "
                 "one pass are of one group and isolation. Take them one after the other"
             )
     seen: set[str] = set()
     for plan in plans:
         if plan.window_id in seen:
             raise ConfigError(
-                f"window {plan.window_id} of group {plan.group} stands twice among {len(plans)} plans: "
+                f"window {plan.window_id} of group {plan.group_id} stands twice among {len(plans)} plans: "
                 "records could not be told apart. Name each window once; parts of one window are taken one "
                 "by one"
             )

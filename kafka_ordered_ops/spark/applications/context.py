@@ -77,7 +77,7 @@ class WindowContext:
 
         Args:
             ordered: in total order, window after window; as the submitter asked when None.
-            engine: who reads; as the submitter asked when None. The files of `Engine.STAGE` are gone once
+            engine: who reads; as the submitter asked when None. The files of `Engine.LOCAL` are gone once
                 the job has ended.
             stall_timeout_s: how long a reader waits for any partition to move.
 
@@ -92,7 +92,7 @@ class WindowContext:
             ordered=self.ordered if ordered is None else ordered,
             engine=engine,
             # Below the output folder, which all executors see; and removed with the folder of the run.
-            stage_root=self._folder / "read" if engine == Engine.STAGE else None,
+            local_root=self._folder / "read" if engine == Engine.LOCAL else None,
             stall_timeout_s=stall_timeout_s,
         )
 

@@ -14,7 +14,7 @@ from kafka_ordered_ops.windows import OrderedWindows
 
 def planned_window(
     settings: ClientSettings | Mapping[str, str | int | float | bool],
-    group: str,
+    group_id: str,
     window_id: str,
     *,
     attempt: int | None = None,
@@ -26,7 +26,7 @@ def planned_window(
 
     Args:
         settings: how to reach the cluster.
-        group: the consumer group.
+        group_id: the consumer group.
         window_id: the window.
         attempt: the try that the job works for, as the planning task told it: its output has a place of its
             own. None: whichever is the newest.
@@ -40,14 +40,14 @@ def planned_window(
         LedgerError, BrokerError: the cluster, or the way to it.
     """
     plans, client = planned_windows(
-        settings, group, {window_id: attempt}, ledger_topic=ledger_topic
+        settings, group_id, {window_id: attempt}, ledger_topic=ledger_topic
     )
     return plans[0], client
 
 
 def planned_windows(
     settings: ClientSettings | Mapping[str, str | int | float | bool],
-    group: str,
+    group_id: str,
     attempts: Mapping[str, int | None],
     *,
     ledger_topic: str = LEDGER_TOPIC,
@@ -57,13 +57,13 @@ def planned_windows(
     Raises:
         as `planned_window`, for the first window that is wrong.
     """
-    with OrderedWindows(settings, group, ledger_topic=ledger_topic) as windows:
+    with OrderedWindows(settings, group_id, ledger_topic=ledger_topic) as windows:
         records = windows.show_many(list(attempts))
         for record in records:
             if record.pruned is not None:
                 name = record.plan.window_id
                 raise WindowPrunedError(
-                    f"window {name} of group {group} is {record.status} and was pruned from the ledger: its "
+                    f"window {name} of group {group_id} is {record.status} and was pruned from the ledger: its "
                     "offsets are no longer known, and it cannot be read again",
                     window_id=name,
                 )
@@ -78,7 +78,7 @@ def _for_attempt(plan: WindowPlan, attempt: int | None) -> WindowPlan:
     is_newest = attempt >= plan.attempt if plan.status.is_done else attempt == plan.attempt
     if not is_newest or not (plan.status.is_open or plan.status.is_done):
         raise WindowSupersededError(
-            f"window {plan.window_id} of group {plan.group} is {plan.status} at attempt {plan.attempt}, and this "
+            f"window {plan.window_id} of group {plan.group_id} is {plan.status} at attempt {plan.attempt}, and this "
             f"job works for attempt {attempt}: what it writes would not be committed. End it",
             window_id=plan.window_id,
         )

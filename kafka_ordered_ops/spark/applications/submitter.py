@@ -384,7 +384,7 @@ def _found(plan: WindowPlan, result: Mapping[str, object]) -> StagedOutput:
 
 def _what(application: str, plans: Sequence[WindowPlan]) -> str:
     more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
-    return f"the application {application} for window {plans[0].window_id}{more} of group {plans[0].group}"
+    return f"the application {application} for window {plans[0].window_id}{more} of group {plans[0].group_id}"
 
 
 def _code_text(code: int) -> str:

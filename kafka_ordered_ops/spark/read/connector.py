@@ -62,7 +62,7 @@ def jvm_frame(
     pieces: Sequence[Piece],
     settings: ClientSettings,
     *,
-    group: str,
+    group_id: str,
     isolation: Isolation,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
@@ -72,7 +72,7 @@ def jvm_frame(
         spark: a session that has the Kafka connector of its own version.
         pieces: what is wanted, at most one piece a partition.
         settings: how to reach the cluster, from the driver and from the executors.
-        group: named to the brokers, with a suffix; it is neither joined nor committed to.
+        group_id: named to the brokers, with a suffix; it is neither joined nor committed to.
         isolation: which records are visible.
         stall_timeout_s: how long a task waits for its next record.
 
@@ -82,11 +82,11 @@ def jvm_frame(
     """
     _check_connector(spark)
     java = java_settings(
-        settings, group=group, isolation=isolation, stall_timeout_s=stall_timeout_s
+        settings, group_id=group_id, isolation=isolation, stall_timeout_s=stall_timeout_s
     )
     if is_connect(spark) and java.secrets_from:
         raise ConfigError(
-            f"engine 'jvm' does not take {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
+            f"engine 'connector' does not take {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
             "as options, and Connect writes every request into its web page and its event log as it is. Use "
             "engine 'python', whose settings travel inside the pickled reader, or a classic session"
         )
@@ -98,7 +98,7 @@ def jvm_frame(
         "failOnDataLoss": "true",
         # A group of its own for every reading: the connector keeps consumers of one group and partition for
         # the next reading, whatever the settings of that one are.
-        "groupIdPrefix": group,
+        "groupIdPrefix": group_id,
         "includeHeaders": "true",
         "kafkaConsumer.pollTimeoutMs": str(round(stall_timeout_s * 1000)),
     }
@@ -128,14 +128,14 @@ def _check_connector(spark: SparkSession) -> None:
         if "ClassNotFoundException" not in str(error):
             raise
         raise ConfigError(
-            f"engine 'jvm' reads with Spark's Kafka connector, and this session has none: start it with {what} "
+            f"engine 'connector' reads with Spark's Kafka connector, and this session has none: start it with {what} "
             "and what that needs (spark.jars.packages, or the files by spark.jars), or use engine 'python'"
         ) from None
     # None in a vendor's build that leaves it out.
     found = package.getImplementationVersion() if package is not None else None
     if found is not None and _minor(found) != _minor(spark.version):
         raise ConfigError(
-            f"engine 'jvm' needs the Kafka connector of Spark {spark.version}, and this session has that of Spark "
+            f"engine 'connector' needs the Kafka connector of Spark {spark.version}, and this session has that of Spark "
             f"{found}: it works on the inside of Spark's classes, which differ. Start the session with {what}, "
             "or use engine 'python'"
         )

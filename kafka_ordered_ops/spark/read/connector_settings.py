@@ -156,7 +156,7 @@ class JavaSettings:
 
 
 def java_settings(
-    settings: ClientSettings, *, group: str, isolation: Isolation, stall_timeout_s: float
+    settings: ClientSettings, *, group_id: str, isolation: Isolation, stall_timeout_s: float
 ) -> JavaSettings:
     """What a consumer with these settings is in Java.
 
@@ -167,7 +167,7 @@ def java_settings(
         ConfigError: a setting that Java's client does not have; which one, and what to do. Or a file that
             cannot be read, or holds what Java cannot.
     """
-    ours = settings.consumer(group=group, isolation=isolation)
+    ours = settings.consumer(group_id=group_id, isolation=isolation)
     for key in sorted(ours):
         if key not in _SAME | _RENAMED.keys() | _COMBINED | LEFT_OUT:
             raise _refused(key)
@@ -197,7 +197,7 @@ def _login(ours: Mapping[str, str]) -> dict[str, str]:
     module = _LOGINS.get(mechanism)
     if module is None:
         raise ConfigError(
-            f"engine 'jvm' cannot log in by sasl.mechanism {mechanism}: it takes {', '.join(_LOGINS)}, and GSSAPI "
+            f"engine 'connector' cannot log in by sasl.mechanism {mechanism}: it takes {', '.join(_LOGINS)}, and GSSAPI "
             "as the JVMs are set up for it. Use engine 'python'"
         )
     named = [key for key in ("sasl.username", "sasl.password") if key in ours]
@@ -220,7 +220,7 @@ def _trust(ours: Mapping[str, str]) -> dict[str, str]:
     elif path := ours.get("ssl.ca.location"):
         if path == "probe" or Path(path).is_dir():
             raise ConfigError(
-                f"engine 'jvm' cannot use ssl.ca.location={path}: Java takes one file of certificates in PEM. "
+                f"engine 'connector' cannot use ssl.ca.location={path}: Java takes one file of certificates in PEM. "
                 "Name the file, or leave it out where the JVMs' own trust store is meant"
             )
         values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": path}
@@ -246,7 +246,7 @@ def _identity(ours: Mapping[str, str]) -> dict[str, str]:
         )
     if not _PKCS8.search(key):
         raise ConfigError(
-            "engine 'jvm' cannot use the key of ssl.key.location or ssl.key.pem: Java reads the format PKCS#8 "
+            "engine 'connector' cannot use the key of ssl.key.location or ssl.key.pem: Java reads the format PKCS#8 "
             "only, which begins with BEGIN PRIVATE KEY or BEGIN ENCRYPTED PRIVATE KEY. Convert it (openssl "
             "pkcs8 -topk8)"
         )
@@ -277,6 +277,6 @@ def _pem(ours: Mapping[str, str], stem: str) -> str | None:
 def _refused(key: str) -> ConfigError:
     why = next((why for start, why in _REFUSALS.items() if key.startswith(start)), None)
     return ConfigError(
-        f"client setting {key!r} cannot be handed to Java's Kafka client, which engine 'jvm' reads with"
+        f"client setting {key!r} cannot be handed to Java's Kafka client, which engine 'connector' reads with"
         f"{f': {why}' if why else ''}. Leave it out for this engine, or use engine 'python'"
     )

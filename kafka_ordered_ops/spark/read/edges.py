@@ -63,7 +63,7 @@ def edges_of(reading: Reading, buckets: int) -> list[Edge]:
     by_partition = {piece.tp: piece for piece in pieces}
     reader = open_reader(
         reading.settings.merged(_CLIENT_SETTINGS),
-        reading.group,
+        reading.group_id,
         reading.isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=reading.stall_timeout_s,

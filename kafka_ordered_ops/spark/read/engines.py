@@ -2,8 +2,8 @@
 
 An engine has one job: some pieces of windows as a DataFrame, in no order, with the columns of
 `source.SOURCE_DDL`. What orders records, tells windows apart or writes files does not know which of them it
-was. `Engine.STAGE` is the exception: it reads before Spark does, into files that are in order already
-(`read_stage`).
+was. `Engine.LOCAL` is the exception: it reads before Spark does, into files that are in order already
+(`read_local`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
     Raises:
         ConfigError: the session lacks what the engine needs, or its workers run another Python.
     """
-    invariant(engine is not Engine.STAGE, "what is staged is read from its files")
-    if engine is Engine.JVM:
+    invariant(engine is not Engine.LOCAL, "what is staged is read from its files")
+    if engine is Engine.CONNECTOR:
         from kafka_ordered_ops.spark.read.connector import jvm_frame
 
         return jvm_frame(
             reading.spark,
             reading.pieces,
             reading.settings,
-            group=reading.group,
+            group_id=reading.group_id,
             isolation=reading.isolation,
             stall_timeout_s=reading.stall_timeout_s,
         )
@@ -69,7 +69,7 @@ def _python_frame(reading: Reading, pieces: Sequence[Piece]) -> DataFrame:
     several = len(reading.plans) > 1
     read = WindowRead(
         settings=reading.settings,
-        group=reading.group,
+        group_id=reading.group_id,
         isolation=reading.isolation,
         slices=tuple(slices_of(pieces, tasks=tasks, least_offsets=SLICE_OFFSETS_MIN)),
         stall_timeout_s=reading.stall_timeout_s,

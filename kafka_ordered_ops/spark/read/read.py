@@ -15,7 +15,7 @@ from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
-from kafka_ordered_ops.spark.read.read_stage import read_staged
+from kafka_ordered_ops.spark.read.read_local import read_staged
 from kafka_ordered_ops.spark.read.reading import Reading
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def read_window(
     *,
     ordered: bool = False,
     engine: Engine | str = Engine.PYTHON,
-    stage_root: str | os.PathLike[str] | None = None,
+    local_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
     """A DataFrame of exactly the plan's records: `read_windows` for one plan."""
@@ -39,7 +39,7 @@ def read_window(
         settings,
         ordered=ordered,
         engine=engine,
-        stage_root=stage_root,
+        local_root=local_root,
         stall_timeout_s=stall_timeout_s,
     )
 
@@ -51,7 +51,7 @@ def read_windows(
     *,
     ordered: bool = False,
     engine: Engine | str = Engine.PYTHON,
-    stage_root: str | os.PathLike[str] | None = None,
+    local_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
     """A DataFrame of exactly the plans' records, read from Kafka in one pass.
@@ -78,7 +78,7 @@ def read_windows(
             session's own Spark. ``"stage"`` reads here and now, into files; the windows must fit this
             process's memory (`stage.HELD_BYTES_MAX`) when they are ordered. With the settings of an
             `InMemoryKafka` python reads like stage: no executor can reach it.
-        stage_root: where the stage engine puts its files; executors must see the same folder, and it is
+        local_root: where the stage engine puts its files; executors must see the same folder, and it is
             left there, so that reading the same attempt again needs no Kafka. Without one a temporary
             folder is used, and removed at exit: for local sessions only.
         stall_timeout_s: how long a reader waits for any partition to move.
@@ -94,7 +94,7 @@ def read_windows(
     engine = Engine.of(engine, settings)
     check_together(plans)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
-    if engine is Engine.STAGE:
-        return read_staged(reading, ordered=ordered, stage_root=stage_root)
+    if engine is Engine.LOCAL:
+        return read_staged(reading, ordered=ordered, local_root=local_root)
     frame = frame_of(engine, reading)
     return in_order(reading, frame) if ordered else frame.drop(WINDOW_NUMBER)

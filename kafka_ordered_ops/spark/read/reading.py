@@ -45,9 +45,9 @@ class Reading:
         return tuple(plan.window_id for plan in self.plans)
 
     @property
-    def group(self) -> str:
+    def group_id(self) -> str:
         """The group of all the plans."""
-        return self.plans[0].group
+        return self.plans[0].group_id
 
     @property
     def isolation(self) -> Isolation:

@@ -44,7 +44,7 @@ class WindowRead:
     """All that a read needs. It holds the secrets of the settings: it is pickled, never shown."""
 
     settings: ClientSettings
-    group: str
+    group_id: str
     isolation: Isolation
     slices: tuple[Slice, ...]
     stall_timeout_s: float = STALL_TIMEOUT_S
@@ -88,7 +88,7 @@ class KafkaWindowReader(DataSourceReader):
         # would need no change here.
         with open_reader(
             read.settings,
-            read.group,
+            read.group_id,
             read.isolation,
             wanted,
             batch_records=BATCH_RECORDS,

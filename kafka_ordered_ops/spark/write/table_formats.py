@@ -76,7 +76,7 @@ class _Delta:
         (
             rows.writeTo(table)
             # One id for each window: with one for all, an older window behind a newer one is skipped.
-            .option("txnAppId", f"{write.group}/{write.window_id}")
+            .option("txnAppId", f"{write.group_id}/{write.window_id}")
             .option("txnVersion", str(basis))
             .option("userMetadata", strict_json.dumps(told))
             .overwrite(_of_window(write))

@@ -67,7 +67,7 @@ _JVM_MESSAGE: Final = re.compile(r"^:? ?((?:[\w$]+\.)+\w*(?:Exception|Error): .*
 class TableWrite:
     """One try's rows of one window."""
 
-    group: str
+    group_id: str
     window_id: str
     claim_id: str
     attempt: int
@@ -85,7 +85,7 @@ class TableWrite:
     def of(cls, plan: WindowPlan) -> TableWrite:
         """A new write of this plan's attempt."""
         token = uuid.uuid4().hex[:12]
-        return cls(plan.group, plan.window_id, plan.claim_id, plan.attempt, token)
+        return cls(plan.group_id, plan.window_id, plan.claim_id, plan.attempt, token)
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ class TableWrite:
     def to_json(self) -> dict[str, Any]:
         """What the table's commit carries."""
         return {
-            "group": self.group,
+            "group": self.group_id,
             "window_id": self.window_id,
             "claim_id": self.claim_id,
             "attempt": self.attempt,
@@ -112,7 +112,7 @@ class TableWrite:
         """The inverse of `to_json`; raises `JsonError`."""
         try:
             write = cls(
-                group=fields.text("group"),
+                group_id=fields.text("group"),
                 window_id=fields.text("window_id"),
                 claim_id=fields.text("claim_id"),
                 attempt=fields.integer("attempt", least=0),
@@ -422,10 +422,10 @@ class TableOutput:
     def _check_newer(self, shown: TableWrite | None, turn: int) -> None:
         if shown is None:
             return
-        if shown.group != self.write.group:
+        if shown.group_id != self.write.group_id:
             raise SinkError(
-                f"{self.sink.table} shows window {shown.window_id} of group {shown.group}, and this one is of "
-                f"group {self.write.group}: each would replace the other. Give each group a table of its own",
+                f"{self.sink.table} shows window {shown.window_id} of group {shown.group_id}, and this one is of "
+                f"group {self.write.group_id}: each would replace the other. Give each group a table of its own",
                 window_id=self.write.window_id,
             )
         # The ledger has just said that this claim is the window's: another one in the table is older, unless it

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Spark's own default is INT96, which other readers take for nanoseconds without a zone.
 _TIMESTAMP_TYPE: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
-#: Partitions whose stragglers are counted: the expression grows with them, and so does Spark's planning.
+#: Partitions whose out-of-order records are counted: the expression grows with them, and so does Spark's planning.
 _HEADS_MAX: Final = 2_000
 
 #: Comparing a record with so many partitions costs less than looking its own one up by name.
@@ -45,8 +45,8 @@ def write_window(
     `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
-    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``stragglers`` (null where the plan
-    does not know which records are stragglers). They are counted in the same job.
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``out_of_order`` (null where the plan
+    does not know which records are out_of_order). They are counted in the same job.
 
     Args:
         df: the result of the user's job: the window's records, or anything made from them.
@@ -94,11 +94,11 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
         writer = observed.write.mode("append").option("compression", "zstd")
         writer.parquet(spark_path(draft.path))
     facts = {name: None if value is None else int(value) for name, value in observation.get.items()}
-    if not _tells_places(df) or "stragglers" in facts:
+    if not _tells_places(df) or "out_of_order" in facts:
         return facts
-    if not plan.tells_stragglers:
-        return {**facts, "stragglers": None}
-    return facts if behind_cutoff(plan) else {**facts, "stragglers": 0}
+    if not plan.tells_out_of_order:
+        return {**facts, "out_of_order": None}
+    return facts if behind_cutoff(plan) else {**facts, "out_of_order": 0}
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
         first = plans[0]
         more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
         raise JobFailedError(
-            f"the Spark job that writes window {first.window_id}{more} of group {first.group} to {path} failed: "
+            f"the Spark job that writes window {first.window_id}{more} of group {first.group_id} to {path} failed: "
             f"{_first_line(error)}. Nothing was committed: run the same again",
             window_id=first.window_id,
         ) from error
@@ -177,9 +177,9 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
         counts.append(f.unix_millis(f.max("timestamp")).alias("timestamp_ms_max"))
     if types.get("late") == "boolean":
         counts.append(f.count_if(f.col("late")).alias("late"))
-    behind = behind_cutoff(plan) if plan.tells_stragglers else {}
+    behind = behind_cutoff(plan) if plan.tells_out_of_order else {}
     if _tells_places(df) and 0 < len(behind) <= _HEADS_MAX:
-        counts.append(f.count_if(_is_straggler(behind)).alias("stragglers"))
+        counts.append(f.count_if(_is_out_of_order(behind)).alias("out_of_order"))
     return counts
 
 
@@ -193,11 +193,11 @@ def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
     return {
         part.tp: part.head_end
         for part in plan
-        if part.head_end is not None and part.may_have_stragglers
+        if part.head_end is not None and part.may_have_out_of_order
     }
 
 
-def _is_straggler(behind: Mapping[TopicPartition, int]) -> Column:
+def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
     """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
 
     Args:

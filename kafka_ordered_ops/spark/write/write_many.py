@@ -39,7 +39,7 @@ from kafka_ordered_ops.spark.write.write import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Partitions of windows whose stragglers are counted: each is a row that every executor is sent.
+#: Partitions of windows whose out-of-order records are counted: each is a row that every executor is sent.
 _HEADS_MAX: Final = 100_000
 
 _ROW: Final = "_koo_row"
@@ -219,7 +219,7 @@ def _facts(
     if _POSITION.items() <= dict(rows.dtypes).items() and heads.num_rows <= _HEADS_MAX:
         heads_frame = f.broadcast(df.sparkSession.createDataFrame(heads))
         rows = rows.join(heads_frame, [WINDOW_NUMBER, "topic", "partition"], "left")
-        counts["stragglers"] = f.count_if(f.col("offset") >= f.col(_HEAD_END))
+        counts["out_of_order"] = f.count_if(f.col("offset") >= f.col(_HEAD_END))
     aggregates = [count.alias(name) for name, count in counts.items()]
     with job_errors(plans, written.folder):
         found = rows.groupBy(WINDOW_NUMBER).agg(*aggregates).collect()
@@ -230,8 +230,8 @@ def _facts(
         window_id = None if number is None else written.window_ids[number]
         facts[window_id] = {name: row[name] for name in counts}
     for plan in plans:
-        if "stragglers" in counts and not plan.tells_stragglers:
-            facts[plan.window_id] = {**facts[plan.window_id], "stragglers": None}
+        if "out_of_order" in counts and not plan.tells_out_of_order:
+            facts[plan.window_id] = {**facts[plan.window_id], "out_of_order": None}
     return facts
 
 
@@ -268,7 +268,7 @@ def _check_rows(
     records = {window_id: of_window["records"] or 0 for window_id, of_window in facts.items()}
     if (here := sum(records.values())) != written.records:
         raise SinkError(
-            f"Spark has written {written.records:,} records of {len(plans)} windows of group {plans[0].group}, "
+            f"Spark has written {written.records:,} records of {len(plans)} windows of group {plans[0].group_id}, "
             f"and the files in {written.folder} on this machine hold {here:,}: not all executors write to the folder that "
             "is seen here. Name one that the driver and all executors share, and see that it is mounted on each of "
             "them. Nothing was committed"

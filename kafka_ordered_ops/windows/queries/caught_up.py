@@ -19,7 +19,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 def caught_up(
     settings: ClientSettings,
-    group: str,
+    group_id: str,
     window: Window,
     *,
     ledger_topic: str = LEDGER_TOPIC,
@@ -37,11 +37,11 @@ def caught_up(
         window.topics, window.exclude, window.isolation, LivenessRule(window.cutoff_ms)
     )
     with (
-        calls.call(f"group {group}: has it caught up", timeout_s),
+        calls.call(f"group {group_id}: has it caught up", timeout_s),
         open_lookup(settings, timeout_s=timeout_s) as lookup,
         open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger,
     ):
         # The logs before the ledger: what is committed meanwhile counts, what is written meanwhile does not.
         facts = log_facts(lookup, question)
-        view = ledger.read(group)
+        view = ledger.read(group_id)
     return judge(view, facts, window.times, now_ms=int(clock() * 1000))

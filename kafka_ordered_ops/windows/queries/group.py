@@ -32,7 +32,7 @@ class Looks(Gated):
     """The calls of `OrderedWindows` that change nothing."""
 
     settings: ClientSettings
-    group: str
+    group_id: str
     _lookup: LookupDoor
     _ledger: LedgerDoor
     _planner: Planner
@@ -47,7 +47,7 @@ class Looks(Gated):
         check_list(window_ids, what="window_ids")
         for window_id in window_ids:
             check_window_id(window_id)
-        view = self._ledger.read(self.group, window_ids)
+        view = self._ledger.read(self.group_id, window_ids)
         return [known_window(view, name) for name in window_ids]
 
     def check_readable(self, plan: WindowPlan) -> None:
@@ -63,7 +63,7 @@ class Looks(Gated):
         Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
         """
         check_function(keep, what="keep")
-        view = self._ledger.read(self.group, keep=keep)
+        view = self._ledger.read(self.group_id, keep=keep)
         for error in view.unreadable.values():
             _log.warning("a window is left out of the list: %s", error)
         # Open ones are there in any case.
@@ -84,25 +84,25 @@ class Looks(Gated):
         """
         if limit is not None:
             check_count(limit, what="limit", least=1, greatest=INT64_MAX)
-        found = self._ledger.summaries(self.group)
+        found = self._ledger.summaries(self.group_id)
         windows = found.windows
         if before is not None:
             names = [one.window_id for one in windows]
             if before not in names:
-                raise unknown_window(self.group, before)
+                raise unknown_window(self.group_id, before)
             windows = windows[: names.index(before)]
         return replace(found, windows=windows if limit is None else windows[-limit:])
 
     def state(self) -> GroupState | None:
         """The group's progress; None before its first plan."""
-        return self._ledger.read(self.group).state
+        return self._ledger.read(self.group_id).state
 
     def gaps(self) -> builtins.list[Gap]:
         """The times that no interval of the group covers and in which records wait; a sweep takes them.
 
         From the ledger alone: what was read to plan intervals says what was left.
         """
-        return gaps_of(self._ledger.read(self.group))
+        return gaps_of(self._ledger.read(self.group_id))
 
     def live(
         self,
@@ -113,7 +113,7 @@ class Looks(Gated):
     ) -> Liveness:
         """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
 
-        Live: a record stamped at or after the cutoff (and the allowed lateness) is there. Idle: there is
+        Live: a record stamped at or after the cutoff (and the maximum out-of-orderness) is there. Idle: there is
         none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
         What was read for the answer `before` is not read again. Changes nothing.
 
@@ -128,11 +128,11 @@ class Looks(Gated):
         return check_live(
             self._lookup,
             self.settings,
-            self.group,
+            self.group_id,
             window,
             grace=grace,
             now_ms=self._now_ms(),
-            view=self._ledger.read(self.group),
+            view=self._ledger.read(self.group_id),
             before=before,
         )
 

@@ -27,7 +27,7 @@ class GroupWatch:
 
     Args:
         settings: how to reach the cluster.
-        group: the consumer group; not joined.
+        group_id: the consumer group; not joined.
         ledger_topic: the topic that holds its plans and progress, None: the usual one; none is made.
         timeout_s: bound for each call's questions, and for a read's position to stand still.
         clock: the time in seconds since the epoch; for tests.
@@ -36,14 +36,14 @@ class GroupWatch:
     def __init__(
         self,
         settings: ClientSettings,
-        group: str,
+        group_id: str,
         *,
         ledger_topic: str | None = None,
         timeout_s: float = LOOK_TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self._group = group
+        self._group = group_id
         self._timeout_s = timeout_s
         self._clock = clock
         self._lookup = open_lookup(settings, timeout_s=timeout_s)

@@ -31,7 +31,7 @@ READS_AS: Final = "kafka-ordered-ops-live"
 def check_live(
     lookup: LookupDoor,
     settings: ClientSettings,
-    group: str | None,
+    group_id: str | None,
     window: Window,
     *,
     grace: timedelta | None = None,
@@ -48,9 +48,9 @@ def check_live(
     Args:
         lookup: asks the cluster.
         settings: how to read from it.
-        group: on whose behalf timestamps are read; not joined.
-        window: topics, cutoff, allowed lateness and isolation are looked at.
-        grace: how long after the cutoff (and the allowed lateness) a silent partition counts as idle; None:
+        group_id: on whose behalf timestamps are read; not joined.
+        window: topics, cutoff, maximum out-of-orderness and isolation are looked at.
+        grace: how long after the cutoff (and the maximum out-of-orderness) a silent partition counts as idle; None:
             never.
         now_ms: the time of day, ms since the epoch.
         view: the group in the ledger, for its lag and its open windows.
@@ -69,7 +69,7 @@ def check_live(
     looked = look(
         lookup,
         settings,
-        group or READS_AS,
+        group_id or READS_AS,
         question,
         now_ms=now_ms,
         seen={} if before is None else before.seen_for(question.rule, window.isolation),
@@ -82,7 +82,7 @@ def check_live(
 def live(
     settings: ClientSettings,
     window: Window,
-    group: str | None = None,
+    group_id: str | None = None,
     *,
     grace: timedelta | None = None,
     before: Liveness | None = None,
@@ -100,13 +100,13 @@ def live(
         open_lookup(settings, timeout_s=timeout_s) as lookup,
     ):
         view = None
-        if group is not None:
+        if group_id is not None:
             with open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger:
-                view = ledger.read(group)
+                view = ledger.read(group_id)
         return check_live(
             lookup,
             settings,
-            group,
+            group_id,
             window,
             grace=grace,
             now_ms=int(clock() * 1000),
@@ -158,6 +158,6 @@ def liveness_rule(window: Window, grace: timedelta | None) -> LivenessRule:
         )
     return LivenessRule(
         cutoff_ms=window.cutoff_ms,
-        lateness_ms=window.lateness_ms or 0,
+        out_of_orderness_ms=window.out_of_orderness_ms or 0,
         grace_ms=None if grace is None else grace // timedelta(milliseconds=1),
     )

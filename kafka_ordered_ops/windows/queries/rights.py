@@ -10,7 +10,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 def missing_rights(
     settings: ClientSettings,
-    group: str | None,
+    group_id: str | None,
     *,
     ledger_topic: str = LEDGER_TOPIC,
     timeout_s: float,
@@ -31,7 +31,7 @@ def missing_rights(
         check = RightsCheck(settings, timeout_s=timeout_s)
         check.cluster_id()
         return [
-            *([] if group is None else check.missing_on_group(group)),
+            *([] if group_id is None else check.missing_on_group(group_id)),
             *check.missing_on_ledger(ledger_topic),
             *check.missing_on_transactions(),
         ]

@@ -44,7 +44,7 @@ WINDOW: dict[str, Any] = {
     "cutoff": "{{ params.cutoff }}",
     "window_id": "{{ dag.dag_id }}",
 }
-CATCH_UP: dict[str, Any] = {**WINDOW, "start": "earliest", "mode": "catch_up"}
+CATCH_UP: dict[str, Any] = {**WINDOW, "starting_offsets": "earliest", "mode": "catch_up"}
 
 
 def output(name: str) -> str:

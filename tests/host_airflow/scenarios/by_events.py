@@ -41,7 +41,7 @@ with DAG(
         topics=NAME,
         group_id=NAME,
         mode="catch_up",
-        start="earliest",
+        starting_offsets="earliest",
         on_covered="skip",
     )
     def load(

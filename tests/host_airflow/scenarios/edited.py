@@ -22,6 +22,6 @@ with DAG(
         task_id="orders",
         topics=TOPICS,
         group_id=NAME,
-        start="earliest",
+        starting_offsets="earliest",
         output=f"{os.environ['SCENARIO_OUTPUT']}/edited",
     )

@@ -52,7 +52,7 @@ def own(dag_id: str) -> dict[str, Any]:
         "topics": f"{dag_id}-{RUN}",
         "group_id": f"{dag_id}-{RUN}",
         "output": str(OUTPUT / dag_id),
-        "start": "earliest",
+        "starting_offsets": "earliest",
     }
 
 

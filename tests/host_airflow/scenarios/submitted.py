@@ -21,7 +21,9 @@ with DAG(
     start_date=datetime(2025, 3, 1, tzinfo=UTC),
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 ):
-    plan = PlanWindowOperator(task_id="plan", topics=NAME, group_id=NAME, start="earliest")
+    plan = PlanWindowOperator(
+        task_id="plan", topics=NAME, group_id=NAME, starting_offsets="earliest"
+    )
     job = SparkSubmitOperator(
         task_id="job",
         application=str(Path(__file__).parent / "jobs" / "held_orders.py"),

@@ -43,7 +43,7 @@ class History:
     by_pattern: bool
     start: str
     segment_ms: int | None
-    lateness_s: tuple[float | None, ...]
+    out_of_orderness_s: tuple[float | None, ...]
     #: A map of times has chunks of so many records; as it is, short logs have but one.
     chunk_records: int
     steps: tuple[Step, ...]
@@ -118,7 +118,7 @@ def history(seed: int) -> History:
         by_pattern=random.random() < 0.3,
         start=random.choice(["earliest"] * 4 + ["latest", "offset:3"]),
         segment_ms=random.choice([None, None, 3_000]),
-        lateness_s=random.choice([(None,), (None,), (None, 0, 5), (0,), (10,)]),
+        out_of_orderness_s=random.choice([(None,), (None,), (None, 0, 5), (0,), (10,)]),
         steps=tuple(
             step(str(n), {"write": 3, "send": 1, "end": 1} if n < length // 8 else table, 0)
             for n in range(length)

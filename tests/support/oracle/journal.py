@@ -40,7 +40,7 @@ class Question:
     since_ms: int | None
     cutoff_ms: int
     sweep: bool
-    lateness_ms: int | None
+    out_of_orderness_ms: int | None
     committed_only: bool
     tolerates_loss: bool
     start: str | None
@@ -72,10 +72,10 @@ class Question:
             since_ms=window.since_ms,
             cutoff_ms=window.cutoff_ms,
             sweep=window.sweep,
-            lateness_ms=window.lateness_ms,
+            out_of_orderness_ms=window.out_of_orderness_ms,
             committed_only=window.isolation.value == "read_committed",
             tolerates_loss=window.on_data_loss.value == "warn",
-            start=None if window.start is None else str(window.start),
+            start=None if window.starting_offsets is None else str(window.starting_offsets),
         )
 
 
@@ -382,7 +382,7 @@ def _token(plan: WindowPlan) -> dict[str, Any]:
 
 def _plan_json(plan: WindowPlan) -> dict[str, Any]:
     return {
-        "group": plan.group,
+        "group": plan.group_id,
         "window_id": plan.window_id,
         "claim_id": plan.claim_id,
         "attempt": plan.attempt,

@@ -267,7 +267,9 @@ class _Life:
         return self.world.window(
             before,
             self.asked_names if names is None else names,
-            lateness_s=self.told.lateness_s[lateness % len(self.told.lateness_s)],
+            out_of_orderness_s=self.told.out_of_orderness_s[
+                lateness % len(self.told.out_of_orderness_s)
+            ],
             start=_bound(self.told.start),
             isolation=(
                 Isolation.READ_COMMITTED if self.told.committed_only else Isolation.READ_UNCOMMITTED
@@ -436,7 +438,7 @@ class _Life:
             window = replace(plan.window, on_data_loss=OnDataLoss.WARN)
             recorder.commit(recorder.plan(window, plan.window_id))
         window = replace(
-            self._window([45, 0, 0, 0, 1], self.names), cutoff=at(30_000), allowed_lateness=None
+            self._window([45, 0, 0, 0, 1], self.names), cutoff=at(30_000), max_out_of_orderness=None
         )
         window = replace(window, allow_future_cutoff=True)
         plan = recorder.plan(window, f"w{last.label}", policy=Policy(redefine=True))

@@ -157,10 +157,10 @@ class PlanJudge(Bench):
             if min(ends) >= low:
                 continue
             row = self.truth.logs[key].visible(committed_only=asked.committed_only).get(min(ends))
-            if asked.lateness_ms is None or row is None:
+            if asked.out_of_orderness_ms is None or row is None:
                 self._wrong(2, f"{key} was looked at up to {min(ends)}, and ends at {low}")
                 continue
-            stop_ms = max(plan.question.cutoff_ms for plan in plans) + asked.lateness_ms
+            stop_ms = max(plan.question.cutoff_ms for plan in plans) + asked.out_of_orderness_ms
             if not stop_ms <= row.time_ms < after.now_ms + FUTURE_MS:
                 self._wrong(2, f"{key}: the scan stopped at {min(ends)}, stamped {row.time_ms}")
 

@@ -43,7 +43,7 @@ def quick_rows(
     wanted = {tp: piece.wanted for tp, piece in pieces.items()}
     rows: list[DeliveredRow] = []
     with open_reader(
-        settings, plan.group, plan.isolation, wanted, stall_timeout_s=stall_timeout_s
+        settings, plan.group_id, plan.isolation, wanted, stall_timeout_s=stall_timeout_s
     ) as reader:
         for batch in reader.batches():
             if batch.num_rows:

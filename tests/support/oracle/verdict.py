@@ -50,7 +50,7 @@ def settle(
     rest = Window(
         list(topics),
         cutoff,
-        start=Earliest(),
+        starting_offsets=Earliest(),
         sweep=in_intervals,
         on_data_loss=OnDataLoss.WARN,
         allow_future_cutoff=True,

@@ -89,13 +89,15 @@ def _planned(
 
 
 def _window(told: dict[str, Any], since_ms: int, cutoff_ms: int) -> Window:
-    lateness_ms = told["lateness_ms"]
+    out_of_orderness_ms = told["out_of_orderness_ms"]
     return Window(
         told["topics"],
         _EPOCH + timedelta(milliseconds=cutoff_ms),
         since=_EPOCH + timedelta(milliseconds=since_ms) if told["in_intervals"] else None,
-        allowed_lateness=None if lateness_ms is None else timedelta(milliseconds=lateness_ms),
-        start=Earliest(),
+        max_out_of_orderness=None
+        if out_of_orderness_ms is None
+        else timedelta(milliseconds=out_of_orderness_ms),
+        starting_offsets=Earliest(),
     )
 
 

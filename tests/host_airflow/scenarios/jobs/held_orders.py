@@ -19,12 +19,18 @@ HELD_S = 200.0
 
 
 def main(
-    bootstrap: str, group: str, window_id: str, attempt: str, output: str, signals: str, name: str
+    bootstrap: str,
+    group_id: str,
+    window_id: str,
+    attempt: str,
+    output: str,
+    signals: str,
+    name: str,
 ) -> None:
     """As the example's application, with a wait in the middle."""
     settings = {"bootstrap.servers": bootstrap}
     spark = SparkSession.builder.getOrCreate()
-    plan, client = planned_window(settings, group, window_id, attempt=int(attempt))
+    plan, client = planned_window(settings, group_id, window_id, attempt=int(attempt))
     records = read_window(spark, plan, client, ordered=True)
     folder = Path(signals)
     _say(folder / f"{name}.ready", str(os.getpid()))

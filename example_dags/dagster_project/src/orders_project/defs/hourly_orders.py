@@ -23,7 +23,7 @@ from kafka_ordered_ops.dagster import (
     key="hourly_orders",
     topics=[os.environ.get("ORDERS_TOPIC", "orders")],
     group_id="dagster-hourly-orders",
-    start="earliest",
+    starting_offsets="earliest",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/hourly",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
 )

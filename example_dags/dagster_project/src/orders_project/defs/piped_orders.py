@@ -20,7 +20,7 @@ JOB = Path(__file__).parent.parent / "jobs" / "piped_orders.py"
     key="piped_orders",
     topics=[os.environ.get("ORDERS_TOPIC", "orders")],
     group_id="dagster-piped-orders",
-    start="earliest",
+    starting_offsets="earliest",
     output=os.environ.get("ORDERS_OUTPUT", "/data") + "/piped",
     partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
 )

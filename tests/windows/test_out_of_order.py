@@ -1,4 +1,4 @@
-"""Stragglers are counted by what was read: the broker's index counts markers and aborted records as well."""
+"""Out-of-order records are counted by what was read: the broker's index counts markers and aborted records as well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.examples import examples
 from tests.support.interval_oracle import interval, stamped
 from tests.support.logs import LogWriter, visible_records
 from tests.support.model import ModelGroup, ModelLog
-from tests.support.stragglers import checked_stragglers
+from tests.support.out_of_order import checked_out_of_order
 from tests.support.windows_support import BASE_MS, at, before
 from tests.windows.test_log_shapes import Transactional, transactional
 
@@ -66,7 +66,7 @@ def write(log: ModelLog, written: Sequence[tuple[int, str]]) -> None:
     st.booleans(),
     st.sampled_from(["one by one", "committed late", "together"]),
 )
-def test_rising_windows_tell_their_stragglers(
+def test_rising_windows_tell_their_out_of_order_records(
     batches: list[list[tuple[int, str]]], in_intervals: bool, how: str
 ) -> None:
     """Whatever was aborted, and however many markers there are: the number, and the right one."""
@@ -80,19 +80,19 @@ def test_rising_windows_tell_their_stragglers(
         for batch in batches:
             write(group.logs[TP], batch)
         for plan in group.plan_many(*asked):
-            assert group.stragglers(plan) is not None
+            assert group.out_of_order(plan) is not None
         return
     for number, (name, window) in enumerate(asked):
         if number < len(batches):
             write(group.logs[TP], batches[number])
         plan = group.plan(window, name)
-        assert group.stragglers(plan) is not None
+        assert group.out_of_order(plan) is not None
         if how == "one by one":
             group.commit(plan)
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later", "stragglers"),
+    ("earlier", "later", "out_of_order"),
     [
         # A record stamped one millisecond before the cutoff is what the index answers with.
         ([], [5, 19.999, 6, 20, 7], 1),
@@ -104,7 +104,7 @@ def test_rising_windows_tell_their_stragglers(
     ],
 )
 def test_what_lies_behind_the_first_record_past_the_cutoff_is_counted(
-    earlier: list[float], later: list[float], stragglers: int
+    earlier: list[float], later: list[float], out_of_order: int
 ) -> None:
     """The second of two windows, the first one up to second 10 and this one up to second 20."""
     group = ModelGroup({TP: ModelLog()})
@@ -112,7 +112,7 @@ def test_what_lies_behind_the_first_record_past_the_cutoff_is_counted(
         for second in seconds:
             group.logs[TP].append(BASE_MS + round(second * 1000))
         group.commit(group.plan(before("orders", cutoff, Earliest()), f"w{cutoff}"))
-    assert group.stragglers(group.view.windows["w20"].plan) == stragglers
+    assert group.out_of_order(group.view.windows["w20"].plan) == out_of_order
 
 
 def test_what_others_delivered_is_not_guessed() -> None:
@@ -124,7 +124,7 @@ def test_what_others_delivered_is_not_guessed() -> None:
     group.move({TP: 3})
     plan = group.plan(before("orders", 20), "second")
     assert group.records(plan) == {(TP, 3): BASE_MS + 3_000}
-    assert group.stragglers(plan) is None
+    assert group.out_of_order(plan) is None
 
 
 def test_a_window_behind_a_later_one_does_not_guess() -> None:
@@ -136,7 +136,7 @@ def test_a_window_behind_a_later_one_does_not_guess() -> None:
     group.logs[TP].append(BASE_MS + 2_000)
     plan = group.plan(interval("orders", 0, 10), "earlier")
     assert set(group.records(plan)) == {(TP, 0), (TP, 3)}
-    assert group.stragglers(plan) is None
+    assert group.out_of_order(plan) is None
 
 
 # --- on a broker ------------------------------------------------------------------------------------
@@ -173,17 +173,17 @@ def test_windows_of_a_transactional_log_tell_the_true_number(
     counted = []
     for number, window in enumerate(asked):
         plan = together[number] if together else windows.plan(window, f"w{number}")
-        expected = checked_stragglers(plan, visible_below(bootstrap, plan))
+        expected = checked_out_of_order(plan, visible_below(bootstrap, plan))
         assert expected is not None
         output = stage_window(plan, windows.settings, tmp_path)
-        assert output.facts["stragglers"] == expected
+        assert output.facts["out_of_order"] == expected
         windows.commit(plan, output)
         counted.append(expected)
     assert any(counted)
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_aborted_records_and_markers_make_no_stragglers(
+def test_aborted_records_and_markers_make_no_out_of_order_records(
     bootstrap: str,
     windows: OrderedWindows,
     topic: MakeTopic,
@@ -191,7 +191,7 @@ def test_aborted_records_and_markers_make_no_stragglers(
     transactional: list[Transactional],
     isolation: Isolation,
 ) -> None:
-    """Records in order behind an aborted one of later times: stragglers for those who see it, and no others."""
+    """Records in order behind an aborted one of later times: out-of-order records for those who see it, and no others."""
     name = topic()
     produce(stamped(name, 1))
     transactional[0].send(name, 0, 2)
@@ -199,9 +199,9 @@ def test_aborted_records_and_markers_make_no_stragglers(
     transactional[0].send(name, 0, 50)
     transactional[0].end("abort")
     produce(stamped(name, 3, 4, 30, 5))
-    window = Window([name], at(20), start=Earliest(), isolation=isolation)
+    window = Window([name], at(20), starting_offsets=Earliest(), isolation=isolation)
     plan = windows.plan(window)
-    assert plan.tells_stragglers
+    assert plan.tells_out_of_order
     [part] = plan
     # 0: 1 s, 1: 2 s, 2: marker, 3: aborted, then 3 s, 4 s, 30 s, 5 s and, somewhere among them, the second marker
     [past] = [
@@ -219,9 +219,9 @@ def test_a_window_that_does_not_know_says_so(
     plan = windows.plan(before(name, 20, AtOffset(2)))
     output = stage_window(plan, windows.settings, tmp_path)
     windows.commit(plan, output)
-    assert (output.facts["records"], output.facts["stragglers"]) == (2, None)
+    assert (output.facts["records"], output.facts["out_of_order"]) == (2, None)
     assert RED not in window_plot(plan, "svg").decode()
     [part] = plan_json(plan)["partitions"]
     assert (part["offsets"], part["head"], part["tail"]) == (2, None, None)
     told = delivery_json(windows.show(plan.window_id), state=None, ran=True)
-    assert told["stragglers"] is None
+    assert told["out_of_order"] is None

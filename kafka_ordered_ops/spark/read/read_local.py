@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def read_staged(
-    reading: Reading, *, ordered: bool, stage_root: str | os.PathLike[str] | None
+    reading: Reading, *, ordered: bool, local_root: str | os.PathLike[str] | None
 ) -> DataFrame:
-    """The records of windows whose files are below `stage_root`; what is not there is read from Kafka first.
+    """The records of windows whose files are below `local_root`; what is not there is read from Kafka first.
 
     Raises:
         ConfigError: no root, for executors that may be on other machines.
@@ -35,7 +35,7 @@ def read_staged(
     plans = [plan for plan in reading.plans if plan.content is not PlanContent.COVERED]
     if not plans:
         return reading.spark.createDataFrame([], f"{STAGE_DDL}, window_id string")
-    root = _temporary_root(reading) if stage_root is None else os.fspath(stage_root)
+    root = _temporary_root(reading) if local_root is None else os.fspath(local_root)
     # Apart from the stages of `write_windows`, which may be told the same root.
     root = f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
     outputs = [StagedOutput.of(plan, root) for plan in plans]
@@ -96,8 +96,8 @@ def _temporary_root(reading: Reading) -> str:
     master = "" if reading.is_connect else reading.spark.sparkContext.master or ""
     if not master.startswith("local") or master.startswith("local-cluster"):
         raise ConfigError(
-            "engine 'stage' writes files on this machine, and the executors of this session may run on others: "
-            "name a folder that all of them see as stage_root"
+            "engine 'local' writes files on this machine, and the executors of this session may run on others: "
+            "name a folder that all of them see as local_root"
         )
     root = tempfile.mkdtemp(prefix="kafka-ordered-ops-")
     atexit.register(shutil.rmtree, root, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which records of a window are stragglers, by brute force over all that a plain consumer sees."""
+"""Which records of a window are out_of_order, by brute force over all that a plain consumer sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from tests.support.logs import Records
 
 
-def stragglers_of(plan: WindowPlan, visible: Records) -> Records:
+def out_of_order_of(plan: WindowPlan, visible: Records) -> Records:
     """The records that a plan takes behind the first visible one stamped at or after its cutoff."""
     first: dict[TopicPartition, int] = {}
     for (topic, partition, offset), time_ms in visible.items():
@@ -22,8 +22,8 @@ def stragglers_of(plan: WindowPlan, visible: Records) -> Records:
     }
 
 
-def checked_stragglers(plan: WindowPlan, visible: Records) -> int | None:
-    """How many stragglers a plan says that it has; what it says of each partition is compared with all records.
+def checked_out_of_order(plan: WindowPlan, visible: Records) -> int | None:
+    """How many out-of-order records a plan says that it has; what it says of each partition is compared with all records.
 
     Args:
         plan: a window, just planned.
@@ -35,11 +35,11 @@ def checked_stragglers(plan: WindowPlan, visible: Records) -> int | None:
         for key, time_ms in visible.items()
         if key[2] < ends.get(TopicPartition(*key[:2]), 0)
     }
-    found = stragglers_of(plan, visible)
+    found = out_of_order_of(plan, visible)
     for part in plan:
         if part.head_end is None:
             continue
         mine = [key[2] for key in visible if TopicPartition(*key[:2]) == part.tp]
         told = {offset for offset in mine if offset in part.taken and offset >= part.head_end}
         assert told == {key[2] for key in found if TopicPartition(*key[:2]) == part.tp}
-    return len(found) if plan.tells_stragglers else None
+    return len(found) if plan.tells_out_of_order else None
