@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
-ON_SPARK41 := spark41 or (spark and not slow and not long)
+ON_SPARK41 := (spark41 or (spark and not slow)) and not long
 
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
@@ -72,7 +72,8 @@ test-ci: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## The slower tests, 
 	$(BIN)/python -m pytest -m "airflow and not long"
 
 test-all: test-ci ## Besides those, the long ones, one at a time
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m "long and not spark41"
+	$(SPARK41)/bin/python -m pytest -m "long and spark41"
 
 test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
@@ -84,7 +85,7 @@ test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start
 
 nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random examples
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m "not spark41 and not long and not airflow"
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "long or airflow"
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)

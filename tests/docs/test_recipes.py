@@ -52,9 +52,12 @@ def test_a_recipe_runs_and_runs_again(bootstrap: str, tmp_path: Path, name: str)
     """On a topic that the first snippet fills; the second run shows the same rows, once."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     _run("fill_topic.py", bootstrap, topic, tmp_path)
-    first = _run(name, bootstrap, topic, tmp_path)
-    assert int(first.split()[1]) > 0
-    assert _run(name, bootstrap, topic, tmp_path).split()[1:] == first.split()[1:]
+    first, again = (_run(name, bootstrap, topic, tmp_path).split() for _ in range(2))
+    if again[0] != first[0]:
+        # An hour has ended in between: that was the next window, with more records.
+        first, again = again, _run(name, bootstrap, topic, tmp_path).split()
+    assert int(first[1]) > 0
+    assert again == first
 
 
 def _frame(lake: Lake, window_id: str, *values: int) -> DataFrame:

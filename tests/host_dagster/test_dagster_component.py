@@ -361,7 +361,7 @@ def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
         ({"output": None}, "nowhere to write"),
         ({"group_id": ""}, "group_id"),
         ({"starting_offsets": "yesterday"}, "starting_offsets"),
-        ({"engine": "flink"}, "python, jvm, stage"),
+        ({"engine": "flink"}, "python, connector, local"),
         ({"function": "os.path.join", "application": "job.py"}, "which one"),
         ({"application_args": ["x"]}, "an application's"),
         ({"application": "job.py", "submit": {"masters": "local"}}, "spark-submit.*masters"),

@@ -267,7 +267,7 @@ def test_the_command_line_ends_otherwise_when_all_is_covered(
         "--output",
         str(tmp_path / "out"),
         "--engine",
-        "stage",
+        "local",
         "--cutoff",
         at(60).isoformat(),
     ]

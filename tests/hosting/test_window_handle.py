@@ -121,7 +121,7 @@ def test_a_function_gets_batches_in_order(make: Make) -> None:
 @pytest.mark.parametrize(
     ("job", "told"),
     [
-        (Job(engine="flink"), "python, jvm, stage"),
+        (Job(engine="flink"), "python, connector, local"),
         (Job(output=" "), "not a path"),
         (Job(application=7), "path of a Python file"),
         (Job(spark_function=lambda spark: None), "called with spark and window"),

@@ -270,7 +270,7 @@ class _Life:
             out_of_orderness_s=self.told.out_of_orderness_s[
                 lateness % len(self.told.out_of_orderness_s)
             ],
-            start=_bound(self.told.start),
+            starting_offsets=_bound(self.told.start),
             isolation=(
                 Isolation.READ_COMMITTED if self.told.committed_only else Isolation.READ_UNCOMMITTED
             ),
