@@ -67,7 +67,7 @@ _LONG_ROUNDS: Final = 3
 _STREAMING_ROUNDS: Final = 1
 _ONE_BY_ONE_ROUNDS: Final = 2
 
-_ENGINES: Final = (Way.PYTHON, Way.JVM, Way.STAGE)
+_ENGINES: Final = (Way.PYTHON, Way.CONNECTOR, Way.LOCAL)
 
 
 def comparisons(scale: Scale) -> tuple[Comparison, ...]:
@@ -84,7 +84,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
 
 def _window(scale: Scale) -> Comparison:
     n = scale.records
-    ways = (*_ENGINES, Way.STAGE_AND_SPARK)
+    ways = (*_ENGINES, Way.LOCAL_AND_SPARK)
     return Comparison(
         "window",
         (

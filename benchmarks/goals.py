@@ -61,7 +61,7 @@ def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
 def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) -> Iterator[Goal]:
     wanted = (
         (window, Way.PYTHON, "window by engine python, times the connector", 1.1, False),
-        (window, Way.STAGE, "window by stage, times the connector", 1.0, True),
+        (window, Way.LOCAL, "window by engine local, times the connector", 1.0, True),
         (
             ordered,
             Way.PYTHON,
@@ -69,7 +69,7 @@ def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) ->
             0.5,
             False,
         ),
-        (ordered, Way.STAGE, "in order by stage, times the connector's orderBy", 0.5, False),
+        (ordered, Way.LOCAL, "in order by engine local, times the connector's orderBy", 0.5, False),
     )
     for results, way, text, limit, strict in wanted:
         found = _ratio(results, way.value, CONNECTOR)

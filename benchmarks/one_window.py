@@ -32,11 +32,12 @@ class Way(StrEnum):
     """Who reads Kafka and who writes the files."""
 
     PYTHON = "python"
-    JVM = "jvm"
+    #: Spark's Kafka connector as an engine, which tells windows and late records apart as well.
+    CONNECTOR = "engine connector"
     #: One process reads Kafka into files, and these are the output: no Spark.
-    STAGE = "stage"
+    LOCAL = "local"
     #: One process reads Kafka into files, and a Spark job copies them: as for a job of the user's own.
-    STAGE_AND_SPARK = "stage, then Spark"
+    LOCAL_AND_SPARK = "local, then Spark"
 
 
 def day_window(records: int) -> Window:
@@ -61,7 +62,7 @@ class OurWindow:
 
     def start(self, place: Place) -> Work:
         """Starts Spark where it is used."""
-        spark = None if self.way is Way.STAGE else spark_session(self.way)
+        spark = None if self.way is Way.LOCAL else spark_session(self.way)
         window = day_window(self.records)
 
         def run(round_: int) -> Outcome:
@@ -92,13 +93,13 @@ class OurWindow:
     ) -> StagedOutput:
         if spark is None:
             return stage_window(plan, settings, out, ordered=self.ordered)
-        staged = self.way is Way.STAGE_AND_SPARK
+        staged = self.way is Way.LOCAL_AND_SPARK
         frame = read_window(
             spark,
             plan,
             settings,
             ordered=self.ordered,
-            engine="local" if staged else self.way.value,
+            engine="local" if staged else self.way.value.removeprefix("engine "),
             local_root=out / "kafka" if staged else None,
         )
         return write_window(frame, out, plan, ordered=self.ordered)

@@ -141,7 +141,7 @@ def test_goals_are_of_what_was_measured() -> None:
     runs = [
         measured(name, n, seconds)
         for n in (1, 2)
-        for name, seconds in (("connector", 2.0), ("python", 3.0), ("stage", 1.0))
+        for name, seconds in (("connector", 2.0), ("python", 3.0), ("local", 1.0))
     ]
     found = {goal.text: goal for goal in goals({"window": results_of(runs)})}
     assert [(goal.found.median, goal.is_met) for goal in found.values()] == [

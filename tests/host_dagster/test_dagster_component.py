@@ -237,7 +237,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         OnDataLoss.WARN,
     )
     assert (settings.exclude, settings.output) == (("orders-old",), "/elsewhere")
-    assert (settings.ordered, settings.engine) == (False, "jvm")
+    assert (settings.ordered, settings.engine) == (False, "connector")
     plain = window_asset(asset_of(resolved(starting_offsets="earliest"))).settings
     assert plain.starting_offsets == Earliest()
     assert plain == WindowSettings(

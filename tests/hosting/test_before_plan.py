@@ -287,7 +287,7 @@ _DAGSTER: dict[str, dict[str, Any]] = {
     **{f"output: {name}": {"output": text} for name, text in BAD_OUTPUTS.items()},
     "output: number": {"output": 5},
     "engine": {"engine": "fast"},
-    "engine jvm": {"engine": "connector"},
+    "engine connector": {"engine": "connector"},
     "no application": {"application": "{tmp}/missing.py"},
     "arguments": {"application": "{tmp}/job.py", "application_args": "--slow"},
     "master": {"application": "{tmp}/job.py", "submit": SparkSubmit(master="nonsense")},
@@ -301,7 +301,7 @@ _DAGSTER: dict[str, dict[str, Any]] = {
     "grace": {"grace": 5},
 }
 
-_SEEN_BY_A_RUN = (_SEEN_BY_A_WORKER - {"application: number"}) | {"engine jvm"}
+_SEEN_BY_A_RUN = (_SEEN_BY_A_WORKER - {"application: number"}) | {"engine connector"}
 
 
 @pytest.mark.parametrize("kind", ["asset", "op"])
