@@ -137,8 +137,8 @@ def stage_windows(
     )
     outputs = [StagedOutput.of(plan, root) for plan in plans]
     with drafts_of(outputs) as drafts:
-        tally = _Tally(plans)
-        batches = _read(reader, pieces, tally, progress)
+        tally = Tally(plans)
+        batches = counted(reader, pieces, tally, progress)
         if ordered:
             tables = in_order(hold(plans, batches, limit_bytes), rows_per_file)
         else:
@@ -166,7 +166,7 @@ def check_has_output(plan: WindowPlan) -> None:
         )
 
 
-class _Tally:
+class Tally:
     """What is counted for each window while records pass by."""
 
     def __init__(self, plans: Sequence[WindowPlan]) -> None:
@@ -177,6 +177,7 @@ class _Tally:
         self._greatest = np.full(windows, INT64_MIN)
 
     def add(self, batch: pa.RecordBatch, windows: Int64Array, out_of_order: BoolArray) -> None:
+        """Counts records of one partition."""
         late: BoolArray = batch.column("late").to_numpy(zero_copy_only=False)
         timestamps_ms, count = timestamps_ms_of(batch), self._records.size
         self._records += np.bincount(windows, minlength=count)
@@ -186,6 +187,7 @@ class _Tally:
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
     def facts(self, window: int) -> Facts:
+        """What is known of one window's records so far."""
         records, told = int(self._records[window]), self._tells_out_of_order[window]
         return {
             "records": records,
@@ -196,8 +198,8 @@ class _Tally:
         }
 
 
-def _read(
-    reader: ReaderDoor, pieces: Sequence[Piece], tally: _Tally, progress: Progress | None
+def counted(
+    reader: ReaderDoor, pieces: Sequence[Piece], tally: Tally, progress: Progress | None
 ) -> Iterator[Batch]:
     """The records as they come, counted, each with the number of its window."""
     by_partition = {piece.tp: piece for piece in pieces}

@@ -133,8 +133,11 @@ def _held_limit_error(
     )
 
 
-def in_order(batches: Sequence[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
+def in_order(
+    batches: Sequence[Batch], rows_per_file: int, bytes_per_file: int | None = None
+) -> Iterator[FileOfWindow]:
     """Window after window in total order, file by file. Only rows of files under way exist twice."""
+    bytes_per_file = bytes_per_file or FILE_BYTES_MAX
     if not batches:
         return
     tables = [batch.records for batch in batches]
@@ -148,17 +151,19 @@ def in_order(batches: Sequence[Batch], rows_per_file: int) -> Iterator[FileOfWin
     starts = np.concatenate(([0], np.cumsum(rows)))
     window_starts = np.append(np.flatnonzero(np.diff(windows, prepend=-1)), windows.size)
     for low, high in zip(window_starts[:-1].tolist(), window_starts[1:].tolist(), strict=True):
-        for first, end in _cuts(np.cumsum(row_bytes[low:high]), rows_per_file):
+        for first, end in _cuts(np.cumsum(row_bytes[low:high]), rows_per_file, bytes_per_file):
             wanted = order[low + first : low + end]
             yield int(windows[low]), partial(_gather, tables, starts, wanted)
 
 
-def _cuts(bytes_up_to: Int64Array, rows_per_file: int) -> Iterator[tuple[int, int]]:
+def _cuts(
+    bytes_up_to: Int64Array, rows_per_file: int, bytes_per_file: int
+) -> Iterator[tuple[int, int]]:
     """Row ranges of files that keep both limits; a row larger than a file gets one of its own."""
     first, rows = 0, len(bytes_up_to)
     while first < rows:
         before = int(bytes_up_to[first - 1]) if first else 0
-        fitting = int(np.searchsorted(bytes_up_to, before + FILE_BYTES_MAX, side="right"))
+        fitting = int(np.searchsorted(bytes_up_to, before + bytes_per_file, side="right"))
         end = max(first + 1, min(fitting, first + rows_per_file, rows))
         yield first, end
         first = end

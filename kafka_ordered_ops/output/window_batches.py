@@ -1,0 +1,62 @@
+"""A window's records as Arrow batches for this process, without Spark and without an output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.ports import open_reader
+from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.merge import RUN_BYTES, in_total_order
+from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA as STAGE_SCHEMA
+from kafka_ordered_ops.output.records.pieces import pieces_of
+from kafka_ordered_ops.output.stage import Progress, Tally, check_has_output, counted
+
+
+def read_batches(
+    plan: WindowPlan,
+    settings: ClientSettings,
+    folder: Callable[[], str],
+    *,
+    ordered: bool = True,
+    run_bytes: int = RUN_BYTES,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+    progress: Progress | None = None,
+    finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
+    """Exactly the plan's records, in batches of `STAGE_SCHEMA`; at most some hundred MiB of them are held.
+
+    Args:
+        plan: the window.
+        settings: how to reach the cluster.
+        folder: makes the folder for what memory does not hold; called when there is some.
+        ordered: by (timestamp, topic, partition, offset). Otherwise as they come.
+        run_bytes: how much Arrow data to hold for the order before files are written.
+        stall_timeout_s: how long to wait for any partition to move.
+        progress: called as reading goes on, with (offsets done, offsets in all).
+        finished: called with the facts of the window once all of it has been handed out.
+
+    Raises:
+        WindowCoveredError: other windows deliver this one's records.
+        SinkError: the files for what memory does not hold fail.
+        ReadError, RecordsLostError, BrokerError: as the reader raises them.
+    """
+    check_has_output(plan)
+    pieces, tally = pieces_of([plan]), Tally([plan])
+    reader = open_reader(
+        settings,
+        plan.group,
+        plan.isolation,
+        {piece.tp: piece.wanted for piece in pieces},
+        stall_timeout_s=stall_timeout_s,
+    )
+    batches = counted(reader, pieces, tally, progress)
+    if ordered:
+        yield from in_total_order(batches, folder, run_bytes=run_bytes)
+    else:
+        yield from (batch.records for batch in batches)
+    finished(tally.facts(0))
