@@ -49,7 +49,7 @@ def read_batches(
     pieces, tally = pieces_of([plan]), Tally([plan])
     reader = open_reader(
         settings,
-        plan.group,
+        plan.group_id,
         plan.isolation,
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
