@@ -17,6 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.api import OpenWindow as OpenWindow
+    from kafka_ordered_ops.api import OrderedWindows as OrderedWindows
+    from kafka_ordered_ops.api import RunResult as RunResult
     from kafka_ordered_ops.core import errors as errors
     from kafka_ordered_ops.core.errors import *  # noqa: F403 - each is a public name
     from kafka_ordered_ops.core.group.adoption import Adoption as Adoption
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.policy import Policy as Policy
     from kafka_ordered_ops.core.window.window import Window as Window
     from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
-    from kafka_ordered_ops.windows import OrderedWindows as OrderedWindows
 else:  # A type checker that saw this would let any name pass.
 
     def __getattr__(name: str) -> Any:
@@ -80,11 +82,13 @@ _HOMES = {
     "OnDataLoss": "core.types",
     "OnForeignCommit": "core.types",
     "OnOpenClaim": "core.types",
-    "OrderedWindows": "windows",
+    "OpenWindow": "api",
+    "OrderedWindows": "api",
     "PartitionPlan": "core.window.plan",
     "PlanContent": "core.types",
     "Policy": "core.window.policy",
     "Relative": "core.window.bounds",
+    "RunResult": "api",
     "TopicPartition": "core.types",
     "Window": "core.window.window",
     "WindowPlan": "core.window.plan",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
+from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
     check_engine,
     check_function,
@@ -113,7 +114,7 @@ class Job:
         from kafka_ordered_ops.spark.job_session import job_session
 
         name, stop = windows.plans[0].window_id, windows.stop
-        in_files = windows.engine == "stage" and windows.output is not None
+        in_files = windows.engine == Engine.LOCAL and windows.output is not None
         try:
             with (
                 windows.temporary_folder() if in_files else nullcontext() as root,

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
@@ -145,6 +146,12 @@ def check_spark_conf(conf: object) -> None:
             )
     if "spark.master" in conf:
         check_master(str(conf["spark.master"]))
+
+
+def check_spark(spark: object) -> None:
+    """Raises `ConfigError` for what is no Spark session, classic or Connect; the class of one is none."""
+    if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
+        raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
 
 
 def check_master(master: object) -> None:

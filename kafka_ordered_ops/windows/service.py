@@ -8,9 +8,8 @@ die anywhere in between: the same call with the same window id takes the same pl
 from __future__ import annotations
 
 import builtins
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -55,7 +54,7 @@ from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, che
 DEFAULT_POLICY: Final = Policy()
 
 
-class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
+class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
     """Windows of one consumer group.
 
     Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process. Threads take turns.
@@ -339,18 +338,6 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many", "open"}):
         `write` is given the plans that have to be read, in their order, and returns an output for each.
         """
         return deliver(self, plans, write, reopen)
-
-    @contextlib.contextmanager
-    def open(
-        self,
-        window: Window,
-        window_id: str | None = None,
-        policy: Policy = DEFAULT_POLICY,
-    ) -> Iterator[WindowPlan]:
-        """Plans a window, and commits it if the block ends well; an exception leaves it planned."""
-        plan = self.plan(window, window_id, policy)
-        yield plan
-        self.commit(plan)
 
     # --- keeping ---------------------------------------------------------------------------------
 

@@ -369,17 +369,3 @@ def test_a_cutoff_in_the_future_is_refused_unless_allowed(
         Window([orders], tomorrow, starting_offsets=Earliest(), allow_future_cutoff=True)
     )
     assert plan.offsets == 6
-
-
-def test_the_block_of_open_commits_only_when_it_ends_well(
-    windows: OrderedWindows, orders: str
-) -> None:
-    """An exception leaves the window planned, to be taken up again."""
-    window = before(orders, 12, Earliest())
-    with pytest.raises(ZeroDivisionError), windows.open(window, "w"):
-        raise ZeroDivisionError
-    assert windows.show("w").status is WindowStatus.PLANNED
-    with windows.open(window, "w") as plan:
-        assert plan.attempt == 2
-    assert windows.show("w").status is WindowStatus.COMMITTED
-    assert [record.plan.window_id for record in windows.list()] == ["w"]

@@ -1,0 +1,337 @@
+"""The public `OrderedWindows`: the service, and the calls that bring windows, outputs and Spark together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.arguments import check_flag, shown
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowCoveredError
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import check_policy
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.hosting.job import arguments_of, submit_of
+from kafka_ordered_ops.hosting.open_window import OpenWindow as OpenWindow
+from kafka_ordered_ops.hosting.open_window import Sink, check_sink
+from kafka_ordered_ops.hosting.run_result import RunResult as RunResult
+from kafka_ordered_ops.hosting.run_result import run_result
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.output.reported import Reported, found_output
+from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.job_checks import (
+    check_engine,
+    check_function,
+    check_output,
+    check_reading,
+    check_spark,
+    check_submission,
+    check_writable,
+)
+from kafka_ordered_ops.windows import ClientSettings, Policy, Staged
+from kafka_ordered_ops.windows import OrderedWindows as Service
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.spark import SparkSubmit
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_POLICY: Final = Policy()
+
+
+class OrderedWindows(Service, in_steps={"open", "run"}):
+    """Windows of one consumer group: `run` and `open` deliver a window, the others are the steps and the upkeep.
+
+    ::
+
+        windows = OrderedWindows("localhost:9092", group_id="orders-hourly")
+        windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), output="/lake/orders")
+
+    A context manager; `close` closes its connections. Threads may share it, and take turns. Every call raises
+    `ClosedError` after `close`, and `NotShareableError` in a forked process.
+
+    Args:
+        settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
+        group_id: the consumer group whose progress the windows are. It has no live members.
+        ledger_topic: the compacted topic that holds plans and progress; created on demand.
+        timeout_s: bound for each call to the cluster, retries included. Not counted: reading timestamps, which
+            `stall_timeout_s` bounds, the job and the publishing of an output, and a policy's `claim_wait`.
+        lookup_timeout_s: bound for one question to the cluster, which is then asked over a new connection.
+        stall_timeout_s: how long a scan waits for any partition to move.
+        run_id: who plans, for people: a scheduler's run id.
+        owner: the task or asset that plans the group's windows; another owner is refused. None: not checked.
+        on_foreign_commit: ``fail`` when another program moved the group's committed offset, or ``adopt`` it.
+        progress: called with (offsets done, offsets in all) as a scan goes on.
+        clock: the time in seconds since the epoch; for tests.
+
+    Raises:
+        ConfigError: a value of another type or out of range, or a setting that is not allowed.
+    """
+
+    def run(
+        self,
+        window: Window,
+        window_id: str | None = None,
+        policy: Policy = _DEFAULT_POLICY,
+        *,
+        output: str | os.PathLike[str] | Sink | None = None,
+        function: Callable[[OpenWindow], Any] | None = None,
+        application: str | os.PathLike[str] | None = None,
+        arguments: Sequence[str] = (),
+        submit: SparkSubmit | Mapping[str, Any] | None = None,
+        spark: Any = None,
+        engine: Engine | str | None = None,
+        ordered: bool = True,
+    ) -> RunResult:
+        """Deliver a window: plan, read, write, commit, publish. The same call again does only what is left.
+
+        Without a function or an application the records are copied to `output` as they are. A call that fails or
+        is killed at any point commits nothing or everything; the next one takes up the same records.
+
+        Args:
+            window: which records.
+            window_id: the window's id; None: made from the group and the window's topics and times.
+            policy: what to do when other windows stand in its way.
+            output: the folder that gets ``window_id=<id>/`` with Parquet files; or a sink, such as a `DeltaSink`.
+            function: called with the `OpenWindow`, in this process. With an `output` it calls ``window.write``.
+                Without one its normal return means that the records are delivered, at least once.
+            application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
+            arguments: the application's own.
+            submit: how spark-submit is run.
+            spark: the session that reads and writes. None: this process does, without Spark.
+            engine: who reads Kafka: ``python`` or ``connector`` (Spark's executors), or ``local`` (this process).
+                None: ``python`` where there is Spark, else ``local``.
+            ordered: in total order by (timestamp, topic, partition, offset), or as the records come.
+
+        Raises:
+            ConfigError: an argument that is wrong; nothing was planned.
+            HeldLimitError: without Spark, more records than memory holds for the order.
+            JobFailedError: the application failed.
+            KafkaOrderedOpsError: as `plan` and `commit` raise them. What the function raises passes.
+        """
+        self._window_id(window, window_id)
+        job = _Job(
+            self.settings,
+            self.group_id,
+            output=output,
+            function=function,
+            application=application,
+            arguments=arguments,
+            submit=submit,
+            spark=spark,
+            engine=engine,
+            ordered=ordered,
+        )
+        plan = self.plan(window, window_id, check_policy(policy))
+        delivery = self.deliver(plan, job.write, job.reopen(plan))
+        return run_result(self._window_id(window, window_id), plan, delivery, job.folder)
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        window: Window,
+        window_id: str | None = None,
+        policy: Policy = _DEFAULT_POLICY,
+        *,
+        output: str | os.PathLike[str] | Sink | None = None,
+        spark: Any = None,
+        engine: Engine | str | None = None,
+    ) -> Iterator[OpenWindow]:
+        """Plan a window for a ``with`` block, and commit it if the block ends well.
+
+        If the block raises, nothing is committed, and the next `open` takes up the same plan. What the block does
+        with the records happens at least once: a crash between its end and the commit repeats it. A window that was
+        committed before gives its records again (`OpenWindow.is_replay`), and committing changes nothing.
+
+        Args:
+            window: which records.
+            window_id: the window's id; None: made from the group and the window's topics and times.
+            policy: what to do when other windows stand in its way.
+            output: the folder or sink for ``window.write(df)``, published after the commit.
+            spark: the session for ``window.read()``.
+            engine: who reads Kafka for Spark.
+
+        Raises:
+            ConfigError: an argument that is wrong; nothing was planned.
+            WindowCoveredError: other windows have taken all its records: the block does not run.
+            SinkError: the block has ended, and has written nothing to `output`.
+            KafkaOrderedOpsError: as `plan` and `commit` raise them.
+        """
+        self._window_id(window, window_id)
+        job = _Job(
+            self.settings, self.group_id, output=output, spark=spark, engine=engine, is_block=True
+        )
+        plan = self.plan(window, window_id, check_policy(policy))
+        if plan.content is PlanContent.COVERED:
+            self.commit(plan)
+            raise WindowCoveredError(
+                f"window {plan.window_id} of group {plan.group_id} has no records of its own: other windows have taken "
+                "all that it asks for. Skip it, or open it with Policy(on_covered='replay') to read the same records "
+                "again",
+                window_id=plan.window_id,
+            )
+        if plan.status.is_done:
+            self.check_readable(plan)
+        with job.opened(plan) as opened:
+            yield opened
+            delivered = opened.outputs(None)
+        # A window that is done keeps what it was delivered as, unless it was written again.
+        if plan.status.is_open or opened.has_output:
+            self.commit(plan, delivered[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What is to be done with a window, checked when it is made: before the window is planned."""
+
+    settings: ClientSettings
+    group_id: str
+    output: str | os.PathLike[str] | Sink | None = None
+    function: Callable[[OpenWindow], Any] | None = None
+    application: str | os.PathLike[str] | None = None
+    arguments: Sequence[str] = ()
+    submit: SparkSubmit | Mapping[str, Any] | None = None
+    spark: Any = None
+    engine: Engine | str | None = None
+    ordered: bool = True
+    #: Whether a block does the work, which needs neither a function nor an output.
+    is_block: bool = False
+
+    def __post_init__(self) -> None:
+        check_flag(self.ordered, what="ordered")
+        if self.spark is not None:
+            check_spark(self.spark)
+        if self.engine is not None:
+            check_engine(self.engine)
+        self._check_combination()
+        if self.application is not None:
+            from kafka_ordered_ops.spark import SparkSubmit
+
+            arguments_of(self.arguments)
+            how = submit_of(self.submit) or SparkSubmit()
+            check_submission(self.application, self.settings, how)
+        if self.function is not None:
+            check_function(self.function, "window", keywords={})
+        if self.spark is not None or self.application is not None:
+            conf = None if self.spark is None else dict[str, str]()
+            check_reading(self._engine, self.settings, conf=conf, group_id=self.group_id)
+        if self.folder is not None:
+            check_writable(self.folder)
+
+    @property
+    def folder(self) -> str | None:
+        """The folder for the window's files."""
+        if self.output is None or self._sink is not None:
+            return None
+        return check_output(self.output)
+
+    def reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
+        """Finds what an earlier attempt delivered."""
+        sink, folder = self._sink, self.folder
+
+        def reopen(result: Mapping[str, Any]) -> Staged | None:
+            found = (sink.found(result) if sink is not None else None) or found_output(result)
+            if found is None and folder is None and plan.status is WindowStatus.PUBLISHED:
+                # Of a sink that nobody here knows: it has the records.
+                return Reported()
+            return found
+
+        return reopen
+
+    def write(self, plan: WindowPlan) -> Staged:
+        """Does it."""
+        with self.opened(plan) as window:
+            if self.application is not None:
+                return self._submitted(window)
+            if self.function is not None:
+                return window.outputs(self.function(window))[0]
+            if self.spark is not None:
+                return window.write(window.read())
+            return window.copy()
+
+    @contextlib.contextmanager
+    def opened(self, plan: WindowPlan) -> Iterator[OpenWindow]:
+        """The window, until the block ends."""
+        handle = WindowHandle(
+            [plan],
+            self.settings,
+            output=self.folder,
+            ordered=self.ordered,
+            engine=self._engine,
+            lacks="there is no folder to write the window to: give output=, or write(df, path) one",
+            stop=Stop("this process"),
+            say=_log.info,
+        )
+        window = OpenWindow(handle, spark=self.spark, sink=self._sink)
+        with contextlib.closing(window):
+            yield window
+
+    @property
+    def _sink(self) -> Sink | None:
+        if self.output is None or isinstance(self.output, str | os.PathLike):
+            return None
+        return check_sink(self.output)
+
+    @property
+    def _engine(self) -> str:
+        if self.engine is not None:
+            return str(self.engine)
+        return (Engine.LOCAL if self._copies_alone else Engine.PYTHON).value
+
+    @property
+    def _copies_alone(self) -> bool:
+        given = (self.spark, self.application, self.function)
+        return not self.is_block and all(one is None for one in given)
+
+    def _check_combination(self) -> None:
+        if self.function is not None and self.application is not None:
+            raise ConfigError("function and application are both given: give one of them")
+        if self.application is None and (self.arguments or self.submit is not None):
+            raise ConfigError("arguments and submit belong to an application: give application=")
+        if self.application is not None and self.spark is not None:
+            raise ConfigError(
+                "application and spark are both given: an application has a session of its own; give a function "
+                "for a session of this process"
+            )
+        if self._copies_alone:
+            if self.output is None:
+                raise ConfigError(
+                    "there is nothing to do with the window's records: give output=, a folder; or function= or "
+                    "application="
+                )
+            if self._sink is not None:
+                raise ConfigError(
+                    f"output is {shown(self.output)}, which takes a Spark DataFrame: give spark= too, or a "
+                    "function that makes one"
+                )
+            if self.engine is not None and self.engine != Engine.LOCAL:
+                raise ConfigError(
+                    f"engine is {str(self.engine)!r}, which reads with Spark: give spark=, or engine='local'"
+                )
+
+    def _submitted(self, window: OpenWindow) -> Staged:
+        """What an application has delivered."""
+        arguments, how = arguments_of(self.arguments), submit_of(self.submit)
+        application = os.fspath(self.application or "")
+        if self.folder is not None:
+            return window.submit(application, arguments, how)
+        told = window.submit_alone(application, arguments, how)
+        found = found_output(told) if self._sink is None else self._sink.found(told)
+        if self._sink is None and found is None and not _is_hidden(told):
+            return Reported.of(told)
+        if found is None or self._sink is None:
+            raise SinkError(
+                f"window {window.window_id}: the application has written a hidden output, and run was not told where: "
+                "nobody could publish it. Nothing was committed: give run the same output=, a folder or a sink",
+                window_id=window.window_id,
+            )
+        return found
+
+
+def _is_hidden(told: Mapping[str, Any]) -> bool:
+    """Whether an application tells of an output that waits to be published."""
+    return "claim_id" in told or isinstance(told.get("write"), Mapping)

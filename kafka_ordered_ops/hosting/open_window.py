@@ -1,0 +1,281 @@
+"""One window in the hands of a program: its records to Arrow or to Spark, and what the program made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from kafka_ordered_ops.core.arguments import check_flag, shown
+from kafka_ordered_ops.core.errors import ClosedError, ConfigError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.window_handle import WindowHandle
+from kafka_ordered_ops.spark.engine import Engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafka_ordered_ops.spark import SparkSubmit
+    from kafka_ordered_ops.windows import ClientSettings, Staged
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where windows go, other than a folder: `DeltaSink`, `IcebergSink`, or one of your own."""
+
+    def write(self, df: Any, plan: WindowPlan, /) -> Staged:
+        """Writes a window's result to a hidden place."""
+
+    def found(self, result: Mapping[str, Any], /) -> Staged | None:
+        """Finds what an earlier attempt wrote, from what its output's ``to_json`` said; None where it is gone."""
+
+
+def check_sink(value: object) -> Sink:
+    """A sink, and not the class of one; raises `ConfigError`."""
+    if isinstance(value, type) or not isinstance(value, Sink):
+        raise ConfigError(
+            f"output is {shown(value)}: give the path of a folder, or a sink such as DeltaSink(spark, table, staging)"
+        )
+    return value
+
+
+class OpenWindow:
+    """A planned window: read it, and it is committed when the block or the function ends well.
+
+    `to_batches`, `to_arrow` and the Arrow stream need no Spark. `read` and `write` are Spark's. It can be used until
+    its block or function has ended.
+    """
+
+    def __init__(
+        self, handle: WindowHandle, *, spark: Any = None, sink: Sink | None = None
+    ) -> None:
+        self._handle = handle
+        self._spark = spark
+        self._sink = sink
+        self._resources = ExitStack()
+        self._streams: list[_Stream] = []
+        self._is_closed = False
+        #: What is known of the records, once all of them were handed out.
+        self.facts: Mapping[str, Any] | None = None
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The window's exact offsets."""
+        return self._handle.plans[0]
+
+    @property
+    def window_id(self) -> str:
+        """The window's id: the same in every attempt."""
+        return self.plan.window_id
+
+    @property
+    def settings(self) -> ClientSettings:
+        """How to reach the cluster."""
+        return self._handle.client
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether the window was committed before: its records come again, and committing changes nothing."""
+        return self.plan.status.is_done
+
+    @property
+    def spark(self) -> Any:
+        """The session that it was opened with.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self._spark is None:
+            raise ConfigError(
+                f"window {self.window_id} has no Spark session: give run or open spark=, or read(spark) one; "
+                "to_batches() and to_arrow() need none"
+            )
+        return self._spark
+
+    # --- without Spark ---------------------------------------------------------------------------
+
+    def to_batches(self, *, ordered: bool = True) -> Iterator[pa.RecordBatch]:
+        """Stream exactly the window's records as Arrow batches, with bounded memory.
+
+        Each call reads Kafka again, the same records. The order is known once all of them are read: what memory does
+        not hold (256 MiB) waits in a temporary folder, beside the `output` folder where there is one.
+
+        Columns: ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``,
+        ``value``, ``headers``, ``late``.
+
+        Args:
+            ordered: by (timestamp, topic, partition, offset). Otherwise as they come, each partition's by offset.
+
+        Raises:
+            ClosedError: the block or function has ended.
+            SinkError: the temporary folder fails.
+            ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
+        """
+        from kafka_ordered_ops.output.window_batches import read_batches
+
+        check_flag(ordered, what="ordered")
+        self._check_open()
+
+        def finished(facts: Mapping[str, Any]) -> None:
+            self.facts = facts
+
+        stream = _Stream(
+            self.window_id,
+            read_batches(
+                self.plan,
+                self.settings,
+                lambda: self._resources.enter_context(self._handle.temporary_folder()),
+                ordered=ordered,
+                progress=self._handle.progress(),
+                finished=finished,
+            ),
+        )
+        self._streams.append(stream)
+        return stream
+
+    def to_arrow(self, *, ordered: bool = True) -> pa.Table:
+        """Read exactly the window's records into one Arrow table, which must fit memory; else as `to_batches`."""
+        import pyarrow as pa
+
+        from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
+
+        return pa.Table.from_batches(self.to_batches(ordered=ordered), STAGE_SCHEMA)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The window as an Arrow stream: what takes Arrow data takes the window itself."""
+        import pyarrow as pa
+
+        from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
+
+        reader = pa.RecordBatchReader.from_batches(STAGE_SCHEMA, self.to_batches())
+        return reader.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+    # --- with Spark --------------------------------------------------------------------------------
+
+    def read(self, spark: Any = None, *, ordered: bool | None = None) -> Any:
+        """Read exactly the window's records as a Spark DataFrame; see `kafka_ordered_ops.spark.read_window`.
+
+        Args:
+            spark: the session; None: that of `run` or `open`.
+            ordered: in total order; None: as `run` was told.
+
+        Raises:
+            ConfigError: there is no session.
+            KafkaOrderedOpsError: as `read_window` does.
+        """
+        self._check_open()
+        session = self.spark if spark is None else spark
+        if self._handle.engine == Engine.LOCAL and self._handle.local_root is None:
+            folder = self._handle.temporary_folder()
+            self._handle.local_root = self._resources.enter_context(folder)
+        return self._handle.read(session, ordered=ordered)
+
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> Staged:
+        """Write the window's result, a Spark DataFrame, to a hidden place; it shows after the commit.
+
+        Args:
+            df: the result.
+            path: the folder for it; None: the `output` of `run`, a folder or a sink.
+
+        Raises:
+            ConfigError: the window has an output already, or there is no place for it.
+            KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
+        """
+        self._check_open()
+        if self._sink is None or path is not None:
+            return self._handle.write(df, path)[0]
+        staged = self._sink.write(df, self.plan)
+        self._handle.report([staged])
+        return staged
+
+    def report(self, staged: Staged) -> None:
+        """Hand over what a sink of your own has staged: it is published after the commit.
+
+        Raises:
+            ConfigError: the window has an output already.
+        """
+        self._check_open()
+        self._handle.report([staged])
+
+    # --- for the call that opened it ---------------------------------------------------------------
+
+    @property
+    def has_output(self) -> bool:
+        """Whether something was written or reported."""
+        return self._handle.staged is not None
+
+    def copy(self) -> Staged:
+        """The records as they are, in files, without Spark."""
+        return self._handle.copy()[0]
+
+    def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
+        """What an application has written below the folder for outputs."""
+        return self._handle.submit(application, arguments, how)[0]
+
+    def submit_alone(
+        self, application: str, arguments: Sequence[str], how: SparkSubmit | None
+    ) -> Mapping[str, Any]:
+        """What an application with a sink of its own has reported; see `spark.run_job`."""
+        from kafka_ordered_ops.spark import run_job
+
+        with self._handle.temporary_folder() as folder:
+            result = run_job(
+                self._handle.plans,
+                application,
+                self.settings,
+                folder,
+                arguments=arguments,
+                ordered=self._handle.ordered,
+                engine=self._handle.engine,
+                how=how,
+                cancelled=self._handle.stop.__bool__,
+            )
+        return result.results[0]
+
+    def outputs(self, returned: Any) -> list[Staged]:
+        """What the block or function has delivered; see `job_outputs.outputs_of`."""
+        from kafka_ordered_ops.spark.job_outputs import outputs_of
+
+        output = self._handle.output if self._sink is None else self._sink
+        handed = self._handle.staged
+        return outputs_of([self.plan], handed, returned, output=output, facts=self.facts)
+
+    def close(self) -> None:
+        """Ends what is being read, and removes what it left."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.close()
+        self._resources.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.plan.group_id}/{self.window_id}: {self.plan.offsets:,} offsets>"
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise _closed(self.window_id)
+
+
+class _Stream(Iterator["pa.RecordBatch"]):
+    """Batches until the window is closed: then an error, for an early end would look like a complete one."""
+
+    def __init__(self, window_id: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self._window_id = window_id
+        self._batches: Any = batches
+        self._is_cut = False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._is_cut:
+            raise _closed(self._window_id)
+        return next(self._batches)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Ends it; one that has come to its end stays so."""
+        self._is_cut = True
+        self._batches.close()
+
+
+def _closed(window_id: str) -> ClosedError:
+    return ClosedError(
+        f"window {window_id} is closed: its block or function has ended. Read it inside, or open it again"
+    )

@@ -1,0 +1,141 @@
+"""What became of one window that was run: a small value to print, to look at in a notebook, and to decide by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from kafka_ordered_ops.core.times import TIME_MS_MAX, TIME_MS_MIN, time_at, time_text
+from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.held_text import held_text
+from kafka_ordered_ops.output.filesystem import normal_root
+from kafka_ordered_ops.output.reported import result_facts, returned_by
+from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.windows import Delivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunResult:
+    """What `OrderedWindows.run` did about a window, and what the ledger knows of it now."""
+
+    window_id: str
+    group_id: str
+    status: WindowStatus
+    content: PlanContent
+    #: What this call did, in one sentence.
+    outcome: str
+    #: Whether this call ran the job; False: an earlier one had, or there was nothing to read.
+    ran: bool
+    #: Which attempt of the window this was; from 1.
+    attempt: int
+    since: datetime | None
+    cutoff: datetime
+    #: How many offsets it takes: an upper bound for records.
+    offsets: int
+    #: The counts, as the output has them; None: it does not say.
+    records: int | None
+    late: int | None
+    out_of_order: int | None
+    #: The least and the greatest time of its records; None: not known, or beyond the calendar.
+    first: datetime | None
+    last: datetime | None
+    #: The folder with its files; None: another sink has them.
+    output: str | None
+    #: What the function returned, as far as it is kept with the window.
+    returned: Any
+    #: What a person should know beside that.
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        counts = "" if self.records is None else f", {self.records:,} records"
+        place = "" if self.output is None else f", {self.output}"
+        return f"<{type(self).__name__} {self.group_id}/{self.window_id}: {self.outcome}{counts}{place}>"
+
+    def _repr_html_(self) -> str:
+        """A table of two columns, for notebooks."""
+        rows = ((one.name, getattr(self, one.name)) for one in fields(self))
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(_shown(value))}</td></tr>"
+            for name, value in rows
+            if value is not None and value != ()
+        )
+        return f"<table><tbody>{cells}</tbody></table>"
+
+
+def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str | None) -> RunResult:
+    """What a run did.
+
+    Args:
+        asked: the id of the window that was asked for; another one may stand in for it.
+        before: the plan as it was made or taken up.
+        delivery: what became of it.
+        output: the folder that was asked for, if it was one.
+    """
+    record = delivery.record
+    plan, facts, found = record.plan, result_facts(record.result), output_of(record.result)
+    return RunResult(
+        window_id=plan.window_id,
+        group_id=plan.group_id,
+        status=plan.status,
+        content=plan.content,
+        outcome=_outcome(before, delivery),
+        ran=delivery.ran,
+        attempt=plan.attempt,
+        since=plan.window.since,
+        cutoff=plan.window.cutoff,
+        offsets=plan.offsets,
+        records=facts.get("records"),
+        late=facts.get("late"),
+        out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
+        first=_moment(facts, "timestamp_ms_min"),
+        last=_moment(facts, "timestamp_ms_max"),
+        output=None if found is None else found.final_path,
+        returned=returned_by(record.result),
+        notes=tuple(_notes(asked, before, None if found is None else found.root, output)),
+    )
+
+
+def _outcome(before: WindowPlan, delivery: Delivery) -> str:
+    if before.content is PlanContent.COVERED:
+        return "covered: other windows have taken or hold all its records; nothing was delivered"
+    if delivery.ran:
+        if before.status.is_done:
+            return "delivered again; its offsets had been committed before"
+        if before.content is PlanContent.EMPTY:
+            return "published; it has no records"
+        return "published"
+    return {
+        WindowStatus.WRITTEN: "written by an earlier attempt; committed and published now",
+        WindowStatus.COMMITTED: "committed by an earlier attempt; published now",
+    }.get(before.status, "already published; nothing was done")
+
+
+def _notes(asked: str, before: WindowPlan, root: str | None, output: str | None) -> list[str]:
+    notes = list(before.notes)
+    if before.window_id != asked:
+        notes.append(f"window {asked} is covered: window {before.window_id} holds its records")
+    if (held := held_text(before)) is not None:
+        notes.append(held)
+    if root is not None and output is not None and root != normal_root(output):
+        notes.append(f"its files are in {root}, where an earlier call wrote them, not in {output}")
+    return notes
+
+
+def _moment(facts: Mapping[str, Any], name: str) -> datetime | None:
+    ms = facts.get(name)
+    return time_at(ms) if isinstance(ms, int) and TIME_MS_MIN <= ms <= TIME_MS_MAX else None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, datetime):
+        return time_text(round(value.timestamp() * 1000))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "; ".join(map(str, value)) if isinstance(value, tuple) else str(value)
