@@ -20,22 +20,22 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from sortedcontainers import SortedDict
 
 from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.types import INT64_MAX
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Int64Array: TypeAlias = "npt.NDArray[np.int64]"
+BoolArray: TypeAlias = "npt.NDArray[np.bool_]"
 
 #: Boundaries of a small set. At twice as many Python's sweep takes as long as numpy's calls.
 _SMALL: Final = 16
-
-_NO_BOUNDARIES: Final[Int64Array] = np.empty(0, dtype=np.int64)
 
 _RISE: Final = "boundaries of an offset set rise strictly and are not negative"
 
@@ -48,8 +48,11 @@ class OffsetSet:
     #: The boundaries: a tuple exactly when they are at most `_SMALL`, so that equal sets have equal ones.
     _edges: tuple[int, ...] | Int64Array
 
-    def __init__(self, boundaries: Int64Array = _NO_BOUNDARIES) -> None:
+    def __init__(self, boundaries: Int64Array | None = None) -> None:
         """Takes strictly rising boundaries ``[start, end, ...]``; use `of` or `from_ranges` for loose ranges."""
+        if boundaries is None:
+            self._edges = ()
+            return
         _check_pairs(boundaries.size)
         if boundaries.size <= _SMALL:
             self._edges = _checked(boundaries.tolist())

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from kafka_ordered_ops.core.errors import invariant
+from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN

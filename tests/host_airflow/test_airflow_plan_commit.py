@@ -359,6 +359,6 @@ def test_a_window_by_the_operator_and_by_tasks_is_the_same(
 
 def test_a_number_of_parts_that_cannot_be(tasks: Tasks, windows: OrderedWindows) -> None:
     """It is found when the DAG is read, and nothing is planned."""
-    with pytest.raises(ConfigError, match="parts=0: a window is split into 1 to 10,000"):
+    with pytest.raises(ConfigError, match="parts is 0: give a whole number from 1 to 10,000"):
         tasks.plan(parts=0)
     assert windows.list() == []

@@ -17,11 +17,11 @@ from kafka_ordered_ops.core.errors import (
     WindowMismatchError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.splitting import PARTS_MAX, shares
+from kafka_ordered_ops.core.group.splitting import shares
 from kafka_ordered_ops.core.offset_set import union_of
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
+from kafka_ordered_ops.core.window.plan import PARTS_MAX, PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic

@@ -15,8 +15,6 @@ from kafka_ordered_ops.airflow.operators.follower import (
 from kafka_ordered_ops.airflow.support.facts import delivery_facts
 from kafka_ordered_ops.airflow.support.outlets import tell_outlets
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.group.checks import check_owned
-from kafka_ordered_ops.core.group.splitting import shares
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.spark.job_checks import check_output
@@ -70,6 +68,9 @@ class CommitWindowOperator(WindowFollower):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commits and publishes."""
+        # Imported late: the ledger's rules load numpy, which no DAG's file needs.
+        from kafka_ordered_ops.core.group.checks import check_owned
+
         with errors_for_airflow(), self.open_windows(context) as windows:
             if self.output_root is not None:
                 check_output(self.output_root)
@@ -115,6 +116,7 @@ class CommitWindowOperator(WindowFollower):
 
     def _joined(self, plan: WindowPlan, record: WindowRecord, count: int) -> Staged | None:
         """What the parts have written, as one output; None where they have sinks of their own."""
+        from kafka_ordered_ops.core.group.splitting import shares
         from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 
         if record.parts is not None and record.parts.missing:

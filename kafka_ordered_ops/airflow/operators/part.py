@@ -9,7 +9,6 @@ from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.group.splitting import shares
 from kafka_ordered_ops.hosting.arguments import arguments
 
 if TYPE_CHECKING:
@@ -61,6 +60,9 @@ class WindowPartOperator(JobTask, WindowFollower):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Reads, runs the job, reports."""
+        # Imported late: it loads numpy, which no DAG's file needs.
+        from kafka_ordered_ops.core.group.splitting import shares
+
         with errors_for_airflow(), self.open_windows(context) as windows:
             told = self.told()
             if not isinstance(self.window, Mapping) or "part" not in told:

@@ -22,8 +22,7 @@ from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.facts import part_facts, plan_facts
 from kafka_ordered_ops.airflow.support.times import WindowMode
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.group.splitting import PARTS_MAX, shares
+from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -33,6 +32,7 @@ from kafka_ordered_ops.core.types import (
     PlanContent,
 )
 from kafka_ordered_ops.core.window.bounds import Bound
+from kafka_ordered_ops.core.window.plan import PARTS_MAX
 from kafka_ordered_ops.hosting.arguments import arguments
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class PlanWindowOperator(PlanTask):
     ) -> None:
         super().__init__(**arguments(locals(), own=["parts"]))
         self.parts = parts
-        if parts is not None and (type(parts) is not int or not 1 <= parts <= PARTS_MAX):
-            raise ConfigError(f"parts={parts!r}: a window is split into 1 to {PARTS_MAX:,} parts")
+        if parts is not None:
+            check_count(parts, what="parts", least=1, greatest=PARTS_MAX)
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Plans."""
@@ -121,6 +121,9 @@ class PlanWindowOperator(PlanTask):
         where = {"conn_id": self.kafka_conn_id, "ledger_topic": self.ledger_topic}
         if self.parts is None:
             return {**plan_facts(plan, times), **where}
+        # Imported late: it loads numpy, which no DAG's file needs.
+        from kafka_ordered_ops.core.group.splitting import shares
+
         parts = shares(plan, self.parts)
         if plan.status.is_open:
             windows.split(plan, self.parts)

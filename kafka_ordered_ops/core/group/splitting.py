@@ -17,11 +17,7 @@ from kafka_ordered_ops.core.group.group_state import Change, GroupView, PartRepo
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import PartitionPlan, PlanPart, WindowPlan
-
-#: More tasks than any scheduler maps; each one reports in a transaction of its own.
-PARTS_MAX: Final = 10_000
-
+from kafka_ordered_ops.core.window.plan import PARTS_MAX, PartitionPlan, PlanPart, WindowPlan
 
 #: What all parts of a window may report together, as JSON. Once they all have, the record holds it twice, and
 #: the plan beside it: together less than a record may have.

@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 #: Of another version the whole record is read.
 _VERSION: Final = 1
 
-#: A window that was split into `parts.PARTS_MAX` parts, and none has reported.
+#: A window that was split into `plan.PARTS_MAX` parts, and none has reported.
 SUMMARY_BYTES_MAX: Final = 128 * 1024
 
 

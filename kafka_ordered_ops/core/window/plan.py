@@ -31,6 +31,9 @@ _PLAN_VERSION_LEAST: Final = 1
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
 PLAN_RANGES_MAX: Final = 1_000_000
 
+#: Of a split window. More tasks than any scheduler maps; each one reports in a transaction of its own.
+PARTS_MAX: Final = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:

@@ -1,0 +1,26 @@
+"""numpy, imported when it is first used.
+
+Hosts load the definitions of windows in every process that parses a DAG or lists assets, and compute nothing there:
+for them numpy's 0.2 s would be most of the import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+
+    class _Numpy:
+        def __getattr__(self, name: str) -> Any:
+            import numpy
+
+            found = getattr(numpy, name)
+            # From now on as quick as a module's own name.
+            setattr(self, name, found)
+            return found
+
+    np = _Numpy()
+
+__all__ = ["np"]
