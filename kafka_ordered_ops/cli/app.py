@@ -16,9 +16,9 @@ import typer
 from kafka_ordered_ops.cli.commands import running, windows
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
-from kafka_ordered_ops.cli.options.application import JobSink
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
+from kafka_ordered_ops.cli.options.sink import JobSink
 from kafka_ordered_ops.cli.show.facts import plan_json
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.cli.show.tables import plan_table

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.errors import ConfigError
@@ -44,6 +45,7 @@ class Job:
         batch_function: called as ``f(batches, plan)``, with an iterator of Arrow batches in order.
         keywords: more arguments of the function; None: they are not known yet.
         spark_conf: Spark's settings in this process.
+        java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
         output: the folder for the windows' files; None: the job has a sink of its own.
         engine: who reads Kafka.
     """
@@ -55,6 +57,7 @@ class Job:
     batch_function: Callable[..., Any] | None = None
     keywords: Mapping[str, Any] | None = field(default_factory=dict)
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    java_home: Path | None = None
     output: str | None = None
     engine: str = "python"
 
@@ -89,7 +92,7 @@ class Job:
             # Another process has the session.
             check_reading(self.engine, client, conf=None, group_id=group_id)
         elif self.spark_function is not None:
-            check_session(self.spark_conf, java_home=None)
+            check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, client, conf=self.spark_conf, group_id=group_id)
         if self.output is not None:
             check_writable(self.output)
@@ -114,12 +117,17 @@ class Job:
         from kafka_ordered_ops.spark.job_session import job_session
 
         name, stop = windows.plans[0].window_id, windows.stop
+        tasks = None if windows.display is None else windows.display.report
         in_files = windows.engine == Engine.LOCAL and windows.output is not None
+        windows.show_phase("starting Spark")
         try:
             with (
                 windows.temporary_folder() if in_files else nullcontext() as root,
-                job_session(f"window {name}", self.spark_conf, stop.__bool__) as spark,
+                job_session(
+                    f"window {name}", self.spark_conf, stop.__bool__, self.java_home, tasks
+                ) as spark,
             ):
+                windows.show_phase("running in Spark", "tasks")
                 windows.local_root = root
                 returned = function(spark, SparkWindow(windows, spark), **(self.keywords or {}))
         except Exception as error:
@@ -212,8 +220,6 @@ def _check_path(application: object) -> None:
 
 
 def _batches(staged: StagedOutput, windows: WindowHandle) -> Iterator[pa.RecordBatch]:
-    from pathlib import Path
-
     import pyarrow.parquet as pq
 
     for file in sorted(Path(staged.stage_path).glob("part-*.parquet")):

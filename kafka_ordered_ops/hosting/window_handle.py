@@ -8,7 +8,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -16,6 +17,7 @@ from kafka_ordered_ops.spark.job_outputs import outputs_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
+    from kafka_ordered_ops.spark.applications.result import JobProgress
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 _log = logging.getLogger(__name__)
@@ -52,6 +54,16 @@ class Stop:
         )
 
 
+class Display(Protocol):
+    """Where a host shows people how far a job is."""
+
+    def phase(self, name: str, unit: str = "offsets") -> None:
+        """What goes on now, and what is counted."""
+
+    def report(self, done: int, total: int, note: str = "") -> None:
+        """How far the phase is."""
+
+
 class WindowHandle:
     """The windows that a job is to deliver in one pass. What it writes is hidden until they are committed.
 
@@ -65,7 +77,8 @@ class WindowHandle:
         engine: who reads Kafka.
         lacks: what is said where a folder is needed and there is none.
         stop: whether the job is to end.
-        say: gets the lines that an application writes.
+        say: gets the lines that an application writes; None: they stay in its own log.
+        display: is shown how far the job is; None: a line in this process's log now and then.
     """
 
     def __init__(
@@ -78,7 +91,8 @@ class WindowHandle:
         engine: str,
         lacks: str,
         stop: Stop,
-        say: Callable[[str], None],
+        say: Callable[[str], None] | None,
+        display: Display | None = None,
     ) -> None:
         self.plans = tuple(plans)
         self.client = client
@@ -88,6 +102,7 @@ class WindowHandle:
         self.stop = stop
         #: For the files of the stage engine, which all executors see; gone when the job has ended.
         self.local_root: str | None = None
+        self.display = display
         self._lacks = lacks
         self._say = say
         #: What was written or reported so far.
@@ -116,13 +131,9 @@ class WindowHandle:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` does.
         """
-        from kafka_ordered_ops.spark import write_window, write_windows
+        from kafka_ordered_ops.spark.write.write_many import write_each
 
-        folder = self._folder(path)
-        if len(self.plans) == 1:
-            # It counts while it writes, and needs no second look at the files.
-            return self._kept([write_window(df, folder, self.plans[0], ordered=self.ordered)])
-        return self._kept(write_windows(df, folder, self.plans, ordered=self.ordered))
+        return self._kept(write_each(df, self._folder(path), self.plans, ordered=self.ordered))
 
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
         """Copies the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
@@ -151,6 +162,7 @@ class WindowHandle:
         """
         from kafka_ordered_ops.spark import submit_windows
 
+        self.show_phase("starting Spark")
         staged = submit_windows(
             self.plans,
             application,
@@ -162,6 +174,7 @@ class WindowHandle:
             how=how,
             cancelled=self.stop.__bool__,
             log_line=self._say,
+            progress=self._job_progress(Path(application).name),
         )
         return self._kept(staged)
 
@@ -209,6 +222,7 @@ class WindowHandle:
         """The records in hidden files; says in the log how far it is, and ends when the job is to end."""
         from kafka_ordered_ops.spark import stage_windows
 
+        self.show_phase("reading")
         return stage_windows(
             self.plans, self.client, folder, ordered=self.ordered, progress=self.progress()
         )
@@ -232,9 +246,33 @@ class WindowHandle:
         def progress(done: int, total: int) -> None:
             nonlocal last
             self.stop.check(self.plans[0].window_id)
-            if (now := time.monotonic()) - last > _SAY_EVERY_S:
+            if self.display is not None:
+                self.display.report(done, total)
+            elif (now := time.monotonic()) - last > _SAY_EVERY_S:
                 last = now
                 _log.info("Read %s of %s offsets.", f"{done:,}", f"{total:,}")
+
+        return progress
+
+    def show_phase(self, name: str, unit: str = "offsets") -> None:
+        """Shows what goes on now, where there is a display."""
+        if self.display is not None:
+            self.display.phase(name, unit)
+
+    def _job_progress(self, name: str) -> Callable[[JobProgress], None] | None:
+        """What an application tells how far it is; None: nobody is shown it."""
+        if (display := self.display) is None:
+            return None
+        running = False
+
+        def progress(now: JobProgress) -> None:
+            nonlocal running
+            if not running:
+                display.phase(f"running {name}", "tasks")
+                running = True
+            if now.tasks_total:
+                note = f"{now.records:,} records" if now.records else ""
+                display.report(now.tasks_done, now.tasks_total, note)
 
         return progress
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.spark.environment import check_pyspark
@@ -23,7 +25,11 @@ _END_WAIT_S: Final = 30.0
 
 @contextmanager
 def job_session(
-    app_name: str, conf: Mapping[str, str], stopped: Callable[[], bool]
+    app_name: str,
+    conf: Mapping[str, str],
+    stopped: Callable[[], bool],
+    java_home: Path | None = None,
+    tasks: Callable[[int, int], None] | None = None,
 ) -> Iterator[SparkSession]:
     """A local session for the block; what Spark computes in it is ended when `stopped` says yes.
 
@@ -33,6 +39,8 @@ def job_session(
         app_name: shown in Spark's log.
         conf: Spark's settings.
         stopped: asked several times a second, by a thread.
+        java_home: the Java to run on; None: ``JAVA_HOME``, or ``java`` from the path.
+        tasks: called by that thread with the finished tasks of the running stages, and with all of them.
 
     Raises:
         ConfigError, EnvironmentConflictError: as `local_session` does.
@@ -44,7 +52,8 @@ def job_session(
     # A host that logs all there is would get a line for each of Spark's calls back into Python.
     if (gateway := logging.getLogger("py4j")).level == logging.NOTSET:
         gateway.setLevel(logging.WARNING)
-    spark = local_session(app_name, conf=conf)
+    with _interrupts_held() as interrupts:
+        spark = local_session(app_name, java_home=java_home, conf=conf)
     over = threading.Event()
 
     def watch() -> None:
@@ -56,13 +65,44 @@ def job_session(
                     return
                 # Again and again: the job may begin another piece of work after the one that was ended.
                 spark.sparkContext.cancelAllJobs()
+            elif tasks is not None:
+                _report_tasks(spark, tasks)
 
     watcher = threading.Thread(target=watch, name="kafka-ordered-ops-stop", daemon=True)
     watcher.start()
     try:
+        if interrupts:
+            raise KeyboardInterrupt
         yield spark
     finally:
         over.set()
         watcher.join(_END_WAIT_S)
         if is_ours:
             spark.stop()
+
+
+def _report_tasks(spark: SparkSession, tasks: Callable[[int, int], None]) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    found = map(tracker.getStageInfo, tracker.getActiveStageIds())
+    stages = [stage for stage in found if stage is not None]
+    if total := sum(stage.numTasks for stage in stages):
+        tasks(sum(stage.numCompletedTasks for stage in stages), total)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[list[int]]:
+    """Collects Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
+
+    Afterwards Ctrl-C raises again as Python has it. The handler that pyspark puts in its place calls Java
+    on the very connection that the interrupted call is waiting on. A handler of the host's own is left alone.
+    """
+    caught: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield caught
+        return
+    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
+    try:
+        yield caught
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

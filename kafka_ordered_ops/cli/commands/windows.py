@@ -38,6 +38,7 @@ from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.window import default_window_id
+from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 
@@ -203,13 +204,15 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
         [output] = sink.writer(windows.settings, screen)([plan])
         output.publish()
         record, state = windows.show(window_id), windows.state()
+    replayed = WindowRecord(plan=record.plan, result=output.to_json())
     if screen.as_json:
-        replayed = WindowRecord(plan=record.plan, result=output.to_json())
         screen.emit(delivery_json(replayed, state=state, ran=True))
     else:
-        records = output.facts.get("records")
-        screen.show(output.final_path)
-        screen.say(f"window {window_id} was read again: {records:,} records, nothing was committed")
+        told = window_summary(replayed)
+        screen.show(told["output"])
+        screen.say(
+            f"window {window_id} was read again: {told['records']:,} records, nothing was committed"
+        )
 
 
 app.command("plot", epilog=plot.PLOT_EXAMPLES)(plot.plot_window)

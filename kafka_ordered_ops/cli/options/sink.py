@@ -1,7 +1,4 @@
-"""How a window's records get into files: the engines, and the way back to what an earlier try wrote.
-
-Spark's objects are `Any` here: only the room `spark` knows pyspark.
-"""
+"""How a window's records get into files: the options that make a `Job`, and what runs it for the screen."""
 
 from __future__ import annotations
 
@@ -10,11 +7,8 @@ import logging
 import os
 import re
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,30 +17,17 @@ import typer
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.spark.job_checks import (
-    check_output,
-    check_reading,
-    check_session,
-    check_writable,
-)
-
-#: How often Spark is asked how many tasks are done.
-_TASKS_INTERVAL_S: Final = 0.2
+from kafka_ordered_ops.hosting.job import Job, SparkWindow
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.job_checks import check_session
+from kafka_ordered_ops.windows import ClientSettings, Staged
 
 #: As Spark itself decides which values it masks.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
-Write = Callable[[Sequence[WindowPlan]], Sequence[StagedOutput]]
-
-
-class Engine(StrEnum):
-    """Who reads Kafka: Spark's tasks, by Python or by its own connector, or this process alone, without Spark."""
-
-    PYTHON = "python"
-    CONNECTOR = "connector"
-    LOCAL = "local"
+Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +44,7 @@ class Sink:
         Engine,
         typer.Option(
             "--engine",
-            help="python: Spark in this process. jvm: the same, by Spark's Kafka connector. stage: no Spark; fits memory.",
+            help="python: Spark in this process. connector: the same, by Spark's Kafka connector. local: no Spark; fits memory.",
         ),
     ] = Engine.PYTHON
     ordered: Annotated[
@@ -81,23 +62,57 @@ class Sink:
 
     def check(self, settings: ClientSettings, group_id: str) -> None:
         """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
-        conf = self.conf()
-        check_output(self.output)
-        if self.engine is Engine.LOCAL:
-            if conf:
-                raise ConfigError("--spark-conf with --engine local: there is no Spark to be set")
-        else:
+        job = self._job()
+        if job.spark_function is not None:
             try:
-                check_session(conf, java_home=bundled_java())
+                check_session(job.spark_conf, java_home=job.java_home)
             except ConfigError as error:
                 raise type(error)(
                     f"{error}. Or use --engine local, which needs no Spark"
                 ) from error
-            check_reading(self.engine.value, settings, conf=conf, group_id=group_id)
-        check_writable(self.output)
+        job.check(settings, group_id)
 
-    def conf(self) -> dict[str, str]:
-        """The settings of --spark-conf; raises `ConfigError`."""
+    def writer(self, settings: ClientSettings, screen: Screen) -> Write:
+        """What reads plans in one pass and writes each into its hidden stage."""
+        screen.hide(value for key, value in self._conf().items() if _SECRET.search(key) and value)
+
+        def write(plans: Sequence[WindowPlan]) -> Sequence[Staged]:
+            windows = WindowHandle(
+                plans,
+                settings,
+                output=self.output,
+                ordered=self.ordered,
+                engine=self.engine.value,
+                lacks="--output is missing",
+                # Ctrl-C interrupts the job itself.
+                stop=Stop("the command line"),
+                # What an application prints is no part of the command's output.
+                say=None,
+                display=screen,
+            )
+            with _quiet_py4j():
+                staged = self._job().deliver(windows)
+            screen.phase("committing")
+            return staged
+
+        return write
+
+    def _job(self) -> Job:
+        """What brings the records there; raises `ConfigError`."""
+        conf = self._conf()
+        if self.engine is not Engine.LOCAL:
+            return Job(
+                spark_function=_copy,
+                spark_conf=conf,
+                java_home=bundled_java(),
+                output=self.output,
+                engine=self.engine.value,
+            )
+        if conf:
+            raise ConfigError("--spark-conf with --engine local: there is no Spark to be set")
+        return Job(output=self.output)
+
+    def _conf(self) -> dict[str, str]:
         conf = dict[str, str]()
         for number, text in enumerate(self.spark_conf, start=1):
             key, sign, value = text.partition("=")
@@ -107,111 +122,69 @@ class Sink:
             conf[key] = value
         return conf
 
-    def writer(self, settings: ClientSettings, screen: Screen) -> Write:
-        """What reads plans in one pass and writes each into its hidden stage."""
-        screen.hide(value for key, value in self.conf().items() if _SECRET.search(key) and value)
 
-        def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
-            staged = self._stage(plans, settings, screen)
-            screen.phase("committing")
-            return staged
+@dataclass(frozen=True, kw_only=True)
+class JobSink(Sink):
+    """A sink that may be an application of the user's."""
 
-        return write
+    application: Annotated[
+        Path | None,
+        typer.Option(
+            "--application",
+            metavar="JOB.py",
+            help="Your own Spark job, run by spark-submit; without it, records are copied.",
+        ),
+    ] = None
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            metavar="URL",
+            help="Where the application runs, as spark-submit has it; by default, as Spark is set up.",
+        ),
+    ] = None
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ARGUMENT", help="The application's arguments, behind --.", show_default=False
+        ),
+    ] = field(default_factory=list)
 
-    def _stage(
-        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
-    ) -> Sequence[StagedOutput]:
-        """Writes the plans into their hidden stages, in one pass."""
-        engine = self._alone if self.engine is Engine.LOCAL else self._with_spark
-        return engine(plans, settings, screen)
+    def _job(self) -> Job:
+        if self.application is not None:
+            how = SparkSubmit(master=self.master, conf=self._conf(), java_home=bundled_java())
+            return Job(
+                application=str(self.application),
+                arguments=self.arguments,
+                submit=how,
+                output=self.output,
+                engine=self.engine.value,
+            )
+        if self.master is not None:
+            raise ConfigError(
+                "--master says where an application runs: name one with --application"
+            )
+        if self.arguments:
+            raise ConfigError(
+                f"{self.arguments[0]!r} and what follows would be arguments of an application: name one with "
+                "--application"
+            )
+        return super()._job()
 
-    def _alone(
-        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
-    ) -> Sequence[StagedOutput]:
-        from kafka_ordered_ops.output.stage import stage_windows
 
-        screen.phase("reading")
-        return stage_windows(
-            plans, settings, self.output, ordered=self.ordered, progress=screen.report
-        )
-
-    def _with_spark(
-        self, plans: Sequence[WindowPlan], settings: ClientSettings, screen: Screen
-    ) -> Sequence[StagedOutput]:
-        from kafka_ordered_ops.spark.read.read import read_windows
-        from kafka_ordered_ops.spark.write.write import write_window
-        from kafka_ordered_ops.spark.write.write_many import write_windows
-
-        screen.phase("starting Spark")
-        with _spark(self.conf()) as spark:
-            screen.phase("reading with Spark", unit="tasks")
-            with _tasks_watched(spark, screen):
-                records = read_windows(
-                    spark, plans, settings, ordered=self.ordered, engine=self.engine.value
-                )
-                if len(plans) == 1:
-                    # It counts while it writes, and needs no second look at the files.
-                    return [write_window(records, self.output, plans[0], ordered=self.ordered)]
-                return write_windows(records, self.output, plans, ordered=self.ordered)
+def _copy(_spark: Any, window: SparkWindow) -> None:
+    window.write(window.read())
 
 
 @contextlib.contextmanager
-def _spark(conf: Mapping[str, str]) -> Iterator[Any]:
-    from kafka_ordered_ops.spark.session import local_session
-
-    # What py4j says about an interrupted call goes to the root logger, with two tracebacks.
+def _quiet_py4j() -> Iterator[None]:
+    """Keeps to itself what py4j says of an interrupted call to the root logger, with two tracebacks."""
     quiet = logging.NullHandler()
     logging.getLogger().addHandler(quiet)
-    with _interrupts_held() as interrupts:
-        spark = local_session("kafka-ordered-ops", java_home=bundled_java(), conf=conf)
-    try:
-        if interrupts:
-            raise KeyboardInterrupt
-        yield spark
-    finally:
-        # Ends the jobs that run, too.
-        spark.stop()
-        logging.getLogger().removeHandler(quiet)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[list[int]]:
-    """Collects Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
-
-    Afterwards Ctrl-C raises again as Python has it. The handler that pyspark puts in its place calls Java
-    on the very connection that the interrupted call is waiting on.
-    """
-    caught: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: caught.append(number))
-    try:
-        yield caught
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextlib.contextmanager
-def _tasks_watched(spark: Any, screen: Screen) -> Iterator[None]:
-    """Reports the tasks done of the stages that run, while the block runs its jobs."""
-    tracker = spark.sparkContext.statusTracker()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_TASKS_INTERVAL_S):
-            stages = [
-                info
-                for stage in tracker.getActiveStageIds()
-                if (info := tracker.getStageInfo(stage)) is not None
-            ]
-            if total := sum(info.numTasks for info in stages):
-                screen.report(sum(info.numCompletedTasks for info in stages), total)
-
-    thread = threading.Thread(target=watch, name="spark-tasks", daemon=True)
-    thread.start()
     try:
         yield
     finally:
-        over.set()
-        thread.join()
+        logging.getLogger().removeHandler(quiet)
 
 
 def bundled_java() -> Path | None:

@@ -25,8 +25,7 @@ from kafka_ordered_ops.spark.applications.protocol import (
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.read.read import Engine, read_windows
-from kafka_ordered_ops.spark.write.write import write_window
-from kafka_ordered_ops.spark.write.write_many import write_windows
+from kafka_ordered_ops.spark.write.write_many import write_each
 from kafka_ordered_ops.windows.sink import Staged
 
 if TYPE_CHECKING:
@@ -122,10 +121,7 @@ class WindowContext:
         """
         root = self.output if path is None else path
         ordered = self.ordered if ordered is None else ordered
-        if len(self.plans) == 1:
-            outputs = [write_window(df, root, self.plans[0], ordered=ordered)]
-        else:
-            outputs = write_windows(df, root, self.plans, ordered=ordered)
+        outputs = write_each(df, root, self.plans, ordered=ordered)
         self.report(*outputs)
         return tuple(outputs)
 

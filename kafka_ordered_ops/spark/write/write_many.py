@@ -34,6 +34,7 @@ from kafka_ordered_ops.spark.write.write import (
     job_errors,
     kept,
     timestamp_type,
+    write_window,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +119,16 @@ def write_windows(
         with as_sink_error(f"{folder} cannot be removed"):
             files.remove(folder)
     return sealed
+
+
+def write_each(
+    df: DataFrame, path: str | os.PathLike[str], plans: Sequence[WindowPlan], *, ordered: bool
+) -> list[StagedOutput]:
+    """Writes one window by `write_window`, several by `write_windows`; raises as they do."""
+    if len(plans) == 1:
+        # It counts while it writes, and needs no second look at the files.
+        return [write_window(df, path, plans[0], ordered=ordered)]
+    return write_windows(df, path, plans, ordered=ordered)
 
 
 @dataclass(frozen=True)
