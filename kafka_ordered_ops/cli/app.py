@@ -117,7 +117,7 @@ def preview(
     window_id: WindowIdOption = None,
 ) -> None:
     """Show what a window would take, and write nothing."""
-    window = question.window()
+    window = question.window(question.spec(connection.group_id))
     with connection.open(screen) as windows, screen.progress("planning"):
         plan, state = windows.preview(window, window_id), windows.state()
         with open_lookup(windows.settings) as lookup:
@@ -143,7 +143,8 @@ def run_window(
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window, or several, write the records to Parquet, commit, publish. Again: the same windows."""
-    questions, policy = series.windows(), policies.policy()
+    spec = series.spec(connection.group_id, policies)
+    questions, policy = series.windows(spec), policies.policy(spec)
     if series.is_many and window_id is not None:
         raise ConfigError(
             f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they have their "

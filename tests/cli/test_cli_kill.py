@@ -87,7 +87,7 @@ def test_a_killed_run_ends_well_when_it_is_run_again(
     """Wherever the process dies, the same command gives the same records, committed and published once."""
     name = topic(partitions=2)
     fill(produce, name)
-    _check(bootstrap, group_id, name, tmp_path / "out", "stage", point)
+    _check(bootstrap, group_id, name, tmp_path / "out", "local", point)
 
 
 @pytest.mark.long

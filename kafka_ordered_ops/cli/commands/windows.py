@@ -137,7 +137,8 @@ def plan_window(
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window for a job of your own. Claims its offsets, reads and commits nothing."""
-    window, policy = question.window(), policies.policy()
+    spec = question.spec(connection.group_id, policies)
+    window, policy = question.window(spec), policies.policy(spec)
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.plan(window, window_id, policy)
         state = windows.state()
@@ -161,7 +162,8 @@ def sweep(
     window_id: WindowIdOption = None,
 ) -> None:
     """Run a window of what no interval covers. Otherwise it is as `run`."""
-    window, policy = question.window(), policies.policy()
+    spec = question.spec(connection.group_id, policies)
+    window, policy = question.window(spec), policies.policy(spec)
     delivered = deliver(screen, connection, sink, [window], [window_id], policy)
     tell_one(screen, sink, delivered)
     raise typer.Exit(end_of(delivered, policies))

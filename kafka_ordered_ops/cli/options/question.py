@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
@@ -12,8 +12,8 @@ from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics, momen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
-from kafka_ordered_ops.core.window.bounds import parse_bound
 from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.hosting.window_spec import WindowSpec
 from kafka_ordered_ops.windows import Policy
 from kafka_ordered_ops.windows.service import DEFAULT_POLICY
 
@@ -87,21 +87,19 @@ class Asked(Looking, Topics):
         ),
     ] = OnDataLoss.FAIL
 
-    def _window(
-        self, cutoff: datetime, *, since: datetime | None = None, sweep: bool = False
-    ) -> Window:
-        return Window(
-            self.topic,
-            cutoff=cutoff,
-            since=since,
-            sweep=sweep,
-            starting_offsets=None
-            if self.starting_offsets is None
-            else parse_bound(self.starting_offsets),
+    def spec(self, group_id: str, policies: Policies | None = None) -> WindowSpec:
+        """All that is asked of the group but the times; raises `ConfigError`."""
+        policies = policies or Policies()
+        return WindowSpec(
+            topics=self.topic,
+            group_id=group_id,
+            starting_offsets=self.starting_offsets,
             max_out_of_orderness=self.lateness,
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,
+            on_open_claim=policies.on_open_claim,
+            redefine=policies.redefine,
         )
 
 
@@ -109,19 +107,19 @@ class Asked(Looking, Topics):
 class Question(Asked, Interval):
     """One window."""
 
-    def window(self) -> Window:
+    def window(self, spec: WindowSpec) -> Window:
         """The question to the group; raises `ConfigError`."""
         since = None if self.since is None else moment(self.since, what="since")
-        return self._window(moment(self.cutoff, what="cutoff"), since=since)
+        return spec.window(moment(self.cutoff, what="cutoff"), since)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepQuestion(Asked, Cutoff):
     """What no interval covers."""
 
-    def window(self) -> Window:
+    def window(self, spec: WindowSpec) -> Window:
         """The question to the group; raises `ConfigError`."""
-        return self._window(moment(self.cutoff, what="cutoff"), sweep=True)
+        return replace(spec.window(moment(self.cutoff, what="cutoff"), None), sweep=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +131,10 @@ class Series(Asked, Times):
         """Whether a series is asked for, however many windows it has."""
         return self.every is not None
 
-    def windows(self) -> list[Window]:
+    def windows(self, spec: WindowSpec) -> list[Window]:
         """The questions to the group, by time; raises `ConfigError`."""
         if self.every is not None:
-            return self._series(self.every)
+            return self._series(spec, self.every)
         if self.until is not None:
             raise ConfigError(
                 f"--until {self.until} ends a series: give --every SPAN too, or leave it out"
@@ -146,9 +144,9 @@ class Series(Asked, Times):
                 "no --cutoff is given: name one, or ask for several windows with --every and --until"
             )
         since = None if self.since is None else moment(self.since, what="since")
-        return [self._window(moment(self.cutoff, what="cutoff"), since=since)]
+        return [spec.window(moment(self.cutoff, what="cutoff"), since)]
 
-    def _series(self, every_text: str) -> list[Window]:
+    def _series(self, spec: WindowSpec, every_text: str) -> list[Window]:
         if self.until is None:
             raise ConfigError(f"--every {every_text} has no end: give --until TIME too")
         every, until = span(every_text, what="every"), moment(self.until, what="until")
@@ -162,14 +160,14 @@ class Series(Asked, Times):
                 )
             since = moment(self.since, what="since")
             starts = _intervals(since, until, every)
-            return [self._window(start + every, since=start) for start in starts]
+            return [spec.window(start + every, start) for start in starts]
         if self.cutoff is None:
             raise ConfigError(
                 f"--every {every_text} has no beginning: give --cutoff TIME, the first cutoff; or --since TIME, "
                 "where the first interval begins"
             )
         return [
-            self._window(cutoff)
+            spec.window(cutoff, None)
             for cutoff in _cutoffs(moment(self.cutoff, what="cutoff"), until, every)
         ]
 
@@ -214,29 +212,23 @@ class Policies:
         ),
     ] = False
 
-    def policy(self) -> Policy:
+    def policy(self, spec: WindowSpec) -> Policy:
         """The policy; raises `ConfigError`."""
-        claim_age, claim_wait = DEFAULT_POLICY.claim_age, DEFAULT_POLICY.claim_wait
-        if self.claim_age is not None:
-            self._check_meant("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER)
-            claim_age = span(self.claim_age, what="claim age")
-        if self.claim_wait is not None:
-            self._check_meant("--claim-wait", self.claim_wait, OnOpenClaim.WAIT)
-            claim_wait = span(self.claim_wait, what="claim wait")
-        return Policy(
-            on_covered=self.on_covered or DEFAULT_POLICY.on_covered,
-            on_open_claim=self.on_open_claim,
-            claim_age=claim_age,
-            claim_wait=claim_wait,
-            redefine=self.redefine,
+        return spec.policy(
+            self.on_covered or DEFAULT_POLICY.on_covered,
+            self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
+            self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT),
         )
 
-    def _check_meant(self, option: str, text: str, needed: OnOpenClaim) -> None:
+    def _span(self, option: str, text: str | None, needed: OnOpenClaim) -> timedelta | None:
+        if text is None:
+            return None
         if self.on_open_claim is not needed:
             raise ConfigError(
                 f"{option} {text} belongs to --on-open-claim {needed}, and that is {self.on_open_claim}: change "
                 "one of them"
             )
+        return span(text, what=option.strip("-").replace("-", " "))
 
 
 def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:
