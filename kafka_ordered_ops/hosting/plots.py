@@ -45,6 +45,8 @@ _LATE_MAX: Final = 50
 _TICKS_MAX: Final = 12
 #: Records that are drawn large, with a ring around those that the plan has something to say about.
 _LARGE_MAX: Final = 200
+_SMALL_DPI: Final = 72
+_SMALL_COLOURS: Final = 16
 _DPI: Final = 120
 _SIZE: Final = 9.5
 #: What a character takes, in inches.
@@ -98,6 +100,17 @@ def format_of(file: Path) -> str:
     if not is_installed():
         raise ConfigError("drawing needs matplotlib: pip install 'kafka-ordered-ops[plot]'")
     return found
+
+
+def small_plot(plan: WindowPlan) -> bytes:
+    """One window as a PNG of some 4 kB, for places that keep very many of them: few pixels, and few colours."""
+    # It comes with matplotlib.
+    from PIL import Image
+
+    drawn = Image.open(BytesIO(window_plot(plan, "png", dpi=_SMALL_DPI)))
+    written = BytesIO()
+    drawn.convert("RGB").quantize(_SMALL_COLOURS).save(written, "PNG", optimize=True)
+    return written.getvalue()
 
 
 def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes:

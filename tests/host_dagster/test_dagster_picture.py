@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 PICTURE = "kafka_ordered_ops/picture"
 #: Of each, in Dagster's database.
-BYTES_MAX = 60_000
+BYTES_MAX = 10_000
 
 
 def png_of(values: dict[str, Any]) -> bytes:
@@ -74,7 +74,7 @@ def test_a_picture_that_cannot_be_drawn(
     def broken(*_: object, **__: object) -> bytes:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(plots, "window_plot", broken)
+    monkeypatch.setattr(plots, "small_plot", broken)
     result = house.materialize(copied(house, hours, group_id), KEYS[1])
     told = house.told("orders")[KEYS[1]]
     assert told["dagster/partition_row_count"] == 4
