@@ -347,7 +347,7 @@ class FakeTable:
 
 
 @pytest.mark.parametrize(
-    ("group", "staged_rows", "error", "message"),
+    ("group_id", "staged_rows", "error", "message"),
     [
         (None, 3, None, ""),
         ("group-one", 3, None, ""),
