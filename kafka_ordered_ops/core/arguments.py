@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import TIME_MS_MAX
+from kafka_ordered_ops.core.times import (
+    TIME_MS_MAX,
+    parse_duration_ms,
+    parse_time_ms,
+    time_at,
+    time_ms,
+)
 
 #: Longest group: as long as a window id. Kafka's own limit (32,767 bytes) is far beyond what its tools show.
 GROUP_LENGTH_MAX: Final = 512
@@ -89,7 +95,7 @@ def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> 
 def check_texts(value: object, *, what: str) -> tuple[str, ...]:
     """A list or tuple of strings; raises `ConfigError`. A set has no order, and a string is no list."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
-        raise ConfigError(f"{what} is a list of names or patterns, not {shown(value)}")
+        raise ConfigError(f"{what} is {shown(value)}: give a name or pattern, or a list of them")
     for one in value:
         if not isinstance(one, str):
             raise ConfigError(f"{what} has {shown(one)} in it: give a list of names or patterns")
@@ -103,6 +109,41 @@ def check_span(value: object, *, what: str) -> timedelta:
     if value < timedelta(0):
         raise ConfigError(f"{what} {value} is negative, and spans of time are not")
     return value
+
+
+def as_names(value: object, *, what: str) -> tuple[str, ...]:
+    """Names or patterns, given as a list or tuple, or as one text for one of them; raises `ConfigError`."""
+    return check_texts([value] if isinstance(value, str) else value, what=what)
+
+
+def as_span(value: object, *, what: str) -> timedelta:
+    """A span of time, given as a timedelta or as ISO 8601 text such as PT15M; raises `ConfigError`."""
+    if isinstance(value, str):
+        return timedelta(milliseconds=parse_duration_ms(value, what=what))
+    if not isinstance(value, timedelta):
+        raise ConfigError(
+            f"{what} is {shown(value)}: give a timedelta, or ISO 8601 text such as 'PT15M'"
+        )
+    return check_span(value, what=what)
+
+
+def as_moment(value: object, *, what: str) -> datetime:
+    """A time, given as an aware datetime or as ISO 8601 text with a zone; in UTC and whole milliseconds.
+
+    Raises:
+        ConfigError: neither, without a zone, or outside the years 1 to 9999.
+    """
+    if isinstance(value, str):
+        try:
+            return time_at(parse_time_ms(value, what=what))
+        except OverflowError as error:
+            raise ConfigError(f"{what} {shown(value)} lies beyond the calendar") from error
+    if not isinstance(value, datetime):
+        raise ConfigError(
+            f"{what} is {shown(value)}, a {type(value).__name__}: give a datetime with a zone, or ISO 8601 text such "
+            "as '2026-11-20T12:00:00Z'"
+        )
+    return time_at(time_ms(value, what=what))
 
 
 def check_timeout_s(value: object, *, what: str) -> float:

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import check_choice, check_flag, check_group, check_span
+from kafka_ordered_ops.core.arguments import (
+    as_names,
+    as_span,
+    check_choice,
+    check_flag,
+    check_group,
+)
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms, time_at
+from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import (
     Isolation,
     OnCovered,
@@ -17,7 +23,7 @@ from kafka_ordered_ops.core.types import (
     OnForeignCommit,
     OnOpenClaim,
 )
-from kafka_ordered_ops.core.window.bounds import Bound, parse_bound
+from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
 
@@ -32,18 +38,18 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec:
-    """What all windows of a task or an asset have in common; a choice or a bound may be given as its text.
+    """What all windows of a task or an asset have in common; whatever `Window` and `Policy` take may be given.
 
     Raises:
         ConfigError: no topic, no group, or an invalid value.
     """
 
-    topics: Sequence[str]
+    topics: str | Sequence[str]
     group_id: str
-    starting_offsets: Bound | str | None = None
-    max_out_of_orderness: timedelta | None = None
+    starting_offsets: Bound | datetime | str | None = None
+    max_out_of_orderness: timedelta | str | None = None
     isolation: Isolation | str = Isolation.READ_COMMITTED
-    exclude: Sequence[str] = ()
+    exclude: str | Sequence[str] = ()
     on_covered: OnCovered | str = OnCovered.REPLAY
     on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL
@@ -59,14 +65,12 @@ class WindowSpec:
         check_flag(self.redefine, what="redefine")
         for name, kind in _CHOICES.items():
             object.__setattr__(self, name, check_choice(getattr(self, name), kind, what=name))
-        if self.max_out_of_orderness is not None:
-            check_span(self.max_out_of_orderness, what="max_out_of_orderness")
-        if isinstance(self.starting_offsets, str):
-            object.__setattr__(self, "starting_offsets", parse_bound(self.starting_offsets))
-        # All that any window asks for, but its times.
-        self.window(time_at(0), None)
-        object.__setattr__(self, "topics", tuple(self.topics))
-        object.__setattr__(self, "exclude", tuple(self.exclude))
+        # All that any window asks for, but its times; and as a window has it.
+        window = self.window(time_at(0), None)
+        object.__setattr__(self, "starting_offsets", window.starting_offsets)
+        object.__setattr__(self, "max_out_of_orderness", window.max_out_of_orderness)
+        object.__setattr__(self, "topics", as_names(self.topics, what="topics"))
+        object.__setattr__(self, "exclude", as_names(self.exclude, what="exclude"))
 
     def window(self, cutoff: datetime, since: datetime | None) -> Window:
         """The question for these times; raises `ConfigError`."""
@@ -74,9 +78,7 @@ class WindowSpec:
             self.topics,
             cutoff,
             since=since,
-            starting_offsets=None
-            if isinstance(self.starting_offsets, str)
-            else self.starting_offsets,
+            starting_offsets=self.starting_offsets,
             max_out_of_orderness=self.max_out_of_orderness,
             isolation=Isolation(self.isolation),
             exclude=self.exclude,
@@ -98,8 +100,4 @@ class WindowSpec:
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
     """A span from an argument; raises `ConfigError`."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = timedelta(milliseconds=parse_duration_ms(value, what=what))
-    return check_span(value, what=what)
+    return None if value is None else as_span(value, what=what)

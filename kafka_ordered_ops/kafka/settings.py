@@ -270,6 +270,16 @@ class ClientSettings:
     overridden: tuple[str, ...] = ()
 
     @classmethod
+    def of(cls, given: GivenSettings) -> ClientSettings:
+        """Settings from what people have: brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
+
+        Raises `SettingNotAllowedError` and `ConfigError` as `from_mapping` does.
+        """
+        if isinstance(given, ClientSettings):
+            return given
+        return cls.from_mapping({"bootstrap.servers": given} if isinstance(given, str) else given)
+
+    @classmethod
     def from_mapping(
         cls, mapping: Mapping[str, SettingValue], *, extra_allowed: Collection[str] = ()
     ) -> ClientSettings:
@@ -283,7 +293,8 @@ class ClientSettings:
         """
         if not isinstance(mapping, Mapping):
             raise ConfigError(
-                f"client settings are a {type(mapping).__name__}: give a mapping of librdkafka keys to values"
+                f"client settings are a {type(mapping).__name__}: give the brokers as 'host:port', a mapping of librdkafka "
+                "keys to values, or ClientSettings"
             )
         allowed = frozenset(extra_allowed)
         kept = _FORCED_UNLESS_ALLOWED & allowed
@@ -401,6 +412,10 @@ class ClientSettings:
             for key, value in sorted(self._values.items())
         }
         return f"ClientSettings({shown})"
+
+
+#: What people have; see `ClientSettings.of`.
+GivenSettings = ClientSettings | Mapping[str, SettingValue] | str
 
 
 def _as_text(key: str, value: object) -> str:

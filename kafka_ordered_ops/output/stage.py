@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, PlanContent
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.draft import drafts_of
 from kafka_ordered_ops.output.records.columns import (
     OffsetsDone,
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 def stage_window(
     plan: WindowPlan,
-    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    settings: GivenSettings,
     root: str | os.PathLike[str],
     *,
     ordered: bool = True,
@@ -75,7 +75,7 @@ def stage_window(
 
 def stage_windows(
     plans: Sequence[WindowPlan],
-    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    settings: GivenSettings,
     root: str | os.PathLike[str],
     *,
     ordered: bool = True,
@@ -98,7 +98,7 @@ def stage_windows(
 
     Args:
         plans: windows of one group and isolation, each once.
-        settings: how to reach the cluster: client settings, or a mapping of librdkafka keys.
+        settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
         root: the folder that holds the output of all windows.
         ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
             their names. Otherwise records are written as they arrive and not held.
@@ -117,8 +117,7 @@ def stage_windows(
             is in the place of one.
         ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
     """
-    if not isinstance(settings, ClientSettings):
-        settings = ClientSettings.from_mapping(settings)
+    settings = ClientSettings.of(settings)
     if limit_bytes < 1 or rows_per_file < 1:
         raise ConfigError(
             f"limit_bytes={limit_bytes} and rows_per_file={rows_per_file} must be positive"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from kafka_ordered_ops.core.arguments import check_span
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
 from kafka_ordered_ops.core.group import adoption
 from kafka_ordered_ops.core.group.adoption import Adoption, LogNow
@@ -114,10 +114,10 @@ class Keeper:
             )
         return adopted
 
-    def prune(self, older_than: timedelta, *, forget: bool) -> list[str]:
+    def prune(self, older_than: timedelta | str, *, forget: bool) -> list[str]:
         """See `OrderedWindows.prune`."""
-        check_span(older_than, what="older_than")
-        before_ms = int(self._clock() * 1000) - older_than // timedelta(milliseconds=1)
+        age = as_span(older_than, what="older_than")
+        before_ms = int(self._clock() * 1000) - age // timedelta(milliseconds=1)
         old: dict[str, int] = {}
 
         def keep(record: WindowRecord) -> bool:

@@ -40,7 +40,7 @@ from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup, outages_pass
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.windows.checks import check_function, check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
@@ -60,7 +60,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
     Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process. Threads take turns.
 
     Args:
-        settings: client settings, or a mapping of librdkafka keys; ``bootstrap.servers`` at least.
+        settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
         group_id: the consumer group whose progress the windows are. It has no live members.
         ledger_topic: the compacted topic that holds plans and progress; made on demand.
         timeout_s: bound for each call: for all that it waits for, questions and tries together. What fails
@@ -84,7 +84,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
 
     def __init__(
         self,
-        settings: ClientSettings | Mapping[str, str | int | float | bool],
+        settings: GivenSettings,
         group_id: str,
         *,
         ledger_topic: str = LEDGER_TOPIC,
@@ -93,7 +93,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         stall_timeout_s: float = STALL_TIMEOUT_S,
         run_id: str | None = None,
         owner: str | None = None,
-        on_foreign_commit: OnForeignCommit = OnForeignCommit.FAIL,
+        on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
         progress: ScanProgress | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -106,8 +106,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         clock = checked_clock(clock)
         if progress is not None:
             check_function(progress, what="progress")
-        if not isinstance(settings, ClientSettings):
-            settings = ClientSettings.from_mapping(settings)
+        settings = ClientSettings.of(settings)
         self.settings = settings
         self.group_id = group_id
         self._clock = clock
@@ -354,7 +353,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         """
         return self._keeper.adopt(dry_run=dry_run)
 
-    def prune(self, older_than: timedelta, *, forget: bool = False) -> builtins.list[str]:
+    def prune(self, older_than: timedelta | str, *, forget: bool = False) -> builtins.list[str]:
         """Cuts windows down that ended longer ago than a span; returns their ids.
 
         A stub keeps the id, the question, the state and the counts: the id stays known as done, and cannot

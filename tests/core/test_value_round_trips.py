@@ -234,8 +234,8 @@ def test_a_window_survives_its_json(window: Window) -> None:
     ("arguments", "message"),
     [
         ({"topics": []}, "at least one"),
-        ({"topics": "orders"}, "list"),
-        ({"topics": ["orders"], "exclude": "x"}, "list"),
+        ({"topics": 5}, "give a name or pattern, or a list"),
+        ({"topics": ["orders"], "exclude": 5}, "exclude is 5"),
         ({"topics": ["no spaces"]}, "topic name"),
         ({"topics": ["^("]}, "regular expression"),
         ({"topics": ["orders"], "cutoff": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001

@@ -297,7 +297,7 @@ _DAGSTER: dict[str, dict[str, Any]] = {
     "exclude": {"exclude": ["^("]},
     "starting_offsets": {"starting_offsets": "yesterday"},
     "starting_offsets: number": {"starting_offsets": 5},
-    "lateness": {"max_out_of_orderness": "PT1M"},
+    "lateness": {"max_out_of_orderness": "1 minute"},
     "grace": {"grace": 5},
 }
 

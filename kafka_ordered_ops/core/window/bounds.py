@@ -92,17 +92,26 @@ class AtOffset:
 Bound = Earliest | Latest | Committed | AtTime | Relative | AtOffset
 
 _NAMED: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
+_CHOICES = (
+    "'earliest', 'latest', 'committed', a time with a zone such as '2026-11-20T12:00:00Z', a span before the cutoff "
+    "such as '-PT1H', 'offset:N', or a typed bound such as Earliest()"
+)
 _AT_OFFSET = re.compile(r"offset:(\d{1,19})", re.ASCII)
 
 
-def check_bound(value: object) -> Bound | None:
-    """Starting offsets or None; raises `ConfigError` for anything else, such as the class or the text of one."""
+def as_bound(value: object) -> Bound | None:
+    """Where to start, given as a bound, as its text or as an aware datetime; None stays None.
+
+    Raises:
+        ConfigError: none of these, such as the class of a bound.
+    """
     if value is None or isinstance(value, Bound):
         return value
-    raise ConfigError(
-        f"starting_offsets is {shown(value)}: give Earliest(), Latest(), Committed(), AtTime.of(moment), "
-        "Relative(before_cutoff_ms) or AtOffset(offset); parse_bound reads one from text"
-    )
+    if isinstance(value, str):
+        return parse_bound(value)
+    if isinstance(value, datetime):
+        return AtTime.of(value)
+    raise ConfigError(f"starting_offsets is {shown(value)}: give {_CHOICES}")
 
 
 def parse_bound(text: str) -> Bound:

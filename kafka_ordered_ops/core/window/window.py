@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import (
+    as_moment,
+    as_names,
+    as_span,
     check_choice,
     check_flag,
-    check_span,
     check_text,
-    check_texts,
     shown,
 )
 from kafka_ordered_ops.core.errors import ConfigError
@@ -24,13 +25,11 @@ from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import (
     duration_text,
     parse_duration_ms,
-    parse_time_ms,
-    time_at,
     time_ms,
     time_text,
 )
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Bound, bound_from_json, check_bound
+from kafka_ordered_ops.core.window.bounds import Bound, as_bound, bound_from_json
 
 #: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -45,7 +44,8 @@ WINDOW_ID_LENGTH_MAX: Final = 512
 _ARGUMENTS: Final = {"start": "starting_offsets", "allowed_lateness": "max_out_of_orderness"}
 
 
-@dataclass(frozen=True, slots=True)
+# Its own constructor, because it takes more than it keeps: one topic, and texts.
+@dataclass(frozen=True, slots=True, init=False)
 class Window:
     """A question to a group: everything stamped before `cutoff` that it has not been given yet.
 
@@ -73,42 +73,51 @@ class Window:
             time, a lateness that is negative or not in whole milliseconds.
     """
 
-    topics: Sequence[str]
+    topics: tuple[str, ...]
     cutoff: datetime
-    starting_offsets: Bound | None = None
-    max_out_of_orderness: timedelta | None = None
-    isolation: Isolation = Isolation.READ_COMMITTED
-    exclude: Sequence[str] = ()
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    allow_future_cutoff: bool = False
-    since: datetime | None = None
-    sweep: bool = False
+    starting_offsets: Bound | None
+    max_out_of_orderness: timedelta | None
+    isolation: Isolation
+    exclude: tuple[str, ...]
+    on_data_loss: OnDataLoss
+    allow_future_cutoff: bool
+    since: datetime | None
+    sweep: bool
 
-    def __post_init__(self) -> None:
-        topics = check_texts(self.topics, what="topics")
-        if not topics:
-            raise ConfigError("topics is a list of at least one name or pattern, not an empty one")
-        exclude = check_texts(self.exclude, what="exclude")
-        for name in (*topics, *exclude):
-            _check_topic(name)
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        cutoff: datetime | str,
+        starting_offsets: Bound | datetime | str | None = None,
+        max_out_of_orderness: timedelta | str | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        exclude: str | Sequence[str] = (),
+        on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
+        allow_future_cutoff: bool = False,
+        since: datetime | str | None = None,
+        sweep: bool = False,
+    ) -> None:
         checked = {
-            "topics": tuple(sorted(set(topics))),
-            "exclude": tuple(sorted(set(exclude))),
+            "topics": _topics(topics, what="topics"),
             # In UTC and whole milliseconds, as it is stored: it compares equal to what is read back.
-            "cutoff": time_at(time_ms(self.cutoff, what="cutoff")),
-            "since": None if self.since is None else time_at(time_ms(self.since, what="since")),
-            "starting_offsets": check_bound(self.starting_offsets),
-            "isolation": check_choice(self.isolation, Isolation, what="isolation"),
-            "on_data_loss": check_choice(self.on_data_loss, OnDataLoss, what="on_data_loss"),
-            "allow_future_cutoff": check_flag(self.allow_future_cutoff, what="allow_future_cutoff"),
-            "sweep": check_flag(self.sweep, what="sweep"),
+            "cutoff": as_moment(cutoff, what="cutoff"),
+            "starting_offsets": as_bound(starting_offsets),
+            "max_out_of_orderness": _out_of_orderness(max_out_of_orderness),
+            "isolation": check_choice(isolation, Isolation, what="isolation"),
+            "exclude": _topics(exclude, what="exclude"),
+            "on_data_loss": check_choice(on_data_loss, OnDataLoss, what="on_data_loss"),
+            "allow_future_cutoff": check_flag(allow_future_cutoff, what="allow_future_cutoff"),
+            "since": None if since is None else as_moment(since, what="since"),
+            "sweep": check_flag(sweep, what="sweep"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if not self.topics:
+            raise ConfigError(
+                f"topics is {shown(topics)}: give a name or pattern, or a list of at least one of them"
+            )
         if self.since is not None:
             self._check_interval(self.since)
-        if self.max_out_of_orderness is not None:
-            _check_out_of_orderness(self.max_out_of_orderness)
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:
@@ -177,8 +186,8 @@ class Window:
         window = cls(
             topics=fields.texts("topics"),
             exclude=fields.texts("exclude"),
-            since=None if since is None else _moment(since, what="since"),
-            cutoff=_moment(fields.text("cutoff"), what="cutoff"),
+            since=since,
+            cutoff=fields.text("cutoff"),
             sweep=fields.boolean("sweep"),
             starting_offsets=bound_from_json(fields.text_or_none("start")),
             max_out_of_orderness=(
@@ -247,19 +256,22 @@ def check_window(value: object) -> Window:
     return value
 
 
-def _moment(text: str, *, what: str) -> datetime:
-    try:
-        return time_at(parse_time_ms(text, what=what))
-    except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
-
-
-def _check_out_of_orderness(lateness: timedelta) -> None:
-    check_span(lateness, what="max_out_of_orderness")
-    if lateness % timedelta(milliseconds=1):
+def _out_of_orderness(value: object) -> timedelta | None:
+    if value is None:
+        return None
+    span = as_span(value, what="max_out_of_orderness")
+    if span % timedelta(milliseconds=1):
         raise ConfigError(
-            f"max_out_of_orderness {lateness} is not in whole milliseconds, and Kafka's timestamps are: round it"
+            f"max_out_of_orderness {span} is not in whole milliseconds, and Kafka's timestamps are: round it"
         )
+    return span
+
+
+def _topics(value: object, *, what: str) -> tuple[str, ...]:
+    names = as_names(value, what=what)
+    for name in names:
+        _check_topic(name, what)
+    return tuple(sorted(set(names)))
 
 
 def is_topic_name(name: object) -> bool:
@@ -267,17 +279,17 @@ def is_topic_name(name: object) -> bool:
     return isinstance(name, str) and bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
 
 
-def _check_topic(name: str) -> None:
+def _check_topic(name: str, what: str) -> None:
     if name.startswith("^"):
-        check_text(name, what="topic pattern", length_max=PATTERN_LENGTH_MAX)
+        check_text(name, what=f"{what}: the pattern", length_max=PATTERN_LENGTH_MAX)
         try:
             re.compile(name)
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(
-                f"topic pattern {shown(name)} is not a regular expression: {error}"
+                f"{what}: the pattern {shown(name)} is not a regular expression: {error}"
             ) from error
     elif not is_topic_name(name):
         raise ConfigError(
-            f"topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
+            f"{what}: {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249); "
             "a pattern begins with '^'"
         )

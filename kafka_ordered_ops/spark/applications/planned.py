@@ -8,12 +8,12 @@ from dataclasses import replace
 from kafka_ordered_ops.core.errors import WindowPrunedError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.windows import OrderedWindows
 
 
 def planned_window(
-    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    settings: GivenSettings,
     group_id: str,
     window_id: str,
     *,
@@ -46,7 +46,7 @@ def planned_window(
 
 
 def planned_windows(
-    settings: ClientSettings | Mapping[str, str | int | float | bool],
+    settings: GivenSettings,
     group_id: str,
     attempts: Mapping[str, int | None],
     *,

@@ -20,7 +20,7 @@ from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
@@ -58,7 +58,7 @@ _LOG_BYTES: Final = 1024 * 1024
 def submit(
     plan: WindowPlan,
     application: str | os.PathLike[str],
-    settings: ClientSettings,
+    settings: GivenSettings,
     output: str | os.PathLike[str],
     *,
     arguments: Sequence[str] = (),
@@ -89,7 +89,7 @@ def submit(
 def submit_windows(
     plans: Sequence[WindowPlan],
     application: str | os.PathLike[str],
-    settings: ClientSettings,
+    settings: GivenSettings,
     output: str | os.PathLike[str],
     *,
     arguments: Sequence[str] = (),
@@ -141,7 +141,7 @@ def submit_windows(
 def run_job(
     plans: Sequence[WindowPlan],
     application: str | os.PathLike[str],
-    settings: ClientSettings,
+    settings: GivenSettings,
     output: str | os.PathLike[str],
     *,
     arguments: Sequence[str] = (),
@@ -178,6 +178,7 @@ def run_job(
             The message has the end of its log and names the file with all of it.
         KafkaOrderedOpsError: where an error of this package ended the application, that error, by its kind.
     """
+    settings = ClientSettings.of(settings)
     how = how or SparkSubmit()
     root = normal_root(output)
     path = _checked(plans, application, settings, root, how)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.spark.engine import Engine as Engine
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def read_window(
     spark: SparkSession,
     plan: WindowPlan,
-    settings: ClientSettings,
+    settings: GivenSettings,
     *,
     ordered: bool = False,
     engine: Engine | str = Engine.PYTHON,
@@ -47,7 +47,7 @@ def read_window(
 def read_windows(
     spark: SparkSession,
     plans: Sequence[WindowPlan],
-    settings: ClientSettings,
+    settings: GivenSettings,
     *,
     ordered: bool = False,
     engine: Engine | str = Engine.PYTHON,
@@ -75,9 +75,9 @@ def read_windows(
             come as they are read. For more than `order.ONE_TASK_OFFSETS_MAX` offsets this process takes a
             short look at Kafka first, here and now.
         engine: ``"python"`` reads with the executors. So does ``"jvm"``, by the Kafka connector of the
-            session's own Spark. ``"stage"`` reads here and now, into files; the windows must fit this
+            session's own Spark. ``"local"`` reads here and now, into files; the windows must fit this
             process's memory (`stage.HELD_BYTES_MAX`) when they are ordered. With the settings of an
-            `InMemoryKafka` python reads like stage: no executor can reach it.
+            `InMemoryKafka` python reads like local: no executor can reach it.
         local_root: where the stage engine puts its files; executors must see the same folder, and it is
             left there, so that reading the same attempt again needs no Kafka. Without one a temporary
             folder is used, and removed at exit: for local sessions only.
@@ -91,6 +91,7 @@ def read_windows(
         ReadError, HeldLimitError, BrokerError: from the stage engine, or the look before an order, at once.
     """
     check_pyspark()
+    settings = ClientSettings.of(settings)
     engine = Engine.of(engine, settings)
     check_together(plans)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from kafka_ordered_ops.core.arguments import check_count, check_span, shown
+from kafka_ordered_ops.core.arguments import as_span, check_count, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.checks import known_window, unknown_window
 from kafka_ordered_ops.core.group.gaps import Gap, gaps_of
@@ -108,7 +108,7 @@ class Looks(Gated):
         self,
         window: Window,
         *,
-        grace: timedelta | None = None,
+        grace: timedelta | str | None = None,
         before: Liveness | None = None,
     ) -> Liveness:
         """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
@@ -122,7 +122,7 @@ class Looks(Gated):
         """
         check_window(window)
         if grace is not None:
-            check_span(grace, what="grace")
+            grace = as_span(grace, what="grace")
         if not isinstance(before, Liveness | None):
             raise ConfigError(f"before is {shown(before)}: give an earlier answer, or None")
         return check_live(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.arguments import as_span
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.liveness.live_search import LivenessRule
@@ -18,7 +19,7 @@ from kafka_ordered_ops.kafka.facts.liveness_facts import LOOK_OFFSETS_MAX, Liven
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
-from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 
 #: Between two looks, at first and after every change; twice as long after each look without one.
 PAUSE_S: Final = 2.0
@@ -34,7 +35,7 @@ def check_live(
     group_id: str | None,
     window: Window,
     *,
-    grace: timedelta | None = None,
+    grace: timedelta | str | None = None,
     now_ms: int,
     view: GroupView | None = None,
     before: Liveness | None = None,
@@ -80,11 +81,11 @@ def check_live(
 
 
 def live(
-    settings: ClientSettings,
+    settings: GivenSettings,
     window: Window,
     group_id: str | None = None,
     *,
-    grace: timedelta | None = None,
+    grace: timedelta | str | None = None,
     before: Liveness | None = None,
     ledger_topic: str = LEDGER_TOPIC,
     timeout_s: float = TIMEOUT_S,
@@ -95,6 +96,7 @@ def live(
     A group that the ledger does not know is fine; so is a cluster without a ledger, and none is made.
     `timeout_s` bounds all that is waited for; reading timestamps has its own bound. Raises what `check_live` raises, and `LedgerError`.
     """
+    settings = ClientSettings.of(settings)
     with (
         calls.call("looking at partitions", timeout_s),
         open_lookup(settings, timeout_s=timeout_s) as lookup,
@@ -150,14 +152,11 @@ def wait_live(
     return found
 
 
-def liveness_rule(window: Window, grace: timedelta | None) -> LivenessRule:
+def liveness_rule(window: Window, grace: timedelta | str | None) -> LivenessRule:
     """The rule that a window and a grace make; raises `ConfigError` for a negative grace."""
-    if grace is not None and grace < timedelta(0):
-        raise ConfigError(
-            f"grace {grace} is negative: a partition is idle at the cutoff at the earliest"
-        )
+    span = None if grace is None else as_span(grace, what="grace")
     return LivenessRule(
         cutoff_ms=window.cutoff_ms,
         out_of_orderness_ms=window.out_of_orderness_ms or 0,
-        grace_ms=None if grace is None else grace // timedelta(milliseconds=1),
+        grace_ms=None if span is None else span // timedelta(milliseconds=1),
     )
