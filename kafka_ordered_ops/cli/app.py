@@ -13,17 +13,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops.cli.commands import running, windows
+from kafka_ordered_ops.cli.commands import windows
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
 from kafka_ordered_ops.cli.options.sink import JobSink
-from kafka_ordered_ops.cli.show.facts import plan_json
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.cli.show.tables import plan_table
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
-from kafka_ordered_ops.kafka.ports import open_lookup
 
 _PROGRAM: Final = "kafka-ordered-ops"
 
@@ -117,6 +114,11 @@ def preview(
     window_id: WindowIdOption = None,
 ) -> None:
     """Show what a window would take, and write nothing."""
+    from kafka_ordered_ops.cli.commands.running import say_notes
+    from kafka_ordered_ops.cli.show.facts import plan_json
+    from kafka_ordered_ops.cli.show.tables import plan_table
+    from kafka_ordered_ops.kafka.ports import open_lookup
+
     window = question.window(question.spec(connection.group_id))
     with connection.open(screen) as windows, screen.progress("planning"):
         plan, state = windows.preview(window, window_id), windows.state()
@@ -126,7 +128,7 @@ def preview(
         screen.emit(plan_json(plan, state=state, log_starts=log_starts))
         return
     screen.show(plan_table(plan, state=state, log_starts=log_starts))
-    running.say_notes(screen, [plan])
+    say_notes(screen, [plan])
     if plan.claim_id:
         screen.say(f"window {plan.window_id} exists already: {plan.status}, attempt {plan.attempt}")
     screen.say("nothing was written")
@@ -143,6 +145,8 @@ def run_window(
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window, or several, write the records to Parquet, commit, publish. Again: the same windows."""
+    from kafka_ordered_ops.cli.commands import running
+
     spec = series.spec(connection.group_id, policies)
     questions, policy = series.windows(spec), policies.policy(spec)
     if series.is_many and window_id is not None:

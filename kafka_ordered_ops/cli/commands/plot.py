@@ -10,7 +10,6 @@ import typer
 from kafka_ordered_ops.cli.options.options import Connection, WindowId, command
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError, WindowPrunedError
-from kafka_ordered_ops.hosting import plots
 
 PLOT_EXAMPLES: Final = """\b
 Example:
@@ -30,6 +29,8 @@ def plot_window(
     ],
 ) -> None:
     """Draw the offsets and times of a window. Reads the ledger, and no record."""
+    from kafka_ordered_ops.hosting import plots
+
     file_format = plots.format_of(output)
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         record = windows.show(window_id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kafka_ordered_ops.cli.options.options import Connection, command, span
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.cli.show.tables import adoption_table, gaps_table, windows_text
-from kafka_ordered_ops.core.group.adoption import Adoption
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.adoption import Adoption
 
 GAPS_EXAMPLES: Final = """\b
 Example:
@@ -32,6 +33,8 @@ _NAMED_MAX: Final = 20
 @command
 def gaps(screen: Screen, connection: Connection) -> None:
     """List times outside all intervals where records wait. A sweep takes them."""
+    from kafka_ordered_ops.cli.show.tables import gaps_table
+
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         found = windows.gaps()
     if screen.as_json:
@@ -50,6 +53,8 @@ def adopt(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
 ) -> None:
     """Take for progress what others did. Offsets moved, a topic made anew, a log cut short."""
+    from kafka_ordered_ops.cli.show.tables import adoption_table
+
     with connection.open(screen) as windows, screen.progress("adopting"):
         adoption = windows.adopt(dry_run=dry_run)
     if screen.as_json:
@@ -78,6 +83,8 @@ def prune(
     ] = False,
 ) -> None:
     """Cut old windows in the ledger down. Id, question, state, counts and the group's progress stay."""
+    from kafka_ordered_ops.cli.show.tables import windows_text
+
     age = span(older_than, what="older than")
     with connection.open(screen) as windows, screen.progress("pruning"):
         names = windows.prune(age, forget=forget)
@@ -89,6 +96,8 @@ def prune(
 
 
 def _say_windows(screen: Screen, adoption: Adoption) -> None:
+    from kafka_ordered_ops.cli.show.tables import windows_text
+
     for names, what in (
         (adoption.rewound, "rewound, with offsets that are open again"),
         (adoption.abandoned, "abandoned, of a topic that is gone"),

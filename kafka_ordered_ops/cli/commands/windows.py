@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kafka_ordered_ops.cli.commands import plot, upkeep
-from kafka_ordered_ops.cli.commands.running import (
-    deliver,
-    end_of,
-    say_notes,
-    say_stand_in,
-    tell_one,
-)
 from kafka_ordered_ops.cli.options.options import (
     Claiming,
     Connection,
@@ -25,22 +18,11 @@ from kafka_ordered_ops.cli.options.options import (
 )
 from kafka_ordered_ops.cli.options.question import Policies, Question, SweepQuestion
 from kafka_ordered_ops.cli.options.sink import Sink
-from kafka_ordered_ops.cli.show.facts import (
-    delivery_json,
-    plan_json,
-    record_facts,
-    record_json,
-    summary_facts,
-)
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.cli.show.tables import history_text, plan_table, windows_table
-from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.group.group_state import WindowRecord
-from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.window import default_window_id
-from kafka_ordered_ops.hosting.summary import window_summary
-from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
-from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.output.staged_output import StagedOutput
 
 _LIST_EXAMPLES: Final = """\b
 Examples:
@@ -91,6 +73,9 @@ def list_windows(
     ] = None,
 ) -> None:
     """List the windows of a group, by cutoff."""
+    from kafka_ordered_ops.cli.show.facts import summary_facts
+    from kafka_ordered_ops.cli.show.tables import windows_table
+
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         found = windows.summaries()
     kept = [one for one in found.windows if one.status.is_open or not only_open]
@@ -115,6 +100,10 @@ def list_windows(
 @command
 def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
     """Show all that the ledger knows of a window."""
+    from kafka_ordered_ops.cli.commands.running import say_notes
+    from kafka_ordered_ops.cli.show.facts import record_json
+    from kafka_ordered_ops.cli.show.tables import history_text, plan_table
+
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         record, state = windows.show(window_id), windows.state()
     now_ms = _now_ms()
@@ -137,6 +126,11 @@ def plan_window(
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window for a job of your own. Claims its offsets, reads and commits nothing."""
+    from kafka_ordered_ops.cli.commands.running import say_notes, say_stand_in
+    from kafka_ordered_ops.cli.show.facts import plan_json
+    from kafka_ordered_ops.cli.show.tables import plan_table
+    from kafka_ordered_ops.core.window.window import default_window_id
+
     spec = question.spec(connection.group_id, policies)
     window, policy = question.window(spec), policies.policy(spec)
     with connection.open(screen) as windows, screen.progress("planning"):
@@ -162,6 +156,8 @@ def sweep(
     window_id: WindowIdOption = None,
 ) -> None:
     """Run a window of what no interval covers. Otherwise it is as `run`."""
+    from kafka_ordered_ops.cli.commands.running import deliver, end_of, tell_one
+
     spec = question.spec(connection.group_id, policies)
     window, policy = question.window(spec), policies.policy(spec)
     delivered = deliver(screen, connection, sink, [window], [window_id], policy)
@@ -186,6 +182,8 @@ def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> 
 @command
 def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
     """Give an open window's offsets free. Output that waits to be published is deleted."""
+    from kafka_ordered_ops.output.staged_output import output_of
+
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
         # After the ledger: whoever still tries to commit this output is refused by then.
@@ -200,6 +198,10 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
 @command
 def replay_window(screen: Screen, connection: Connection, window_id: WindowId, sink: Sink) -> None:
     """Read a committed window again into another folder. Commits nothing."""
+    from kafka_ordered_ops.cli.show.facts import delivery_json
+    from kafka_ordered_ops.core.group.group_state import WindowRecord
+    from kafka_ordered_ops.hosting.summary import window_summary
+
     sink.check(connection.settings(), connection.group_id)
     with connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
@@ -224,6 +226,11 @@ app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)
 
 
 def _written_output(record: WindowRecord) -> StagedOutput | None:
+    from kafka_ordered_ops.core.errors import SinkError
+    from kafka_ordered_ops.core.types import WindowStatus
+    from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+    from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+
     if record.status is not WindowStatus.WRITTEN:
         return None
     check_parts_alike(record.plan, record.result)
@@ -241,6 +248,8 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
 
 def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:
     """The result of a command that moves a window."""
+    from kafka_ordered_ops.cli.show.facts import record_facts
+
     plan = record.plan
     if screen.as_json:
         screen.emit(record_facts(record, now_ms=_now_ms()))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,10 @@ from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
 from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka.settings import ClientSettings, parse_properties
-from kafka_ordered_ops.windows import OrderedWindows
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.window import Window
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 WindowId = Annotated[str, typer.Argument(metavar="WINDOW_ID", show_default=False)]
 
@@ -57,6 +58,8 @@ class Cluster:
 
     def settings(self) -> ClientSettings:
         """The client settings of the file, of -X and of -b, each stronger than the one before."""
+        from kafka_ordered_ops.windows import ClientSettings
+
         values = {} if self.config is None else _properties(self.config)
         values |= dict(_pair(number, text) for number, text in enumerate(self.setting, start=1))
         if self.bootstrap is not None:
@@ -92,6 +95,8 @@ class Connection(Cluster):
         return self._open(screen, OnForeignCommit.FAIL)
 
     def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
+        from kafka_ordered_ops.windows import OrderedWindows
+
         return OrderedWindows(
             self.told_settings(screen),
             self.group_id,
@@ -178,6 +183,8 @@ class Records(Looking, Cutoff):
 
     def window(self) -> Window:
         """The question to the logs; raises `ConfigError`."""
+        from kafka_ordered_ops.core.window.window import Window
+
         return Window(
             self.topic,
             cutoff=moment(self.cutoff, what="cutoff"),
@@ -225,6 +232,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         }
         for one in dataclasses.fields(Reporting):
             values.pop(one.name)
+        ctx.obj.show_logs()
         function(**dict.fromkeys(screens, ctx.obj), **made, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -250,6 +258,8 @@ def _required(name: str, annotation: Any) -> inspect.Parameter:
 
 
 def _properties(path: Path) -> dict[str, str]:
+    from kafka_ordered_ops.kafka.settings import parse_properties
+
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

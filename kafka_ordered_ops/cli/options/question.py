@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,10 +12,13 @@ from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics, momen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
-from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.hosting.window_spec import WindowSpec
-from kafka_ordered_ops.windows import Policy
-from kafka_ordered_ops.windows.service import DEFAULT_POLICY
+from kafka_ordered_ops.core.window.policy import Policy
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.window import Window
+    from kafka_ordered_ops.hosting.window_spec import WindowSpec
+
+_DEFAULT: Final = Policy()
 
 #: Windows in one pass. One transaction claims all of them, and has to end before its time-out of 10 s; each
 #: costs a look-up of its cutoff, a plan in memory and a folder. A day of minutes fits, and three years of days.
@@ -89,6 +92,8 @@ class Asked(Looking, Topics):
 
     def spec(self, group_id: str, policies: Policies | None = None) -> WindowSpec:
         """All that is asked of the group but the times; raises `ConfigError`."""
+        from kafka_ordered_ops.hosting.window_spec import WindowSpec
+
         policies = policies or Policies()
         return WindowSpec(
             topics=self.topic,
@@ -186,14 +191,14 @@ class Policies:
     on_open_claim: Annotated[
         OnOpenClaim,
         typer.Option("--on-open-claim", help="When open windows may hold some of it."),
-    ] = DEFAULT_POLICY.on_open_claim
+    ] = _DEFAULT.on_open_claim
     claim_age: Annotated[
         str | None,
         typer.Option(
             "--claim-age",
             metavar="SPAN",
             help="take_over abandons planned windows that no try has touched for so long; "
-            f"{_span_text(DEFAULT_POLICY.claim_age)} by default.",
+            f"{_span_text(_DEFAULT.claim_age)} by default.",
         ),
     ] = None
     claim_wait: Annotated[
@@ -201,7 +206,7 @@ class Policies:
         typer.Option(
             "--claim-wait",
             metavar="SPAN",
-            help=f"wait gives up after so long; {_span_text(DEFAULT_POLICY.claim_wait)} by default.",
+            help=f"wait gives up after so long; {_span_text(_DEFAULT.claim_wait)} by default.",
         ),
     ] = None
     redefine: Annotated[
@@ -215,7 +220,7 @@ class Policies:
     def policy(self, spec: WindowSpec) -> Policy:
         """The policy; raises `ConfigError`."""
         return spec.policy(
-            self.on_covered or DEFAULT_POLICY.on_covered,
+            self.on_covered or _DEFAULT.on_covered,
             self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
             self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT),
         )

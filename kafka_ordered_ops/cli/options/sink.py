@@ -10,24 +10,23 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.hosting.job import Job, SparkWindow
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
-from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
 from kafka_ordered_ops.spark.engine import Engine
-from kafka_ordered_ops.spark.job_checks import check_session
-from kafka_ordered_ops.windows import ClientSettings, Staged
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.hosting.job import Job, SparkWindow
+    from kafka_ordered_ops.windows import ClientSettings, Staged
+
+    Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
 #: As Spark itself decides which values it masks.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-
-Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +61,8 @@ class Sink:
 
     def check(self, settings: ClientSettings, group_id: str) -> None:
         """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
+        from kafka_ordered_ops.spark.job_checks import check_session
+
         job = self._job()
         if job.spark_function is not None:
             try:
@@ -74,6 +75,8 @@ class Sink:
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """What reads plans in one pass and writes each into its hidden stage."""
+        from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+
         screen.hide(value for key, value in self._conf().items() if _SECRET.search(key) and value)
 
         def write(plans: Sequence[WindowPlan]) -> Sequence[Staged]:
@@ -99,6 +102,8 @@ class Sink:
 
     def _job(self) -> Job:
         """What brings the records there; raises `ConfigError`."""
+        from kafka_ordered_ops.hosting.job import Job
+
         conf = self._conf()
         if self.engine is not Engine.LOCAL:
             return Job(
@@ -151,6 +156,9 @@ class JobSink(Sink):
     ] = field(default_factory=list)
 
     def _job(self) -> Job:
+        from kafka_ordered_ops.hosting.job import Job
+        from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+
         if self.application is not None:
             how = SparkSubmit(master=self.master, conf=self._conf(), java_home=bundled_java())
             return Job(

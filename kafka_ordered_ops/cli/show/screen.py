@@ -14,30 +14,16 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Protocol, TextIO
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.logging import RichHandler
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from kafka_ordered_ops.cli.show.terminal import Board
 
 #: Without a terminal progress is told this seldom: a log is read by people, later.
 LINE_INTERVAL_S: Final = 10.0
-
-#: Width of tables that go to a file or a pipe; cutting cells there would only lose text.
-_WIDTH_WITHOUT_TERMINAL: Final = 200
 
 _LOGGER: Final = "kafka_ordered_ops"
 
@@ -56,22 +42,25 @@ class Screen:
         self._secrets: tuple[str, ...] = ()
         self._display: _Display | None = None
         self._stdout = sys.stdout
-        # No markup: what is shown comes from the cluster, and brackets are no colours there.
-        self._people = Console(stderr=True, markup=False, highlight=False, emoji=False)
+        self._handler: logging.Handler | None = None
 
     def __enter__(self) -> Screen:
         if self.as_json:
             self._stdout = _put_stdout_aside()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._handler is not None:
+            logging.getLogger(_LOGGER).removeHandler(self._handler)
+        if self.as_json:
+            _put_stdout_back(self._stdout)
+
+    def show_logs(self) -> None:
+        """From now on logs are shown: a command runs. Help needs none of it."""
         self._handler = self._log_handler()
         logger = logging.getLogger(_LOGGER)
         logger.addHandler(self._handler)
         logger.setLevel(logging.DEBUG if self.debug else self._log_level())
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        logging.getLogger(_LOGGER).removeHandler(self._handler)
-        if self.as_json:
-            _put_stdout_back(self._stdout)
 
     def hide(self, secrets: Iterable[str]) -> None:
         """From now on these values are masked in whatever is said about errors."""
@@ -88,6 +77,8 @@ class Screen:
         if with_traceback:
             self.say("".join(traceback.format_exception(error)).rstrip())
         else:
+            from rich.text import Text
+
             self._people.print(
                 Text.assemble((f"{type(error).__name__}: ", "bold red"), self._masked(str(error))),
                 soft_wrap=True,
@@ -99,15 +90,15 @@ class Screen:
         if not self._is_live:
             yield None
             return
-        # Transient: what stays is the result, and that belongs on stdout.
-        with Live(console=self._people, transient=True, auto_refresh=False) as display:
-            yield Board(display)
+        from kafka_ordered_ops.cli.show.terminal import board_on
+
+        with board_on(self._people) as board:
+            yield board
 
     @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
         """Shows that something goes on, and how far it is, until the block ends."""
-        display = _Bar(self._people) if self._is_live else _Lines(self)
-        with display:
+        with self._new_display() as display:
             self._display = display
             self.phase(phase)
             try:
@@ -129,13 +120,9 @@ class Screen:
 
     def show(self, *results: RenderableType) -> None:
         """The result for people."""
-        width = None if self._stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
-        console = _ResultConsole(
-            file=self._stdout, width=width, markup=False, highlight=False, emoji=False
-        )
-        for result in results:
-            # Only a table knows how to make the best of a width; lines are left to the terminal.
-            console.print(result, soft_wrap=not isinstance(result, Table))
+        from kafka_ordered_ops.cli.show.terminal import show_on
+
+        show_on(self._stdout, results)
 
     def emit(self, result: Any) -> None:
         """The result for programs: the one JSON object."""
@@ -148,6 +135,20 @@ class Screen:
         self.emit(_walk(result, self._masked))
 
     # --- inside -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _people(self) -> Console:
+        from rich.console import Console
+
+        # No markup: what is shown comes from the cluster, and brackets are no colours there.
+        return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+    def _new_display(self) -> _Display:
+        if not self._is_live:
+            return _Lines(self)
+        from kafka_ordered_ops.cli.show.terminal import Bar
+
+        return Bar(self._people)
 
     @property
     def _is_live(self) -> bool:
@@ -164,88 +165,22 @@ class Screen:
 
     def _log_handler(self) -> logging.Handler:
         if self._people.is_terminal:
+            from rich.logging import RichHandler
+
             return RichHandler(console=self._people, show_path=False, markup=False)
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         return handler
 
 
-class Board:
-    """What a terminal shows for now."""
-
-    def __init__(self, display: Live) -> None:
-        self._display = display
-
-    @property
-    def lines(self) -> int:
-        """How many lines there is room for: what is longer cannot be written over."""
-        return self._display.console.size.height - 1
-
-    def show(self, *results: RenderableType) -> None:
-        """Writes over what was there."""
-        self._display.update(Group(*results), refresh=True)
-
-
-class _ResultConsole(Console):
-    """Leaves it to the caller what a reader that went away means; rich would end the program."""
-
-    def on_broken_pipe(self) -> None:
-        # Nobody reads it any more, and Python's own flush at the end would fail again, loudly.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
-        raise BrokenPipeError
-
-
 class _Display(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
     def begin(self, phase: str, unit: str) -> None: ...
 
     def report(self, done: int, total: int, note: str) -> None: ...
-
-
-class _Bar:
-    """A moving bar with rate and time left; while nothing is known, it only moves."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            _PaceColumn(),
-            TimeRemainingColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def begin(self, phase: str, unit: str) -> None:
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
-
-    def report(self, done: int, total: int, note: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, completed=done, total=total, note=note)
-
-
-class _PaceColumn(ProgressColumn):
-    """How many of how many, and how many a second."""
-
-    def render(self, task: Task) -> Text:
-        if not task.total:
-            return Text("")
-        pace = f"{task.completed:,.0f}/{task.total:,.0f} {task.fields['unit']}"
-        if task.speed:
-            pace += f" {task.speed:,.0f}/s"
-        return Text(f"{pace} {task.fields['note']}".rstrip())
 
 
 class _Lines:

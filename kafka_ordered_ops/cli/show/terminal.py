@@ -1,0 +1,118 @@
+"""What of a screen needs rich: loaded when a command shows something, and not for its help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+#: Width of tables that go to a file or a pipe; cutting cells there would only lose text.
+_WIDTH_WITHOUT_TERMINAL: Final = 200
+
+
+def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
+    """Shows results to people."""
+    width = None if stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    console = _ResultConsole(file=stdout, width=width, markup=False, highlight=False, emoji=False)
+    for result in results:
+        # Only a table knows how to make the best of a width; lines are left to the terminal.
+        console.print(result, soft_wrap=not isinstance(result, Table))
+
+
+@contextlib.contextmanager
+def board_on(console: Console) -> Iterator[Board]:
+    """A place on a terminal that is written over until the block ends."""
+    # Transient: what stays is the result, and that belongs on stdout.
+    with Live(console=console, transient=True, auto_refresh=False) as display:
+        yield Board(display)
+
+
+class Board:
+    """What a terminal shows for now."""
+
+    def __init__(self, display: Live) -> None:
+        self._display = display
+
+    @property
+    def lines(self) -> int:
+        """How many lines there is room for: what is longer cannot be written over."""
+        return self._display.console.size.height - 1
+
+    def show(self, *results: RenderableType) -> None:
+        """Writes over what was there."""
+        self._display.update(Group(*results), refresh=True)
+
+
+class _ResultConsole(Console):
+    """Leaves it to the caller what a reader that went away means; rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        # Nobody reads it any more, and Python's own flush at the end would fail again, loudly.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+        raise BrokenPipeError
+
+
+class Bar:
+    """A moving bar with rate and time left; while nothing is known, it only moves."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            _PaceColumn(),
+            TimeRemainingColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, phase: str, unit: str) -> None:
+        """Another phase."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
+
+    def report(self, done: int, total: int, note: str) -> None:
+        """How far it is."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=done, total=total, note=note)
+
+
+class _PaceColumn(ProgressColumn):
+    """How many of how many, and how many a second."""
+
+    def render(self, task: Task) -> Text:
+        if not task.total:
+            return Text("")
+        pace = f"{task.completed:,.0f}/{task.total:,.0f} {task.fields['unit']}"
+        if task.speed:
+            pace += f" {task.speed:,.0f}/s"
+        return Text(f"{pace} {task.fields['note']}".rstrip())
