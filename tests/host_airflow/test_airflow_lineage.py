@@ -81,10 +81,10 @@ def test_topics_in_and_files_out(
     )
     assert output.given["outputFacets"]["outputStatistics"].given == {"rowCount": 3}
     facet = told["run_facets"][FACET]
-    assert (facet.window_id, facet.offsets, facet.ranges) == (
+    assert (facet.window_id, facet.offsets, facet.partitions) == (
         "w",
         3,
-        {f"{orders}[0]": [[0, 2], [3, 4]]},
+        {f"{orders}[0]": {"from": 0, "up_to": 4, "offsets": 3, "ranges": 2}},
     )
 
 

@@ -147,7 +147,7 @@ def test_a_cleared_window_is_replayed(house: House, fill: Callable[..., Records]
     house.airflow.await_task("replayed", "first", "orders", "success", tries=2)
     again = house.airflow.xcom("replayed", "first", "orders")
     assert again["ran"]
-    assert (again["window_id"], again["ranges"]) == (facts["window_id"], facts["ranges"])
+    assert (again["window_id"], again["partitions"]) == (facts["window_id"], facts["partitions"])
     assert delivered(again["output"]) == within(records, T0 + HOUR)
     assert delivered(house.output / "replayed") == within(records, T0 + 2 * HOUR)
     assert house.committed("replayed") == before
@@ -397,7 +397,7 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
     assert (files["namespace"], files["name"]) == ("file", facts["output"])
     assert files["outputFacets"]["outputStatistics"]["rowCount"] == len(records)
     window = event["run"]["facets"]["kafka_ordered_ops_window"]
-    told = {"window_id", "group", "cutoff", "status", "offsets", "ranges", "records"}
+    told = {"window_id", "group", "cutoff", "status", "offsets", "partitions", "records"}
     assert {name: window[name] for name in told} == {name: facts[name] for name in told}
 
 

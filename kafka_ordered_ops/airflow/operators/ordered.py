@@ -38,7 +38,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
 
     What is committed is committed in one transaction after the job. A try that fails, is killed or is
     overtaken commits nothing, and the next one takes the same records. Returns, as a small XCom, the window,
-    its counts and its ranges (`facts.delivery_facts`).
+    its counts and what it took of each partition (`facts.delivery_facts`).
 
     Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
 

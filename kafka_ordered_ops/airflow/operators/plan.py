@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
-from kafka_ordered_ops.airflow.support.facts import part_facts, plan_facts
+from kafka_ordered_ops.airflow.support.facts import handed_on, part_facts
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.types import (
@@ -61,7 +61,7 @@ class PlanWindowOperator(PlanTask):
         ConfigError: an invalid number of parts.
 
     Returns:
-        The window as `facts.plan_facts` has it, with ``conn_id`` and ``ledger_topic``. Of a window that is
+        The window as `facts.handed_on` has it, with ``conn_id`` and ``ledger_topic``. Of a window that is
         split, a list of its parts, as `facts.part_facts` has them, to expand a task over.
     """
 
@@ -120,7 +120,7 @@ class PlanWindowOperator(PlanTask):
     ) -> dict[str, Any] | list[dict[str, Any]]:
         where = {"conn_id": self.kafka_conn_id, "ledger_topic": self.ledger_topic}
         if self.parts is None:
-            return {**plan_facts(plan, times), **where}
+            return {**handed_on(plan, times), **where}
         # Imported late: it loads numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.splitting import shares
 

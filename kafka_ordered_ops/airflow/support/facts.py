@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: A plan of so many ranges at most goes into an XCom with its ranges; others by reference only.
+#: A plan of so many ranges at most is handed on with its ranges; others by reference only.
 RANGES_MAX: Final = 200
+
+#: A window of more partitions goes into an XCom without them.
+PARTITIONS_MAX: Final = 200
 
 #: Open windows that are named in an XCom.
 HELD_MAX: Final = 20
@@ -31,10 +34,15 @@ def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, 
         "topics": list(plan.topics),
         "cutoff_source": None if times is None else times.source.value,
         "offsets": plan.offsets,
-        "ranges": _ranges(plan),
+        "partitions": _partitions(plan),
         # Few in any case that is worth a look; the XCom stays small.
         "held_by_open": held_facts(plan)[:HELD_MAX],
     }
+
+
+def handed_on(plan: WindowPlan, times: WindowTimes) -> dict[str, Any]:
+    """A window for the task that runs its job: the same, and its exact offsets where they are few ranges."""
+    return {**plan_facts(plan, times), "ranges": _ranges(plan)}
 
 
 def part_facts(part: WindowPlan) -> dict[str, Any]:
@@ -87,6 +95,21 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in every
     ]
+
+
+def _partitions(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
+    """What is taken of each partition, by its bounds: records out of order make very many ranges."""
+    if len(plan.taken) > PARTITIONS_MAX:
+        return None
+    return {
+        str(tp): {
+            "from": taken.first,
+            "up_to": taken.end,
+            "offsets": taken.count,
+            "ranges": len(taken),
+        }
+        for tp, taken in plan.taken.items()
+    }
 
 
 def _ranges(plan: WindowPlan) -> dict[str, list[list[int]]] | None:

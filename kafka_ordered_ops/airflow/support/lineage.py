@@ -84,7 +84,7 @@ _TOLD: Final = (
     "cutoff",
     "status",
     "offsets",
-    "ranges",
+    "partitions",
     "records",
     "late",
     "out_of_order",
