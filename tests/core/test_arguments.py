@@ -240,7 +240,7 @@ def test_clocks_and_bounds_in_seconds_are_finite(value: Any) -> None:
         {"group_id": b"g"},
         {"settings": None},
         {"settings": ""},
-            {"settings": ["localhost:9092"]},
+        {"settings": ["localhost:9092"]},
         {"run_id": 5},
         {"run_id": "a\udc80"},
         {"run_id": "x" * 1_000},

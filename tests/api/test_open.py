@@ -1,0 +1,271 @@
+"""A window for a ``with`` block: `OrderedWindows.open`, on a Kafka in memory and on a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kafka_ordered_ops import OrderedWindows, Policy, Window
+from kafka_ordered_ops.core.errors import (
+    ClosedError,
+    ConfigError,
+    RecordsLostError,
+    SinkError,
+    WindowCoveredError,
+)
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.output import window_batches
+from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.conftest import MakeTopic, Produce
+from tests.support.spark_support import random_case, settings_of, spark
+from tests.support.windows_support import BASE_MS, at, delete_before
+
+__all__ = ["spark"]  # a fixture
+
+#: Of the fixture `orders`, what is stamped before second 25, by time: its offsets.
+IN_ORDER = [0, 3, 1, 5, 2]
+_TIMEOUT_S = 120.0
+
+
+@pytest.fixture(params=["memory", "broker"])
+def face(request: pytest.FixtureRequest) -> Iterator[tuple[OrderedWindows, Window]]:
+    """The public service of a fresh group, and a window over five of the six records of a topic."""
+    if request.param == "broker":
+        orders = request.getfixturevalue("orders")
+        where = request.getfixturevalue("bootstrap"), request.getfixturevalue("group_id")
+        with OrderedWindows(*where, timeout_s=60) as windows:
+            yield windows, _window(orders)
+        return
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders")
+        for second in (0, 10, 20, 5, 30, 15):
+            kafka.produce("orders", value=b"x", timestamp_ms=BASE_MS + second * 1000)
+        with OrderedWindows(kafka.bootstrap, "g") as windows:
+            yield windows, _window("orders")
+
+
+def _window(topic: str, before: float = 25) -> Window:
+    return Window(topic, cutoff=at(before), starting_offsets="earliest")
+
+
+def offsets(table: pa.Table) -> list[int]:
+    """Of a window of one partition."""
+    return table["offset"].to_pylist()  # type: ignore[return-value]
+
+
+def test_the_block_reads_in_order_and_commits(face: tuple[OrderedWindows, Window]) -> None:
+    """As the README has it; then the window is done, with its counts."""
+    windows, question = face
+    with windows.open(question, "w") as window:
+        table = window.to_arrow()
+        assert not window.is_replay
+        assert windows.show("w").status is WindowStatus.PLANNED
+    assert offsets(table) == IN_ORDER
+    assert table.schema == STAGE_SCHEMA
+    assert windows.show("w").status is WindowStatus.PUBLISHED
+    assert windows.run(question, "w", function=lambda window: 1 / 0).records == 5
+
+
+def test_a_block_that_raises_commits_nothing(face: tuple[OrderedWindows, Window]) -> None:
+    """The next open takes the same plan up."""
+    windows, question = face
+    with pytest.raises(ZeroDivisionError), windows.open(question, "w") as window:
+        raise ZeroDivisionError(offsets(window.to_arrow()) == IN_ORDER)
+    assert windows.show("w").status is WindowStatus.PLANNED
+    with windows.open(question, "w") as window:
+        assert window.plan.attempt == 2
+        assert offsets(window.to_arrow()) == IN_ORDER
+    assert windows.show("w").status is WindowStatus.PUBLISHED
+    assert [record.plan.window_id for record in windows.list()] == ["w"]
+
+
+def test_a_window_that_is_done_gives_its_records_again(
+    face: tuple[OrderedWindows, Window],
+) -> None:
+    """And says so; nothing in the ledger changes, an error in the block included."""
+    windows, question = face
+    with windows.open(question, "w") as window:
+        window.to_arrow()
+    before = windows.show("w")
+    with windows.open(question, "w") as window:
+        assert window.is_replay
+        assert offsets(window.to_arrow()) == IN_ORDER
+    with pytest.raises(ZeroDivisionError), windows.open(question, "w"):
+        raise ZeroDivisionError
+    after = windows.show("w")
+    assert (after.status, after.result) == (before.status, before.result)
+
+
+def test_a_covered_window_never_gets_to_the_block(face: tuple[OrderedWindows, Window]) -> None:
+    """An empty table in the place of records that others deliver would hide theirs; a replay has them."""
+    windows, question = face
+    with windows.open(question, "whole"):
+        pass
+    for _ in range(2):
+        with pytest.raises(WindowCoveredError, match="on_covered='replay'"):
+            windows.open(question, "other").__enter__()
+    with windows.open(question, "again", Policy(on_covered="replay")) as window:
+        assert (window.window_id, window.is_replay) == ("whole", True)
+        assert offsets(window.to_arrow()) == IN_ORDER
+
+
+def test_an_empty_window_is_a_table_without_rows(face: tuple[OrderedWindows, Window]) -> None:
+    """Nothing happened, and the columns are there; that is committed as well."""
+    windows, question = face
+    with windows.open(Window(question.topics, at(-5), starting_offsets="earliest"), "w") as window:
+        table = window.to_arrow()
+        assert list(window.to_batches()) == []
+    assert (table.num_rows, table.schema) == (0, STAGE_SCHEMA)
+    assert windows.show("w").status.is_done
+
+
+def test_arrow_takes_the_window_itself(face: tuple[OrderedWindows, Window]) -> None:
+    """As a stream, by the protocol that Polars and DuckDB know too; and pandas takes its table."""
+    windows, question = face
+    with windows.open(question) as window:
+        assert offsets(pa.table(window)) == IN_ORDER
+        frame = window.to_arrow().to_pandas()
+        assert list(frame["offset"]) == IN_ORDER
+        assert frame["timestamp"].is_monotonic_increasing
+        unordered = window.to_arrow(ordered=False)
+    assert offsets(unordered) == [0, 1, 2, 3, 5]
+
+
+def test_a_stream_does_not_outlive_its_block(face: tuple[OrderedWindows, Window]) -> None:
+    """It does not end early without a word: that would look like all of the window."""
+    windows, question = face
+    with windows.open(question) as window:
+        begun = window.to_batches()
+        next(begun)
+        untouched = window.to_batches()
+    for stream in (begun, untouched):
+        with pytest.raises(ClosedError, match="open it again"):
+            next(stream)
+    for late in (window.to_batches, window.to_arrow, lambda: window.write(None)):
+        with pytest.raises(ClosedError):
+            late()
+    assert windows.show(window.window_id).status.is_done
+
+
+def test_without_a_session_the_window_says_what_to_give(
+    face: tuple[OrderedWindows, Window],
+) -> None:
+    """And what needs none."""
+    windows, question = face
+    with windows.open(question) as window:
+        with pytest.raises(ConfigError, match="to_arrow"):
+            window.read()
+        with pytest.raises(ConfigError, match="ordered is 1"):
+            window.to_batches(ordered=1)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="no folder"):
+            window.write(None)
+        assert repr(window).endswith(" offsets>")
+
+
+def test_a_block_with_an_output_must_write(
+    face: tuple[OrderedWindows, Window], tmp_path: Path
+) -> None:
+    """Else nothing is committed."""
+    windows, question = face
+    with (
+        pytest.raises(SinkError, match="neither written nor reported"),
+        windows.open(question, "w", output=tmp_path) as window,
+    ):
+        assert window.plan.offsets
+    assert windows.show("w").status is WindowStatus.PLANNED
+
+
+def test_records_that_are_gone_are_an_error_before_the_block(
+    bootstrap: str, orders: str, group_id: str
+) -> None:
+    """A window that was committed can be read again until retention takes its records."""
+    with OrderedWindows(bootstrap, group_id) as windows:
+        with windows.open(_window(orders), "w"):
+            pass
+        delete_before(bootstrap, orders, 2)
+        with pytest.raises(RecordsLostError):
+            windows.open(_window(orders), "w").__enter__()
+
+
+@pytest.mark.slow
+def test_the_batches_are_exactly_the_plans_records_in_order(
+    bootstrap: str, topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random records of four partitions with aborts and holes, also where memory holds almost none of them."""
+    case = random_case(bootstrap, {topic(partitions=3): 3, topic(): 1}, seed=1)
+    wanted = [(row.topic, row.partition, row.offset, row.value) for row in case.rows]
+    for run_bytes in (1 << 30, 2_000):
+        facts: list[Any] = []
+        batches = window_batches.read_batches(
+            case.plan,
+            settings_of(bootstrap),
+            lambda: str(tmp_path),
+            run_bytes=run_bytes,
+            finished=facts.append,
+        )
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert [(r["topic"], r["partition"], r["offset"], r["value"]) for r in rows] == wanted
+        assert facts[0]["records"] == len(wanted)
+        assert facts[0]["out_of_order"] == case.out_of_order
+    assert len(list(tmp_path.iterdir())) > 1
+
+
+@pytest.mark.slow
+def test_a_killed_block_leaves_the_window_planned(
+    bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str
+) -> None:
+    """`kill -9` in the middle of the records; the next process takes the same ones up."""
+    orders = topic(partitions=2)
+    produce((orders, n % 2, None, b"x", BASE_MS + n, ()) for n in range(5_000))
+    script = f"""
+        import os, signal
+        from kafka_ordered_ops import OrderedWindows, Window
+
+        windows = OrderedWindows({bootstrap!r}, group_id={group_id!r})
+        question = Window({orders!r}, cutoff={at(25).isoformat()!r}, starting_offsets="earliest")
+        with windows.open(question, "w") as window:
+            next(window.to_batches())
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=_TIMEOUT_S
+    )
+    assert done.returncode == -signal.SIGKILL
+    produce([(orders, 0, None, b"later", BASE_MS, ())])
+    with OrderedWindows(bootstrap, group_id) as windows:
+        assert windows.show("w").status is WindowStatus.PLANNED
+        with windows.open(_window(orders), "w") as window:
+            table = window.to_arrow()
+        assert (window.plan.attempt, table.num_rows) == (2, 5_000)
+        times = table["timestamp"].cast(pa.int64()).to_numpy()
+        assert (times[:-1] <= times[1:]).all()
+        with windows.open(_window(orders, 26)) as rest:
+            assert rest.to_arrow()["value"].to_pylist() == [b"later"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["python", "local"])
+def test_a_session_reads_the_window_and_writes_its_output(
+    spark: Any, bootstrap: str, orders: str, group_id: str, tmp_path: Path, engine: str
+) -> None:
+    """Hidden in the block, published after the commit; with either engine."""
+    with OrderedWindows(bootstrap, group_id) as windows:
+        with windows.open(_window(orders), output=tmp_path, spark=spark, engine=engine) as window:
+            frame = window.read(ordered=True)
+            assert [row.offset for row in frame.select("offset").collect()] == IN_ORDER
+            staged = window.write(frame)
+            assert not os.path.exists(staged.final_path)  # type: ignore[attr-defined]
+        assert os.path.exists(staged.final_path)  # type: ignore[attr-defined]
+        result = windows.run(_window(orders), output=tmp_path)
+        assert (result.ran, result.records) == (False, 5)
