@@ -4,8 +4,14 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window, WindowPlan
-from kafka_ordered_ops.spark import StagedOutput, stage_windows
+from kafka_ordered_ops import (
+    Earliest,
+    OrderedWindows,
+    StagedOutput,
+    Window,
+    WindowPlan,
+    stage_windows,
+)
 
 bootstrap, topic = sys.argv[1:3]
 now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import stage_window
+from kafka_ordered_ops import Earliest, OrderedWindows, Window, stage_window
 
 bootstrap, topic = sys.argv[1], f"{sys.argv[2]}-intervals"
 admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -3,8 +3,14 @@
 import sys
 from datetime import UTC, datetime
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window, WindowPlan
-from kafka_ordered_ops.spark import StagedOutput, stage_window
+from kafka_ordered_ops import (
+    Earliest,
+    OrderedWindows,
+    StagedOutput,
+    Window,
+    WindowPlan,
+    stage_window,
+)
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import stage_window
+from kafka_ordered_ops import Earliest, OrderedWindows, Window, stage_window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

@@ -4,8 +4,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import SparkSubmit, StagedOutput, submit
+from kafka_ordered_ops import Earliest, OrderedWindows, StagedOutput, Window
+from kafka_ordered_ops.spark import SparkSubmit, submit
 
 bootstrap, topic = sys.argv[1:3]
 application = Path(__file__).with_name("order_amounts.py")

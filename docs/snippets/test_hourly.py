@@ -7,8 +7,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import CommitUnknownError, Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import StagedOutput, stage_window
+from kafka_ordered_ops import (
+    CommitUnknownError,
+    Earliest,
+    OrderedWindows,
+    StagedOutput,
+    Window,
+    stage_window,
+)
 from kafka_ordered_ops.testing import InMemoryKafka
 
 

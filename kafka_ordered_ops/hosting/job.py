@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
@@ -29,7 +31,8 @@ from kafka_ordered_ops.spark.job_outputs import outputs_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
+    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 
@@ -192,18 +195,27 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
     if given is None:
         return None
     # Imported late: most jobs submit nothing.
-    from kafka_ordered_ops.spark import DeployMode, SparkSubmit
+    from kafka_ordered_ops.spark import SparkSubmit
 
     if isinstance(given, SparkSubmit):
         return given
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"submit is {shown(given)}: give a SparkSubmit, or a mapping of its arguments"
+        )
+    known = [one.name for one in fields(SparkSubmit)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise ConfigError(
+                f"submit has {shown(name)} in it, which SparkSubmit does not have{hint}"
+            )
     try:
-        arguments = dict(given)
-        if "deploy_mode" in arguments:
-            arguments["deploy_mode"] = DeployMode(arguments["deploy_mode"])
-        return SparkSubmit(**arguments)
-    except ConfigError:
-        raise
+        return SparkSubmit(**given)
     except (AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"submit= is no way to run spark-submit: {error}") from error
 
 

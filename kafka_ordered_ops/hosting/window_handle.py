@@ -16,7 +16,8 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.job_outputs import outputs_of
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.spark import SparkSubmit, StagedOutput
+    from kafka_ordered_ops.output.staged_output import StagedOutput
+    from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
@@ -160,7 +161,7 @@ class WindowHandle:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `submit_windows` does.
         """
-        from kafka_ordered_ops.spark import submit_windows
+        from kafka_ordered_ops.spark.applications.submitter import submit_windows
 
         self.show_phase("starting Spark")
         staged = submit_windows(
@@ -185,7 +186,7 @@ class WindowHandle:
             ConfigError: there is an output already, or no folder for it.
             SinkError: a window's output is not there, or not complete.
         """
-        from kafka_ordered_ops.spark import StagedOutput
+        from kafka_ordered_ops.output.staged_output import StagedOutput
 
         folder = self._folder(path)
         places = [StagedOutput.of(plan, folder) for plan in self.plans]
@@ -220,7 +221,7 @@ class WindowHandle:
 
     def staged_below(self, folder: str | os.PathLike[str]) -> list[StagedOutput]:
         """The records in hidden files; says in the log how far it is, and ends when the job is to end."""
-        from kafka_ordered_ops.spark import stage_windows
+        from kafka_ordered_ops.output.stage import stage_windows
 
         self.show_phase("reading")
         return stage_windows(

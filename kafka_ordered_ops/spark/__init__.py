@@ -9,20 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.output.stage import stage_window as stage_window
-    from kafka_ordered_ops.output.stage import stage_windows as stage_windows
-    from kafka_ordered_ops.output.staged_output import StagedOutput as StagedOutput
-    from kafka_ordered_ops.spark.applications.context import WindowContext as WindowContext
     from kafka_ordered_ops.spark.applications.context import current_window as current_window
     from kafka_ordered_ops.spark.applications.planned import planned_window as planned_window
     from kafka_ordered_ops.spark.applications.planned import planned_windows as planned_windows
-    from kafka_ordered_ops.spark.applications.result import JobProgress as JobProgress
-    from kafka_ordered_ops.spark.applications.result import JobResult as JobResult
     from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit as SparkSubmit
-    from kafka_ordered_ops.spark.applications.submitter import run_job as run_job
     from kafka_ordered_ops.spark.applications.submitter import submit as submit
-    from kafka_ordered_ops.spark.applications.submitter import submit_windows as submit_windows
-    from kafka_ordered_ops.spark.deploy_mode import DeployMode as DeployMode
     from kafka_ordered_ops.spark.keyed import map_by_key as map_by_key
     from kafka_ordered_ops.spark.read.published import read_output as read_output
     from kafka_ordered_ops.spark.read.read import read_window as read_window
@@ -43,13 +34,8 @@ else:  # A type checker that saw this would let any name pass.
 
 _HOMES = {
     "DeltaSink": "kafka_ordered_ops.spark.write.table_formats",
-    "DeployMode": "kafka_ordered_ops.spark.deploy_mode",
     "IcebergSink": "kafka_ordered_ops.spark.write.table_formats",
-    "JobProgress": "kafka_ordered_ops.spark.applications.result",
-    "JobResult": "kafka_ordered_ops.spark.applications.result",
     "SparkSubmit": "kafka_ordered_ops.spark.applications.spark_submit",
-    "StagedOutput": "kafka_ordered_ops.output.staged_output",
-    "WindowContext": "kafka_ordered_ops.spark.applications.context",
     "current_window": "kafka_ordered_ops.spark.applications.context",
     "map_by_key": "kafka_ordered_ops.spark.keyed",
     "planned_window": "kafka_ordered_ops.spark.applications.planned",
@@ -57,24 +43,15 @@ _HOMES = {
     "read_output": "kafka_ordered_ops.spark.read.published",
     "read_window": "kafka_ordered_ops.spark.read.read",
     "read_windows": "kafka_ordered_ops.spark.read.read",
-    "run_job": "kafka_ordered_ops.spark.applications.submitter",
-    "stage_window": "kafka_ordered_ops.output.stage",
-    "stage_windows": "kafka_ordered_ops.output.stage",
     "submit": "kafka_ordered_ops.spark.applications.submitter",
-    "submit_windows": "kafka_ordered_ops.spark.applications.submitter",
     "write_window": "kafka_ordered_ops.spark.write.write",
     "write_windows": "kafka_ordered_ops.spark.write.write_many",
 }
 
 __all__ = [
     "DeltaSink",
-    "DeployMode",
     "IcebergSink",
-    "JobProgress",
-    "JobResult",
     "SparkSubmit",
-    "StagedOutput",
-    "WindowContext",
     "current_window",
     "map_by_key",
     "planned_window",
@@ -82,11 +59,7 @@ __all__ = [
     "read_output",
     "read_window",
     "read_windows",
-    "run_job",
-    "stage_window",
-    "stage_windows",
     "submit",
-    "submit_windows",
     "write_window",
     "write_windows",
 ]

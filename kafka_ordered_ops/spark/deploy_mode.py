@@ -52,7 +52,7 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
     if master in _OLD_MASTERS:
         raise ConfigError(
             f"master {master!r} is not a master since Spark 2: use master='yarn' and "
-            f"deploy_mode=DeployMode.{_OLD_MASTERS[master]}"
+            f"deploy_mode={_OLD_MASTERS[master].lower()!r}"
         )
     found = str(conf.get(MODE_KEY, mode or DeployMode.CLIENT)).strip().lower()
     if found != (mode or DeployMode.CLIENT):
@@ -68,7 +68,7 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
         else "a standalone master runs no Python driver in the cluster"
     )
     raise ConfigError(
-        f"master {master!r} with deploy mode 'cluster': {kind}. Use DeployMode.CLIENT"
+        f"master {master!r} with deploy mode 'cluster': {kind}. Use deploy_mode='client'"
     )
 
 
@@ -103,7 +103,7 @@ def check_in_process(conf: Mapping[str, object], variables: Mapping[str, str]) -
             raise ConfigError(
                 f"{where} asks for deploy mode 'cluster', and this Spark session runs in this process: its driver is "
                 "here. Remove it; for a driver in the cluster run an application by spark-submit, with "
-                "SparkSubmit(deploy_mode=DeployMode.CLUSTER)"
+                "SparkSubmit(deploy_mode='cluster')"
             )
 
 
@@ -131,6 +131,6 @@ def _in_variables(variables: Mapping[str, str]) -> list[tuple[str, str]]:
 
 _WHAT_TO_DO: Final = (
     "The driver runs beside the task by default, which waits for it and takes its result from files. Say "
-    "deploy_mode=DeployMode.CLIENT to run it here, or deploy_mode=DeployMode.CLUSTER to run it in the cluster: then "
+    "deploy_mode='client' to run it here, or deploy_mode='cluster' to run it in the cluster: then "
     "the output folder must be one that the cluster's machines and this one share"
 )

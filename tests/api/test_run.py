@@ -256,7 +256,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "submit": (
         lambda tmp: {"application": tmp / "job.py", "submit": {"mastre": "local"}},
-        "mastre",
+        "'mastre'.*did you mean 'master'",
     ),
     "submit: class": (
         lambda tmp: {"application": tmp / "job.py", "submit": SparkSubmit},

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -43,6 +47,41 @@ def test_no_public_name_is_a_modules(room: str) -> None:
     package = importlib.import_module(f"kafka_ordered_ops{room}")
     modules = {one.name for one in pkgutil.iter_modules(package.__path__)}
     assert modules.isdisjoint(package.__all__)
+
+
+@pytest.mark.skipif(
+    not find_spec("airflow") or not find_spec("dagster"),
+    reason="the environment of the older Spark has no hosts",
+)
+def test_there_are_few_public_names() -> None:
+    """Sixty at most over all rooms, and none of the insides among them."""
+    rooms = ("", ".spark", ".airflow", ".dagster", ".testing", ".embedded")
+    names = [
+        name
+        for room in rooms
+        for name in importlib.import_module(f"kafka_ordered_ops{room}").__all__
+    ]
+    assert len(names) == len(set(names)) <= 60
+    assert {"OffsetSet", "PartitionPlan", "TopicPartition"}.isdisjoint(names)
+    for inside in ("OffsetSet", "PartitionPlan"):
+        assert not hasattr(kafka_ordered_ops, inside)
+
+
+def test_what_the_reference_shows_is_there() -> None:
+    """Each object of the API's page, with the members that the page names, importable from where it is shown."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    shown = re.findall(r"^\.\. auto(?:class|function):: (\S+)\n((?:   :.*\n)*)", page, re.MULTILINE)
+    assert len(shown) > 40
+    for path, options in shown:
+        module, _, name = path.rpartition(".")
+        found = getattr(importlib.import_module(module), name)
+        if members := re.search(r":members: (.+)", options):
+            for member in members[1].split(", "):
+                assert hasattr(found, member) or member in found.__annotations__, f"{path}.{member}"
+    for room in ("", ".spark"):
+        package = importlib.import_module(f"kafka_ordered_ops{room}")
+        for name in set(package.__all__) - {"errors"}:
+            assert (f"kafka_ordered_ops{room}.{name}", ANY) in shown, name
 
 
 def test_the_version_is_the_distributions() -> None:

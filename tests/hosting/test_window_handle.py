@@ -17,7 +17,8 @@ from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.spark import StagedOutput, stage_windows
+from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka
 from tests.support.hosts_support import windows as windows
@@ -127,7 +128,7 @@ def test_a_function_gets_batches_in_order(make: Make) -> None:
         (Job(spark_function=lambda spark: None), "called with spark and window"),
         (Job(batch_function=print, keywords={"no": 1}), "print"),
         (Job(spark_conf={"master": "local"}), "begin with 'spark.'"),
-        (Job(application="a.py", submit={"mastre": "local"}), "no way to run spark-submit"),
+        (Job(application="a.py", submit={"mastre": "local"}), "did you mean 'master'"),
         (Job(application="a.py", submit={"master": "locl"}), "not a Spark master"),
     ],
 )

@@ -25,7 +25,8 @@ from kafka_ordered_ops.output import stage_files
 from kafka_ordered_ops.output.records.columns import SPARK_SCHEMA, STAGE_SCHEMA
 from kafka_ordered_ops.output.records.pieces import pieces_of
 from kafka_ordered_ops.output.records.slices import sample_of, slices_of
-from kafka_ordered_ops.spark import read_window, read_windows, stage_windows, write_windows
+from kafka_ordered_ops.output.stage import stage_windows
+from kafka_ordered_ops.spark import read_window, read_windows, write_windows
 from kafka_ordered_ops.spark.read.engines import Engine
 from tests.support.examples import examples
 from tests.support.spark_many_support import (

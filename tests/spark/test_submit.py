@@ -24,18 +24,13 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.spark import (
-    DeployMode,
-    JobProgress,
-    SparkSubmit,
-    StagedOutput,
-    current_window,
-    run_job,
-    submit,
-    submit_windows,
-)
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark import SparkSubmit, current_window, submit
 from kafka_ordered_ops.spark.applications.parent_watch import show_progress
 from kafka_ordered_ops.spark.applications.protocol import SECRET_KEY, settings_to_text
+from kafka_ordered_ops.spark.applications.result import JobProgress
+from kafka_ordered_ops.spark.applications.submitter import run_job, submit_windows
+from kafka_ordered_ops.spark.deploy_mode import DeployMode
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.spark_support import spark as spark

@@ -16,7 +16,8 @@ import pytest
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
-from kafka_ordered_ops.spark import SparkSubmit, StagedOutput, submit
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.submit_support import (

@@ -62,7 +62,7 @@ class AbandonWindowOperator(WindowFollower):
             self._discard(plan)
 
     def _discard(self, plan: WindowPlan) -> None:
-        from kafka_ordered_ops.spark import StagedOutput
+        from kafka_ordered_ops.output.staged_output import StagedOutput
 
         if self.output_root is not None:
             StagedOutput.of(plan, self.output_root).discard()

@@ -23,7 +23,7 @@ from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.window.plan import WindowPlan
-    from kafka_ordered_ops.spark import StagedOutput
+    from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.windows import Staged
 
 #: A little JSON, or the output of a task that returned some.
@@ -97,7 +97,7 @@ class CommitWindowOperator(WindowFollower):
         return self._whole(plan, record, self.output_root)
 
     def _whole(self, plan: WindowPlan, record: WindowRecord, root: str) -> Staged | None:
-        from kafka_ordered_ops.spark import StagedOutput
+        from kafka_ordered_ops.output.staged_output import StagedOutput
 
         output = StagedOutput.of(plan, root)
         if output.exists():
@@ -141,7 +141,7 @@ class CommitWindowOperator(WindowFollower):
 
 def _found(record: WindowRecord) -> StagedOutput | None:
     """The output that the ledger names, if it is there."""
-    from kafka_ordered_ops.spark import StagedOutput
+    from kafka_ordered_ops.output.staged_output import StagedOutput
 
     return StagedOutput.found(record.result) if isinstance(record.result, Mapping) else None
 

@@ -198,7 +198,7 @@ def _settings(spark: SparkSession, folder: Path) -> ClientSettings:
     except OSError as error:
         raise ConfigError(
             f"the client settings of this submission are not in {path}: {error.strerror}. A driver on another "
-            "machine is given them by DeployMode.CLUSTER"
+            "machine is given them with deploy_mode='cluster'"
         ) from error
     # From here on they are in this process's memory, and pickled in its readers.
     path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import as_names, check_choice, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_mode, check_surroundings
 from kafka_ordered_ops.spark.environment import pyspark_home
@@ -47,7 +48,7 @@ class SparkSubmit:
     """
 
     master: str | None = None
-    deploy_mode: DeployMode | None = None
+    deploy_mode: DeployMode | str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     py_files: Sequence[str] = ()
     files: Sequence[str] = ()
@@ -61,16 +62,31 @@ class SparkSubmit:
     grace_s: float = GRACE_S
 
     def __post_init__(self) -> None:
+        if self.deploy_mode is not None:
+            chosen = check_choice(self.deploy_mode, DeployMode, what="deploy_mode")
+            object.__setattr__(self, "deploy_mode", chosen)
+        for name in ("py_files", "files", "archives", "jars", "packages"):
+            # One text is a list of one, and not of its letters.
+            object.__setattr__(self, name, as_names(getattr(self, name), what=name))
+        for name in ("timeout_s", "grace_s"):
+            if not isinstance(value := getattr(self, name), int | float):
+                raise ConfigError(f"{name} is {shown(value)}: give seconds")
+        for name in ("conf", "environment"):
+            # Without the value: it may hold a secret.
+            if not isinstance(value := getattr(self, name), Mapping):
+                raise ConfigError(f"{name} is a {type(value).__name__}: give a mapping of texts")
         if self.timeout_s <= 0 or self.grace_s < 0:
             raise ConfigError(
                 f"timeout_s={self.timeout_s} must be positive, grace_s={self.grace_s} not negative"
             )
-        for key in self.conf:
-            if not key.startswith("spark."):
+        keys: list[object] = list(self.conf)
+        for key in keys:
+            if not isinstance(key, str) or not key.startswith("spark."):
                 raise ConfigError(
                     f"{key!r} is no setting of Spark's: they begin with 'spark.', or Spark drops them"
                 )
-        check_mode(self.deploy_mode, self.master, self.conf)
+        mode = None if self.deploy_mode is None else DeployMode(self.deploy_mode)
+        check_mode(mode, self.master, self.conf)
 
     @property
     def command(self) -> str:
@@ -109,7 +125,7 @@ class SparkSubmit:
             "--packages": self.packages,
         }
         options = [] if self.master is None else ["--master", self.master]
-        options += ["--deploy-mode", (self.deploy_mode or DeployMode.CLIENT).value]
+        options += ["--deploy-mode", str(self.deploy_mode or DeployMode.CLIENT)]
         for name, values in lists.items():
             if values:
                 options += [name, ",".join(values)]
