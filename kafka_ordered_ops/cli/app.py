@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.commands import windows
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
+from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
 from kafka_ordered_ops.cli.options.sink import JobSink
@@ -49,15 +51,10 @@ _BROKER_EXAMPLES: Final = """\b
 Example:
   kafka-ordered-ops broker --port 9092"""
 
-app = typer.Typer(
+app = Commands(
     name=_PROGRAM,
     help="Bounded, ordered, exactly planned windows over Apache Kafka.",
-    no_args_is_help=True,
-    add_completion=False,
-    # Plain help: in boxes a narrow terminal leaves no room for the words.
-    rich_markup_mode=None,
-    # Its tracebacks show the values of variables, and some of these are passwords.
-    pretty_exceptions_enable=False,
+    epilog="Options that stay the same may be set once, as KAFKA_ORDERED_OPS_GROUP, or in a profile.",
 )
 app.add_typer(windows.app, name="windows")
 
@@ -103,6 +100,24 @@ def _interrupted(screen: Screen) -> int:
     if screen.as_json:
         screen.emit_error(named_error("Interrupted", "interrupted", retriable=True))
     return ExitCode.INTERRUPTED
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{_PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that belong to no command."""
 
 
 @app.command(epilog=_PREVIEW_EXAMPLES)

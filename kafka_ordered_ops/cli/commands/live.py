@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.exits import ExitCode
-from kafka_ordered_ops.cli.options.options import Cluster, Records, command, span
+from kafka_ordered_ops.cli.options.options import Cluster, Records, command
+from kafka_ordered_ops.cli.options.profile import variable
+from kafka_ordered_ops.cli.options.times import span
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 
@@ -48,7 +50,12 @@ def live(
     group_id: Annotated[
         str | None,
         typer.Option(
-            "-g", "--group", metavar="GROUP", help="Show this group's lag and open windows too."
+            "-g",
+            "--group",
+            metavar="GROUP",
+            envvar=variable("group"),
+            show_envvar=False,
+            help="Show this group's lag and open windows too.",
         ),
     ] = None,
     grace: Annotated[
@@ -81,10 +88,12 @@ def live(
     settings = cluster.told_settings(screen)
 
     def look(before: Liveness | None) -> Liveness:
-        return look_once(settings, window, group_id, grace=grace_span, before=before)
+        return look_once(
+            settings, window, group_id, grace=grace_span, before=before, ledger_topic=cluster.ledger
+        )
 
     if wait:
-        with screen.board() as board:
+        with screen.noticed("looking"), screen.board() as board:
             teller = Teller(screen, board, timeout_s)
             found = wait_live(look, timeout_s=timeout_s, told=teller.told, failed=teller.failed)
     else:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.options.options import Connection, command, span
+from kafka_ordered_ops.cli.options.options import Connection, command
+from kafka_ordered_ops.cli.options.times import span
 from kafka_ordered_ops.cli.show.screen import Screen
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.commands import plot, upkeep
+from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import (
     Claiming,
     Connection,
@@ -53,10 +54,8 @@ _REPLAY_EXAMPLES: Final = """\b
 Example:
   kafka-ordered-ops windows replay -b localhost:9092 -g hourly noon --output again"""
 
-app = typer.Typer(
+app = Commands(
     help="Look at the windows of a group, move one of them by hand, and keep the group in order.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 

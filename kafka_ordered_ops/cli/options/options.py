@@ -8,15 +8,18 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kafka_ordered_ops.cli.options import times
+from kafka_ordered_ops.cli.options.help import CLUSTER, MESSAGES, OTHERS, RECORDS
+from kafka_ordered_ops.cli.options.profile import use_profile, variable
+from kafka_ordered_ops.cli.options.times import moment, span
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
+from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
 
 if TYPE_CHECKING:
@@ -41,20 +44,78 @@ class Cluster:
 
     bootstrap: Annotated[
         str | None,
-        typer.Option("-b", "--bootstrap", metavar="HOST:PORT", help="Brokers to ask first."),
+        typer.Option(
+            "-b",
+            "--bootstrap-server",
+            "--bootstrap",
+            metavar="HOST:PORT",
+            envvar=variable("bootstrap-server"),
+            show_envvar=False,
+            help="Brokers to ask first.",
+        ),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            envvar=variable("profile"),
+            show_envvar=False,
+            is_eager=True,
+            callback=use_profile,
+            rich_help_panel=CLUSTER,
+            help="Take defaults from this table of profiles.toml; from 'default', if there is one.",
+        ),
     ] = None
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="Client settings, a .properties file; for secrets."
+            "--config",
+            metavar="FILE",
+            envvar=variable("config"),
+            show_envvar=False,
+            rich_help_panel=CLUSTER,
+            help="Client settings, a .properties file; for secrets.",
         ),
     ] = None
     setting: Annotated[
         list[str],
         typer.Option(
-            "-X", metavar="KEY=VALUE", help="A client setting (repeatable); beats --config."
+            "-X",
+            metavar="KEY=VALUE",
+            rich_help_panel=CLUSTER,
+            help="A client setting (repeatable); beats --config.",
         ),
     ] = field(default_factory=list)
+    allow_setting: Annotated[
+        list[str],
+        typer.Option(
+            "--allow-setting",
+            metavar="KEY",
+            envvar=variable("allow-setting"),
+            show_envvar=False,
+            rich_help_panel=CLUSTER,
+            help="Accept a client setting outside the allow-list, at your own risk (repeatable).",
+        ),
+    ] = field(default_factory=list)
+    ledger_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-topic",
+            metavar="TOPIC",
+            envvar=variable("ledger-topic"),
+            show_envvar=False,
+            rich_help_panel=CLUSTER,
+            help="Topic that holds plans and progress, if it has another name.",
+        ),
+    ] = None
+
+    @property
+    def ledger(self) -> str:
+        """The topic that holds plans and progress."""
+        from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+
+        return self.ledger_topic or LEDGER_TOPIC
 
     def settings(self) -> ClientSettings:
         """The client settings of the file, of -X and of -b, each stronger than the one before."""
@@ -68,12 +129,22 @@ class Cluster:
             raise ConfigError(
                 "no broker is named: give -b HOST:PORT, or bootstrap.servers in --config FILE"
             )
-        return ClientSettings.from_mapping(values)
+        try:
+            return ClientSettings.from_mapping(values, extra_allowed=self.allow_setting)
+        except SettingNotAllowedError as error:
+            raise type(error)(
+                error.message.replace(
+                    "name it in extra_allowed", f"give --allow-setting {error.key}"
+                ),
+                key=error.key,
+            ) from None
 
     def told_settings(self, screen: Screen) -> ClientSettings:
         """The settings, once the screen knows which of them are secret and which were overridden."""
         settings = self.settings()
         screen.hide(settings.secret_values())
+        if settings.memory_name is None:
+            screen.brokers = settings.bootstrap_servers
         if settings.overridden:
             screen.say(f"set by this package, whatever was given: {', '.join(settings.overridden)}")
         return settings
@@ -86,7 +157,12 @@ class Connection(Cluster):
     group_id: Annotated[
         str,
         typer.Option(
-            "-g", "--group", metavar="GROUP", help="Consumer group that keeps the progress."
+            "-g",
+            "--group",
+            metavar="GROUP",
+            envvar=variable("group"),
+            show_envvar=False,
+            help="Consumer group that keeps the progress.",
         ),
     ]
 
@@ -102,6 +178,7 @@ class Connection(Cluster):
             self.group_id,
             on_foreign_commit=on_foreign_commit,
             progress=screen.report,
+            ledger_topic=self.ledger,
         )
 
 
@@ -113,6 +190,7 @@ class Claiming(Connection):
         OnForeignCommit,
         typer.Option(
             "--on-foreign-commit",
+            rich_help_panel=OTHERS,
             help="What to do when somebody else moved the group's committed offset; adopt takes it for progress.",
         ),
     ] = OnForeignCommit.FAIL
@@ -135,7 +213,10 @@ class Topics:
     exclude: Annotated[
         list[str],
         typer.Option(
-            "--exclude", metavar="TOPIC", help="Name or pattern to leave out (repeatable)."
+            "--exclude",
+            metavar="TOPIC",
+            rich_help_panel=RECORDS,
+            help="Name or pattern to leave out (repeatable).",
         ),
     ] = field(default_factory=list)
 
@@ -146,7 +227,11 @@ class Cutoff(Topics):
 
     cutoff: Annotated[
         str,
-        typer.Option("--cutoff", metavar="TIME", help="Exclusive end, as 2026-11-20T12:00:00Z."),
+        typer.Option(
+            "--cutoff",
+            metavar="TIME",
+            help="Exclusive end, as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h.",
+        ),
     ]
 
 
@@ -158,13 +243,18 @@ class Looking:
         str | None,
         typer.Option(
             "--max-out-of-orderness",
+            rich_help_panel=RECORDS,
             metavar="SPAN",
             help="Stop looking for out-of-order records behind cutoff + span, as PT10M; never by default.",
         ),
     ] = None
     isolation: Annotated[
         Isolation,
-        typer.Option("--isolation", help="Whether records of open or aborted transactions count."),
+        typer.Option(
+            "--isolation",
+            rich_help_panel=RECORDS,
+            help="Whether records of open or aborted transactions count.",
+        ),
     ] = Isolation.READ_COMMITTED
 
     @property
@@ -202,7 +292,12 @@ class Reporting:
         bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")
     ] = False
     debug: Annotated[
-        bool, typer.Option("--debug", help="Complete logs, and tracebacks of all errors.")
+        bool,
+        typer.Option(
+            "--debug",
+            rich_help_panel=MESSAGES,
+            help="Complete logs, and tracebacks of all errors.",
+        ),
     ] = False
 
 
@@ -232,6 +327,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         }
         for one in dataclasses.fields(Reporting):
             values.pop(one.name)
+        times.begin()
         ctx.obj.show_logs()
         function(**dict.fromkeys(screens, ctx.obj), **made, **values)
 
@@ -274,20 +370,3 @@ def _pair(number: int, text: str) -> tuple[str, str]:
         # Without the text: it may be a secret whose key was forgotten.
         raise ConfigError(f"-X number {number} is not KEY=VALUE")
     return key.strip(), value
-
-
-def moment(text: str, *, what: str) -> datetime:
-    """The moment that an ISO 8601 time with a zone names; raises `ConfigError`."""
-    parse_time_ms(text, what=what)
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
-
-
-def span(text: str, *, what: str) -> timedelta:
-    """The length of an ISO 8601 span; raises `ConfigError`."""
-    try:
-        return timedelta(milliseconds=parse_duration_ms(text, what=what))
-    except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} is longer than the calendar") from error

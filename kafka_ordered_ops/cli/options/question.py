@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics, moment, span
+from kafka_ordered_ops.cli.options.help import OTHERS, RECORDS, SERIES
+from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
+from kafka_ordered_ops.cli.options.times import moment, span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
@@ -51,7 +53,7 @@ class Times(Topics):
         typer.Option(
             "--cutoff",
             metavar="TIME",
-            help="Exclusive end, as 2026-11-20T12:00:00Z; the first one, with --every.",
+            help="Exclusive end, as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h; the first one, with --every.",
         ),
     ] = None
     since: Annotated[str | None, _SINCE] = None
@@ -59,6 +61,7 @@ class Times(Topics):
         str | None,
         typer.Option(
             "--every",
+            rich_help_panel=SERIES,
             metavar="SPAN",
             help="Several windows in one pass, as P1D: a cutoff, or with --since an interval, every span.",
         ),
@@ -66,7 +69,10 @@ class Times(Topics):
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="TIME", help="With --every: the greatest cutoff that there may be."
+            "--until",
+            metavar="TIME",
+            rich_help_panel=SERIES,
+            help="With --every: the greatest cutoff that there may be.",
         ),
     ] = None
 
@@ -86,7 +92,9 @@ class Asked(Looking, Topics):
     on_data_loss: Annotated[
         OnDataLoss,
         typer.Option(
-            "--on-data-loss", help="What to do when retention took records of the window."
+            "--on-data-loss",
+            rich_help_panel=RECORDS,
+            help="What to do when retention took records of the window.",
         ),
     ] = OnDataLoss.FAIL
 
@@ -185,17 +193,21 @@ class Policies:
         OnCovered | None,
         typer.Option(
             "--on-covered",
+            rich_help_panel=OTHERS,
             help="When other windows have taken all that is asked for; by default skip, with exit code 5.",
         ),
     ] = None
     on_open_claim: Annotated[
         OnOpenClaim,
-        typer.Option("--on-open-claim", help="When open windows may hold some of it."),
+        typer.Option(
+            "--on-open-claim", rich_help_panel=OTHERS, help="When open windows may hold some of it."
+        ),
     ] = _DEFAULT.on_open_claim
     claim_age: Annotated[
         str | None,
         typer.Option(
             "--claim-age",
+            rich_help_panel=OTHERS,
             metavar="SPAN",
             help="take_over abandons planned windows that no try has touched for so long; "
             f"{_span_text(_DEFAULT.claim_age)} by default.",
@@ -205,6 +217,7 @@ class Policies:
         str | None,
         typer.Option(
             "--claim-wait",
+            rich_help_panel=OTHERS,
             metavar="SPAN",
             help=f"wait gives up after so long; {_span_text(_DEFAULT.claim_wait)} by default.",
         ),
@@ -213,6 +226,7 @@ class Policies:
         bool,
         typer.Option(
             "--redefine",
+            rich_help_panel=OTHERS,
             help="Make this question's mode, isolation and topics the group's from now on.",
         ),
     ] = False

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafka_ordered_ops.cli.options.help import JOB
+from kafka_ordered_ops.cli.options.profile import variable
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.engine import Engine
@@ -36,7 +38,11 @@ class Sink:
     output: Annotated[
         str,
         typer.Option(
-            "--output", metavar="DIR", help="Folder that gets window_id=<id>/ with Parquet files."
+            "--output",
+            metavar="DIR",
+            envvar=variable("output"),
+            show_envvar=False,
+            help="Folder that gets window_id=<id>/ with Parquet files.",
         ),
     ]
     engine: Annotated[
@@ -49,13 +55,18 @@ class Sink:
     ordered: Annotated[
         bool,
         typer.Option(
-            "--ordered/--unordered", help="Total order by time over all files, or as it comes."
+            "--ordered/--unordered",
+            rich_help_panel=JOB,
+            help="Total order by time over all files, or as it comes.",
         ),
     ] = True
     spark_conf: Annotated[
         list[str],
         typer.Option(
-            "--spark-conf", metavar="KEY=VALUE", help="A setting of Spark's (repeatable)."
+            "--spark-conf",
+            metavar="KEY=VALUE",
+            rich_help_panel=JOB,
+            help="A setting of Spark's (repeatable).",
         ),
     ] = field(default_factory=list)
 
@@ -136,6 +147,7 @@ class JobSink(Sink):
         Path | None,
         typer.Option(
             "--application",
+            rich_help_panel=JOB,
             metavar="JOB.py",
             help="Your own Spark job, run by spark-submit; without it, records are copied.",
         ),
@@ -144,6 +156,7 @@ class JobSink(Sink):
         str | None,
         typer.Option(
             "--master",
+            rich_help_panel=JOB,
             metavar="URL",
             help="Where the application runs, as spark-submit has it; by default, as Spark is set up.",
         ),

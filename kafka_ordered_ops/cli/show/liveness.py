@@ -56,6 +56,7 @@ class Teller:
 
     def told(self, found: Liveness) -> None:
         """An answer."""
+        self._screen.answered()
         last, self._last = self._last, found
         self._last_failure = None
         if self._board is not None:
@@ -69,6 +70,7 @@ class Teller:
 
     def failed(self, error: KafkaOrderedOpsError) -> None:
         """A look without an answer; the same kind again says nothing new."""
+        self._screen.answered()
         if type(error) is not self._last_failure:
             self._screen.say(f"no answer, looking again: {error}")
         self._last_failure = type(error)

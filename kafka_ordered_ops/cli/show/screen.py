@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TextIO
 
+from kafka_ordered_ops.cli.show.silence import Silence, noticed
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -39,6 +41,9 @@ class Screen:
     def __init__(self, *, as_json: bool, debug: bool) -> None:
         self.as_json = as_json
         self.debug = debug
+        #: The brokers that are asked; None: none are, or they are in memory.
+        self.brokers: str | None = None
+        self._silence: Silence | None = None
         self._secrets: tuple[str, ...] = ()
         self._display: _Display | None = None
         self._stdout = sys.stdout
@@ -98,21 +103,33 @@ class Screen:
     @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
         """Shows that something goes on, and how far it is, until the block ends."""
-        with self._new_display() as display:
+        with self.noticed(phase), self._new_display() as display:
             self._display = display
-            self.phase(phase)
+            self._begin(phase, "offsets")
             try:
                 yield
             finally:
                 self._display = None
 
+    @contextlib.contextmanager
+    def noticed(self, doing: str) -> Iterator[None]:
+        """Says what is waited for, if the block's first answer takes long."""
+        with noticed(self.say, self.brokers, doing) as self._silence:
+            yield
+
+    def answered(self) -> None:
+        """There was an answer."""
+        if self._silence is not None:
+            self._silence.end()
+
     def phase(self, name: str, unit: str = "offsets") -> None:
         """What goes on now, inside `progress`."""
-        if self._display is not None:
-            self._display.begin(name, unit)
+        self.answered()
+        self._begin(name, unit)
 
     def report(self, done: int, total: int, note: str = "") -> None:
         """How far the phase is, and what else there is to say of it."""
+        self.answered()
         if self._display is not None:
             self._display.report(done, total, note)
 
@@ -142,6 +159,10 @@ class Screen:
 
         # No markup: what is shown comes from the cluster, and brackets are no colours there.
         return Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+    def _begin(self, name: str, unit: str) -> None:
+        if self._display is not None:
+            self._display.begin(name, unit)
 
     def _new_display(self) -> _Display:
         if not self._is_live:

@@ -1,0 +1,53 @@
+"""Help in sections: the options that matter first, and the others by what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+#: The sections behind the first one, by the name that an option gives as its `rich_help_panel`.
+CLUSTER: Final = "The cluster"
+RECORDS: Final = "The records"
+SERIES: Final = "Several windows"
+OTHERS: Final = "When other windows are in the way"
+JOB: Final = "The job"
+MESSAGES: Final = "Messages"
+
+_ORDER: Final = ("Arguments", "Options", RECORDS, SERIES, JOB, OTHERS, CLUSTER, MESSAGES)
+
+
+class _Sectioned(TyperCommand):
+    """A command whose help has sections, as plain text: in rich's boxes a narrow terminal leaves no room."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes the sections."""
+        rows: dict[str, list[tuple[str, str]]] = {name: [] for name in _ORDER}
+        for parameter in self.get_params(ctx):
+            if (row := parameter.get_help_record(ctx)) is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                name = getattr(parameter, "rich_help_panel", None) or kind
+                rows.setdefault(name, []).append(row)
+        for name, found in rows.items():
+            if found:
+                with formatter.section(name):
+                    formatter.write_dl(found)
+
+
+class Commands(typer.Typer):
+    """Commands with plain help in sections."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(
+            no_args_is_help=True,
+            rich_markup_mode=None,
+            # Its tracebacks show the values of variables, and some of these are passwords.
+            pretty_exceptions_enable=False,
+            **given,
+        )
+
+    def command(self, name: str | None = None, **given: Any) -> Callable[[Any], Any]:
+        """Adds a command; see `typer.Typer.command`."""
+        return super().command(name, **{"cls": _Sectioned, **given})

@@ -1,0 +1,112 @@
+"""Defaults of options: from ``KAFKA_ORDERED_OPS_*`` variables, and from a named profile in one TOML file.
+
+An option wins over its variable, and the variable over the profile. Both are named as the option is: ``--group`` is
+``KAFKA_ORDERED_OPS_GROUP``, and ``group = "hourly"`` in the profile.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+_PREFIX: Final = "KAFKA_ORDERED_OPS_"
+
+#: The profile that is used where none is named, if there is one.
+_DEFAULT: Final = "default"
+
+#: What a profile may hold: options that stay the same from command to command.
+KEYS: Final = (
+    "bootstrap-server",
+    "config",
+    "allow-setting",
+    "ledger-topic",
+    "group",
+    "output",
+)
+
+
+def variable(option: str) -> str:
+    """The environment variable of an option."""
+    return _PREFIX + option.lstrip("-").replace("-", "_").upper()
+
+
+def use_profile(context: typer.Context, name: str | None) -> str | None:
+    """Makes a profile's values the defaults of a command's options: a callback of ``--profile``.
+
+    Raises:
+        ConfigError: the file is not as it must be, or there is no such profile.
+    """
+    if context.resilient_parsing:
+        # Completion has time for neither files nor their mistakes.
+        return name
+    path = _path()
+    found = _profile(path, name)
+    names = {variable(key): key for key in KEYS}
+    defaults = {
+        parameter.name: found[key]
+        for parameter in context.command.params
+        if (key := names.get(str(getattr(parameter, "envvar", None)))) in found
+    }
+    if isinstance(file := defaults.get("config"), str):
+        # As its neighbour names it, wherever the command is run.
+        defaults["config"] = str(path.parent / Path(file).expanduser())
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return name
+
+
+def _path() -> Path:
+    if named := os.environ.get(variable("profiles")):
+        return Path(named)
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "kafka-ordered-ops" / "profiles.toml"
+
+
+def _profile(path: Path, name: str | None) -> dict[str, Any]:
+    profiles = _profiles(path, is_needed=name is not None)
+    found = profiles.get(name or _DEFAULT)
+    if found is None:
+        if name is None:
+            return {}
+        known = ", ".join(sorted(profiles)) or "none"
+        raise ConfigError(
+            f"there is no profile {name!r} in {path}; it has {known}. Add a table [{name}]"
+        )
+    where = f"profile {name or _DEFAULT!r} in {path}"
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where} is not a table: write [{name or _DEFAULT}]")
+    for key, value in found.items():
+        if key not in KEYS:
+            close = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it may have {', '.join(KEYS)}"
+            raise ConfigError(f"{where} has {key!r}: {hint}")
+        # Without the value: it may be a secret in the wrong place.
+        if key == "allow-setting":
+            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+                raise ConfigError(f"{where}: {key} is a list of setting names")
+        elif not isinstance(value, str):
+            raise ConfigError(f"{where}: {key} is text")
+    return found
+
+
+def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if not is_needed and variable("profiles") not in os.environ:
+            return {}
+        raise ConfigError(
+            f"there is no file {path} with profiles: create it, or name another one in {variable('profiles')}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"profiles cannot be read from {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
