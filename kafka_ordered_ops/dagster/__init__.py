@@ -10,13 +10,16 @@
         output="/lake/orders",
         partitions_def=dg.HourlyPartitionsDefinition("2026-01-01-00:00"),
     )
-    def orders(context: dg.AssetExecutionContext, windows: AssetWindows, spark: PySparkResource):
+    def orders(context: dg.AssetExecutionContext, windows: AssetWindows, spark: SparkResource):
         windows.write(windows.read(spark.spark_session))
 
 
     defs = dg.Definitions(
         assets=[orders],
-        resources={"kafka": KafkaResource(config={"bootstrap.servers": "localhost:9092"})},
+        resources={
+            "kafka": KafkaResource(config={"bootstrap.servers": "localhost:9092"}),
+            "spark": SparkResource(),
+        },
     )
 
 Names are loaded when they are first used: a code location is loaded by every ``dg`` command, and loads neither
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     )
     from kafka_ordered_ops.dagster.settings import OnNotLive as OnNotLive
     from kafka_ordered_ops.dagster.settings import WindowSettings as WindowSettings
+    from kafka_ordered_ops.dagster.spark_resource import SparkResource as SparkResource
     from kafka_ordered_ops.dagster.step.job import AssetWindows as AssetWindows
     from kafka_ordered_ops.dagster.topics import (
         build_kafka_topic_assets as build_kafka_topic_assets,
@@ -76,6 +80,7 @@ _HOMES = {
     "KafkaWindowTranslator": "translator",
     "OnNotLive": "settings",
     "OrderedWindowComponent": "components.ordered_window",
+    "SparkResource": "spark_resource",
     "WindowSettings": "settings",
     "build_kafka_topic_assets": "topics",
     "build_ordered_window_asset": "assets",

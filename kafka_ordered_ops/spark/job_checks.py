@@ -235,7 +235,7 @@ def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] 
     check_in_process(conf, os.environ)
     check_pyspark()
     if (
-        _has_session()
+        has_session()
         or "spark.remote" in conf
         or os.environ.get("SPARK_REMOTE")
         or _sets_environment()
@@ -280,7 +280,7 @@ def check_reading(
         )
 
 
-def _has_session() -> bool:
+def has_session() -> bool:
     """Whether Spark runs in this process already."""
     sql: Any = sys.modules.get("pyspark.sql")
     return sql is not None and sql.SparkSession.getActiveSession() is not None
@@ -288,7 +288,7 @@ def _has_session() -> bool:
 
 def _may_have_connector(conf: Mapping[str, Any]) -> bool:
     """Whether there is any way by which a session may come to the connector."""
-    if _has_session() or _BRING_JARS & conf.keys() or os.environ.get("SPARK_REMOTE"):
+    if has_session() or _BRING_JARS & conf.keys() or os.environ.get("SPARK_REMOTE"):
         return True
     home = _spark_home()
     if home is None or any((home / "jars").glob(_CONNECTOR_JAR)):

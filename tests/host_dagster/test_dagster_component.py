@@ -392,6 +392,7 @@ def test_a_scaffolded_file_loads(sandbox: DefsFolderSandbox) -> None:
     settings = window_asset(asset).settings
     assert (settings.topics, settings.group_id) == (("payments",), "dagster-payments")
     assert (settings.on_not_live, settings.grace) == (OnNotLive.FAIL, timedelta(minutes=15))
+    assert settings.output == "/tmp/lake/payments"
 
 
 @pytest.mark.slow

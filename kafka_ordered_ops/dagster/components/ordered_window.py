@@ -50,7 +50,7 @@ from kafka_ordered_ops.spark.job_checks import ENGINES, check_application
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
-    """What ``dg scaffold defs`` writes: an hourly asset that is named as its folder, and copies a topic."""
+    """What ``dg scaffold defs`` writes: an hourly asset that is named as its folder, and copies a topic of the resource `kafka`."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes the file."""
@@ -63,10 +63,9 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
                 "group_id": f"dagster-{name}",
                 "starting_offsets": "earliest",
                 "partitions": {"type": "hourly", "start_date": "2026-01-01-00:00"},
-                "output": f"data/{name}",
+                "output": f"/tmp/lake/{name}",
                 "on_not_live": "fail",
                 "grace": "PT15M",
-                "kafka": {"config": {"bootstrap.servers": "localhost:9092"}},
             },
         )
 

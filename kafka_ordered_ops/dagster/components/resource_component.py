@@ -14,12 +14,12 @@ from kafka_ordered_ops.dagster.step.step_functions import KAFKA
 
 
 class KafkaResourceScaffolder(dg.Scaffolder[Any]):
-    """What ``dg scaffold defs`` writes: the resource ``kafka``, whose address is in the environment."""
+    """What ``dg scaffold defs`` writes: the resource ``kafka``, a broker on this machine."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes the file."""
-        address = "{{ env.KAFKA_BOOTSTRAP }}"
-        dg.scaffold_component(request, {"name": KAFKA, "config": {"bootstrap.servers": address}})
+        config = {"bootstrap.servers": "localhost:9092"}
+        dg.scaffold_component(request, {"name": KAFKA, "config": config})
 
 
 @dg.scaffold_with(KafkaResourceScaffolder)
