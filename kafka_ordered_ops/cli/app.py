@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kafka_ordered_ops import __version__
-from kafka_ordered_ops.cli.commands import windows
+from kafka_ordered_ops.cli.commands import look, windows
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.help import Commands
@@ -57,6 +57,7 @@ app = Commands(
     epilog="Options that stay the same may be set once, as KAFKA_ORDERED_OPS_GROUP, or in a profile.",
 )
 app.add_typer(windows.app, name="windows")
+app.add_typer(look.app, name="groups")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -180,6 +181,8 @@ def run_window(
 
 
 app.command(epilog=LIVE_EXAMPLES)(live)
+app.command(epilog=look.LAG_EXAMPLES)(look.lag)
+app.command(epilog=look.DOCTOR_EXAMPLES)(look.doctor)
 
 
 @app.command()

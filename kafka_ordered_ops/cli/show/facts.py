@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
 from kafka_ordered_ops.output.reported import result_facts
+from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
@@ -132,6 +133,41 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
         "stepped_around": list(plan.stepped_around),
         "held_by_open": held_facts(plan),
         "notes": list(plan.notes),
+    }
+
+
+def group_facts(look: GroupLook) -> dict[str, Any]:
+    """One line of `groups list`; of a group that cannot be read, its name and why."""
+    state, windows = look.state, look.windows
+    if state is None:
+        error = None if look.error is None else look.error.message
+        return {"group": look.group_id, "error": error}
+    return {
+        "group": look.group_id,
+        **state.definition.to_json(),
+        "windows": len(windows),
+        "open_windows": len(state.open),
+        "newest_cutoff": time_text(windows[-1].cutoff_ms) if windows else None,
+        "error": None,
+    }
+
+
+def lag_facts(found: GroupLag) -> dict[str, Any]:
+    """What `lag` says of a group."""
+    return {
+        "lag": found.lag,
+        "partitions": [
+            {
+                "topic": one.tp.topic,
+                "partition": one.tp.partition,
+                "committed": one.committed,
+                "log_start": one.log_start,
+                "end": one.end_offset,
+                "lag": one.lag,
+            }
+            for one in found.partitions
+        ],
+        "missing_topics": list(found.missing_topics),
     }
 
 

@@ -30,6 +30,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.windows.queries.groups import GroupLag
 
 #: Ranges shown of one partition; the JSON has all of them.
 _RANGES_SHOWN: Final = 3
@@ -174,6 +175,36 @@ def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
         )
     for window_id in found.unreadable:
         table.add_row(window_id, "unreadable")
+    return table
+
+
+def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
+    """The groups of a ledger, as `group_facts` has each."""
+    table = _table(None, "group", "mode", "topics", ">windows", ">open", "newest cutoff")
+    for one in facts:
+        if one["error"] is not None:
+            table.add_row(one["group"], "unreadable")
+            continue
+        table.add_row(
+            one["group"],
+            one["mode"] or _NOTHING,
+            ", ".join(one["topics"]),
+            _number(one["windows"]),
+            _number(one["open_windows"]),
+            one["newest_cutoff"] or _NOTHING,
+        )
+    return table
+
+
+def lag_table(found: GroupLag) -> Table:
+    """How far behind a group is in each partition, the farthest first."""
+    table = _table(None, "partition", ">committed", ">log start", ">end", ">lag")
+    ordered = sorted(found.partitions, key=lambda one: (-one.lag, one.tp))
+    for one in ordered[:_PARTITIONS_SHOWN]:
+        numbers = (one.committed, one.log_start, one.end_offset, one.lag)
+        table.add_row(str(one.tp), *map(_number, numbers))
+    if (more := len(ordered) - _PARTITIONS_SHOWN) > 0:
+        table.caption = f"and {more:,} more partitions; --json shows them all"
     return table
 
 

@@ -1,0 +1,109 @@
+"""``groups list``, ``lag`` and ``doctor``: what there is, how far it is, and what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from kafka_ordered_ops.cli.exits import ExitCode
+from kafka_ordered_ops.cli.options.help import Commands
+from kafka_ordered_ops.cli.options.options import Cluster, Connection, command
+from kafka_ordered_ops.cli.options.profile import variable
+from kafka_ordered_ops.cli.show.screen import Screen
+
+GROUPS_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops groups list -b localhost:9092"""
+
+LAG_EXAMPLES: Final = """\b
+Example:
+  kafka-ordered-ops lag -b localhost:9092 -g hourly"""
+
+DOCTOR_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops doctor -b localhost:9092
+  kafka-ordered-ops doctor --config client.properties -g hourly
+
+Exit codes: 0 nothing stands in the way; 4 something does."""
+
+app = Commands(help="Look at the groups of a ledger.")
+
+
+@app.command("list", epilog=GROUPS_EXAMPLES)
+@command
+def list_groups(screen: Screen, cluster: Cluster) -> None:
+    """List the groups of a ledger, by name."""
+    from kafka_ordered_ops.cli.show.facts import group_facts
+    from kafka_ordered_ops.cli.show.tables import groups_table
+    from kafka_ordered_ops.windows.queries.groups import list_groups
+
+    settings = cluster.told_settings(screen)
+    with screen.progress("reading the ledger"):
+        found = list_groups(settings, ledger_topic=cluster.ledger)
+    facts = [group_facts(one) for one in found]
+    if screen.as_json:
+        screen.emit({"ledger_topic": cluster.ledger, "groups": facts})
+    elif facts:
+        screen.show(groups_table(facts))
+    else:
+        screen.say(f"there are no groups in {cluster.ledger}")
+    for one in found:
+        if one.error is not None and not screen.as_json:
+            screen.say(one.error.message)
+
+
+@command
+def lag(screen: Screen, connection: Connection) -> None:
+    """Show how far behind a group is. Offsets of open windows count until they are committed."""
+    from kafka_ordered_ops.cli.show.facts import lag_facts
+    from kafka_ordered_ops.cli.show.tables import lag_table
+    from kafka_ordered_ops.core.errors import ConfigError
+    from kafka_ordered_ops.windows.queries.groups import group_lag
+
+    with connection.open(screen) as windows, screen.progress("reading the ledger"):
+        state = windows.state()
+        if state is None:
+            raise ConfigError(
+                f"group {connection.group_id} has not planned a window in {connection.ledger}: check its name with "
+                "groups list, or plan one"
+            )
+        found = group_lag(windows.settings, state)
+    if screen.as_json:
+        screen.emit({"group": connection.group_id, **lag_facts(found)})
+        return
+    screen.show(lag_table(found))
+    for name in found.missing_topics:
+        screen.say(f"topic {name} is gone, and the group has progress on it: windows adopt")
+    screen.say(f"group {connection.group_id} is {found.lag:,} offsets behind")
+
+
+@command
+def doctor(
+    screen: Screen,
+    cluster: Cluster,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "-g",
+            "--group",
+            metavar="GROUP",
+            envvar=variable("group"),
+            show_envvar=False,
+            help="Check this group's rights and progress too.",
+        ),
+    ] = None,
+) -> None:
+    """Check connection, rights, ledger, clock and versions. Each fault is shown with its cure."""
+    from kafka_ordered_ops.cli.doctor import examine
+    from kafka_ordered_ops.cli.show.checks import State, checks_text
+
+    settings = cluster.told_settings(screen)
+    with screen.progress("looking"):
+        checks = examine(settings, group, cluster.ledger)
+    if screen.as_json:
+        screen.emit({"checks": [one.to_json() for one in checks]})
+    else:
+        screen.show(checks_text(checks))
+    if any(one.state is State.FAILED for one in checks):
+        raise typer.Exit(ExitCode.FAILED)

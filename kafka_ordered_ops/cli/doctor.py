@@ -1,0 +1,193 @@
+"""What may stand in the way of a window, looked at one by one; nothing is changed."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from kafka_ordered_ops import __version__
+from kafka_ordered_ops.cli.options.sink import bundled_java
+from kafka_ordered_ops.cli.show.checks import Check, State
+from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.times import duration_text
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.ports import open_lookup
+from kafka_ordered_ops.spark.job_checks import check_session
+from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
+from kafka_ordered_ops.windows.queries.rights import missing_rights
+
+#: Bound for each question: somebody is waiting.
+_TIMEOUT_S: Final = 15.0
+
+#: Clocks that are set by NTP are closer than this.
+_CLOCK_MS: Final = 60_000
+
+#: Whose group is asked about where none is named: a ledger's checks are the same for all.
+_ANY_GROUP: Final = "kafka-ordered-ops-doctor"
+
+#: What is needed to use what: the distribution, and the extra that has it.
+_PACKAGES: Final = {"confluent-kafka": None, "pyarrow": None, "pyspark": "spark"}
+
+_RIGHT: Final = re.compile(
+    r"(?P<operation>[A-Z]+) on (?P<kind>group|topic|transactional ids that begin with) (?P<name>[^,]+)"
+)
+_RESOURCE: Final = {
+    "group": "--group {}",
+    "topic": "--topic {}",
+    "transactional ids that begin with": "--transactional-id {} --resource-pattern-type prefixed",
+}
+
+
+def examine(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> list[Check]:
+    """Return what was found, in the order of what needs what; without a connection, nothing beyond it.
+
+    Raises:
+        ConfigError: the group or the ledger has an invalid name.
+    """
+    found = list(_cluster(settings, group_id, ledger_topic))
+    return [*found, *_versions()]
+
+
+def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> Iterator[Check]:
+    where = settings.bootstrap_servers
+    try:
+        missing = missing_rights(
+            settings, group_id, ledger_topic=ledger_topic, timeout_s=_TIMEOUT_S
+        )
+    except KafkaOrderedOpsError as error:
+        yield _failed("connection", error, _connection_cure(where))
+        return
+    yield Check("connection", State.OK, f"{where} answers")
+    for one in missing:
+        yield Check("rights", State.FAILED, f"missing: {one}", _right_cure(where, one))
+    if not missing:
+        of = "the ledger and transactions" if group_id is None else f"group {group_id}"
+        yield Check("rights", State.OK, f"this principal may plan and commit windows of {of}")
+    yield from _ledger(settings, group_id, ledger_topic)
+
+
+def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> Iterator[Check]:
+    try:
+        with (
+            _warnings() as warnings,
+            OrderedWindows(
+                settings,
+                _ANY_GROUP if group_id is None else group_id,
+                ledger_topic=ledger_topic,
+                timeout_s=_TIMEOUT_S,
+                lookup_timeout_s=_TIMEOUT_S,
+            ) as windows,
+        ):
+            state = windows.state()
+        with open_lookup(settings, timeout_s=_TIMEOUT_S) as lookup:
+            topics = lookup.existing([ledger_topic, *(() if state is None else state.topics)])
+            newest = lookup.greatest_timestamps(
+                [
+                    TopicPartition(name, number)
+                    for name, facts in topics.items()
+                    for number in facts.partitions
+                ]
+            )
+    except KafkaOrderedOpsError as error:
+        yield _failed("ledger", error, None)
+        return
+    for text in warnings:
+        yield Check("ledger", State.WARNING, text)
+    if ledger_topic not in topics:
+        yield Check("ledger", State.OK, f"{ledger_topic} is created by the first plan")
+    elif not warnings:
+        yield Check("ledger", State.OK, f"{ledger_topic} keeps progress")
+    if group_id is not None:
+        text = (
+            "has not planned a window yet"
+            if state is None
+            else f"has {len(state.open)} open windows"
+        )
+        yield Check("group", State.OK, f"{group_id} {text}")
+    yield _clock({tp: stamp for tp, stamp in newest.items() if stamp is not None})
+
+
+def _clock(newest: dict[TopicPartition, int]) -> Check:
+    """Kafka tells no time: what others have stamped is the only other clock."""
+    ahead_ms = max(newest.values(), default=0) - int(time.time() * 1000)
+    if ahead_ms <= _CLOCK_MS:
+        return Check("clock", State.OK, "no record is stamped after this machine's time")
+    tp = max(newest, key=lambda one: newest[one])
+    return Check(
+        "clock",
+        State.WARNING,
+        f"a record of {tp} is stamped {duration_text(ahead_ms // 1000 * 1000)} after this machine's time",
+        "set this machine's clock by NTP (timedatectl), or the clock of the machine that wrote it",
+    )
+
+
+def _versions() -> Iterator[Check]:
+    found = {name: one for name in _PACKAGES if (one := _version(name)) is not None}
+    listed = ", ".join(f"{name} {one}" for name, one in found.items())
+    yield Check(
+        "versions",
+        State.OK,
+        f"kafka-ordered-ops {__version__}, Python {platform.python_version()}, {listed}",
+    )
+    try:
+        check_session({}, java_home=bundled_java())
+    except ConfigError as error:
+        cure = "pip install 'kafka-ordered-ops[spark]', or run with --engine local, which needs no Spark"
+        yield Check("spark", State.WARNING, error.message, cure)
+    else:
+        yield Check("spark", State.OK, f"pyspark {found.get('pyspark')} has a Java")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _failed(name: str, error: KafkaOrderedOpsError, cure: str | None) -> Check:
+    return Check(name, State.FAILED, f"{type(error).__name__}: {error}", cure)
+
+
+def _connection_cure(where: str) -> str:
+    return (
+        f"check that {where} is the address of a broker's listener that this machine reaches, and that "
+        "security.protocol and the credentials in --config are those of that listener"
+    )
+
+
+def _right_cure(where: str, missing: str) -> str | None:
+    """The command of Kafka's own tool."""
+    if (match := _RIGHT.match(missing)) is None:
+        return None
+    resource = _RESOURCE[match["kind"]].format(match["name"])
+    return (
+        f"kafka-acls.sh --bootstrap-server {where} --add --allow-principal User:NAME "
+        f"--operation {match['operation']} {resource}"
+    )
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collects what the ledger warns of in the log; it goes nowhere else meanwhile."""
+    found = list[str]()
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                found.append(record.getMessage())
+
+    logger, handler = logging.getLogger("kafka_ordered_ops.ledger"), Keep()
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate

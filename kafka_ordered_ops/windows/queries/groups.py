@@ -1,0 +1,150 @@
+"""Which groups a ledger has, and how far behind a group is: for people who did not plan its windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.errors import LedgerError
+from kafka_ordered_ops.core.group.group_state import GroupState
+from kafka_ordered_ops.core.group.ledger_messages import STATE
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.group.summaries import WindowSummary
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
+from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup, open_reader
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLook:
+    """A group of a ledger. `error`: why it cannot be read; then nothing else is known."""
+
+    group_id: str
+    state: GroupState | None = None
+    #: By cutoff, then by id; those that cannot be read are left out.
+    windows: Sequence[WindowSummary] = ()
+    error: LedgerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far behind a group is in one partition."""
+
+    tp: TopicPartition
+    #: The group's committed offset.
+    committed: int
+    log_start: int
+    end_offset: int
+    #: Offsets of the log that no committed window has.
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far behind a group is, by partition; and the topics of its progress that are gone."""
+
+    partitions: tuple[PartitionLag, ...]
+    missing_topics: tuple[str, ...]
+
+    @property
+    def lag(self) -> int:
+        """Offsets that no committed window has, in all."""
+        return sum(one.lag for one in self.partitions)
+
+
+def list_groups(
+    settings: ClientSettings, *, ledger_topic: str = LEDGER_TOPIC, timeout_s: float = TIMEOUT_S
+) -> list[GroupLook]:
+    """Return the groups of a ledger, by name; none where there is no ledger, and none is created.
+
+    Args:
+        settings: how to reach the cluster.
+        ledger_topic: the topic that holds plans and progress.
+        timeout_s: bound for each question to the cluster; there is one for each group.
+
+    Raises:
+        BrokerError, ReadError: the cluster refuses, or cannot be reached.
+        LedgerError: the topic is not a ledger.
+    """
+    with open_lookup(settings, timeout_s=timeout_s) as lookup:
+        names = _names(settings, lookup, ledger_topic)
+        with open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger:
+            found = []
+            for name in names:
+                try:
+                    state, windows = ledger.read(name).state, ledger.summaries(name).windows
+                except LedgerError as error:
+                    if error.retriable:
+                        raise
+                    # One damaged group hides no other.
+                    found.append(GroupLook(name, error=error))
+                else:
+                    if state is not None:
+                        found.append(GroupLook(name, state, windows))
+    return found
+
+
+def group_lag(
+    settings: ClientSettings, state: GroupState, *, timeout_s: float = TIMEOUT_S
+) -> GroupLag:
+    """Return how far behind a group is in every partition that it has planned.
+
+    Args:
+        settings: how to reach the cluster.
+        state: the group's progress; read before the ends of the logs are.
+        timeout_s: bound for each question.
+
+    Raises:
+        BrokerError: the cluster refuses, or cannot be reached.
+    """
+    with open_lookup(settings, timeout_s=timeout_s) as lookup:
+        there = lookup.existing(state.topics)
+        known = {tp: partition for tp, partition in state if tp.topic in there}
+        spans = log_spans(lookup, known, state.definition.isolation)
+    return GroupLag(
+        tuple(
+            PartitionLag(
+                tp,
+                partition.base,
+                spans[tp].start,
+                spans[tp].end,
+                partition.lag(spans[tp].start, spans[tp].end),
+            )
+            for tp, partition in sorted(known.items())
+        ),
+        tuple(sorted(state.topics.keys() - there.keys())),
+    )
+
+
+def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> Sequence[str]:
+    facts = lookup.existing([ledger_topic]).get(ledger_topic)
+    if facts is None:
+        return []
+    every = [TopicPartition(ledger_topic, number) for number in facts.partitions]
+    spans = log_spans(lookup, every, Isolation.READ_COMMITTED)
+    wanted = {tp: OffsetSet.of((span.start, span.end)) for tp, span in spans.items()}
+    found = set[str]()
+    # Nothing is committed: the name is only how brokers see this client.
+    with open_reader(
+        settings, ledger_topic, Isolation.READ_COMMITTED, wanted, columns=["key"]
+    ) as reader:
+        for batch in reader.batches():
+            found.update(
+                name for key in batch["key"].unique().to_pylist() if (name := _group_of(key))
+            )
+    return sorted(found)
+
+
+def _group_of(key: bytes | None) -> str | None:
+    """The group whose state a record of the ledger is a part of; None for other records."""
+    try:
+        parts = json.loads(key or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(parts, list) or len(parts) != 4 or parts[1:3] != [*STATE]:
+        return None
+    return str(parts[0])

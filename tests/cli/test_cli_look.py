@@ -1,0 +1,197 @@
+"""`groups list`, `lag` and `doctor`: what there is, how far it is, and what is wrong with what cure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops.cli import doctor, main
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.cli_support import NOWHERE, Cluster, cli
+from tests.support.cli_support import cluster as cluster
+from tests.support.hosts_support import GROUP
+from tests.support.hosts_support import kafka as kafka
+from tests.support.windows_support import at
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(capfd: Captured, *words: str, code: int = 0) -> Any:
+    """What one command in this process says as JSON."""
+    assert main([*words, "--json"]) == code
+    return json.loads(capfd.readouterr().out)
+
+
+def checks(capfd: Captured, *words: str, code: int = 0) -> dict[str, Any]:
+    """What `doctor` has found, by name."""
+    found = run(capfd, "doctor", *words, code=code)["checks"]
+    return {one["name"]: one for one in found}
+
+
+def plan(kafka: InMemoryKafka, group_id: str, seconds: int, *, commit: bool = False) -> None:
+    """A window of a group."""
+    with OrderedWindows(kafka.settings, group_id) as windows:
+        made = windows.plan(Window(["t"], at(seconds), starting_offsets=Earliest()))
+        if commit:
+            windows.commit(made)
+
+
+# --- groups ----------------------------------------------------------------------------------------
+
+
+def test_all_groups_of_a_ledger_are_listed(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """By name, with what each is about; groups with odd names too, and no other ledger's."""
+    where = ["groups", "list", "-b", kafka.bootstrap]
+    assert run(capfd, *where) == {"ledger_topic": LEDGER_TOPIC, "groups": []}
+    names = ["b", "a", 'with "quotes", commas', "ümläute"]
+    for name in names:
+        plan(kafka, name, 4, commit=name == "b")
+    plan(kafka, "b", 8)
+    found = {one["group"]: one for one in run(capfd, *where)["groups"]}
+    assert list(found) == sorted(names)
+    wanted = {"windows": 2, "open_windows": 1, "mode": "catch_up", "topics": ["t"], "error": None}
+    assert found["b"] | wanted == found["b"]
+    assert found["b"]["newest_cutoff"] == at(8).isoformat().replace("+00:00", "Z")
+    assert found["a"]["open_windows"] == 1
+    assert run(capfd, *where, "--ledger-topic", "other")["groups"] == []
+    assert main(where) == 0
+    assert "ümläute" in capfd.readouterr().out
+
+
+def test_a_damaged_group_hides_no_other(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """It is listed by its name, with the error."""
+    for name in ("good", "bad"):
+        plan(kafka, name, 4)
+    [record] = [
+        one
+        for one in kafka.records(LEDGER_TOPIC)
+        if one.key is not None and json.loads(one.key)[:2] == ["bad", "state"]
+    ]
+    kafka.produce(LEDGER_TOPIC, key=record.key, value=b"{", partition=record.partition)
+    found = {
+        one["group"]: one for one in run(capfd, "groups", "list", "-b", kafka.bootstrap)["groups"]
+    }
+    assert found["good"]["windows"] == 1
+    assert found["bad"]["error"]
+    assert main(["groups", "list", "-b", kafka.bootstrap]) == 0
+    assert "unreadable" in capfd.readouterr().out
+
+
+# --- lag -------------------------------------------------------------------------------------------
+
+
+def test_lag_counts_what_no_committed_window_has(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """An open window's offsets count; those of a topic that is gone cannot be counted, and are named."""
+    where = ["lag", "-b", kafka.bootstrap, "-g", GROUP]
+    assert "groups list" in run(capfd, *where, code=2)["error"]["message"]
+    plan(kafka, GROUP, 4, commit=True)
+    plan(kafka, GROUP, 6)
+    found = run(capfd, *where)
+    assert found["lag"] == 6
+    assert [(one["committed"], one["end"], one["lag"]) for one in found["partitions"]] == [
+        (2, 5, 3),
+        (2, 5, 3),
+    ]
+    kafka.delete_topic("t")
+    assert run(capfd, *where) == {
+        "group": GROUP,
+        "lag": 0,
+        "partitions": [],
+        "missing_topics": ["t"],
+    }
+    assert main(where) == 0
+    assert "topic t is gone" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_cluster_is_looked_at(cluster: Cluster) -> None:
+    """The group that a run has made, how far it is behind, and nothing wrong."""
+    assert cluster.run(60).code == 0
+    [group] = [
+        one
+        for one in cli("groups", "list", "-b", cluster.bootstrap, "--json").json["groups"]
+        if one["group"] == cluster.group_id
+    ]
+    assert (group["windows"], group["open_windows"]) == (1, 0)
+    assert cli("lag", *cluster.where, "--json").json["lag"] == 3
+    found = cli("doctor", *cluster.where)
+    assert found.code == 0, found.stdout
+    named = {line.split()[1]: line.split()[0] for line in found.stdout.splitlines()}
+    assert {"connection", "rights", "ledger", "group", "clock", "versions"} <= named.keys()
+    assert {named[one] for one in ("connection", "rights", "group", "clock")} == {"ok"}
+    elsewhere = cli("doctor", *cluster.where, "--ledger-topic", cluster.topic, "--json")
+    assert elsewhere.code == 4
+    [ledger] = [one for one in elsewhere.json["checks"] if one["name"] == "ledger"]
+    assert (ledger["state"], "16" in ledger["text"]) == ("failed", True)
+
+
+# --- doctor ----------------------------------------------------------------------------------------
+
+
+def test_doctor_changes_nothing(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """Neither ledger nor group is there afterwards; and a ledger that is missing is no fault."""
+    before = kafka.topics()
+    found = checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)
+    assert kafka.topics() == before
+    assert "created by the first plan" in found["ledger"]["text"]
+    assert "has not planned" in found["group"]["text"]
+    plan(kafka, GROUP, 4)
+    assert "1 open windows" in checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)["group"]["text"]
+
+
+def test_doctor_names_a_cluster_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """With a cure; what needs no cluster is looked at all the same."""
+    monkeypatch.setattr(doctor, "_TIMEOUT_S", 1.0)
+    found = checks(capfd, "-b", NOWHERE, code=4)
+    assert found["connection"]["state"] == "failed"
+    assert NOWHERE in found["connection"]["cure"]
+    assert "ledger" not in found
+    assert found["versions"]["state"] == "ok"
+
+
+def test_every_missing_right_has_kafka_s_own_command(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """With the texts that a check of rights gives."""
+    missing = {
+        "READ on group g": "--operation READ --group g",
+        "READ on topic led.ger": "--operation READ --topic led.ger",
+        "CREATE on topic t, which does not exist yet": "--operation CREATE --topic t",
+        "WRITE on transactional ids that begin with koo-": "--operation WRITE --transactional-id koo- "
+        "--resource-pattern-type prefixed",
+    }
+    monkeypatch.setattr(doctor, "missing_rights", lambda *_, **__: list(missing))
+    found = run(capfd, "doctor", "-b", kafka.bootstrap, code=4)["checks"]
+    rights = [one for one in found if one["name"] == "rights"]
+    assert [one["text"] for one in rights] == [f"missing: {one}" for one in missing]
+    for one, wanted in zip(rights, missing.values(), strict=True):
+        assert one["cure"].endswith(wanted)
+
+
+def test_a_clock_behind_the_records_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """Records from the future of this machine mean that somebody's clock is wrong."""
+    plan(kafka, GROUP, 4)
+    kafka.produce("t", value=b"x", partition=1, timestamp_ms=kafka.now_ms + 1_800_000)
+    found = checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)["clock"]
+    assert (found["state"], "t[1]" in found["text"]) == ("warning", True)
+    assert "NTP" in found["cure"]
+
+
+def test_a_missing_spark_is_a_warning_with_the_way_out(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """Windows can be delivered without it."""
+
+    def check(*_: object, **__: object) -> None:
+        raise ConfigError("pyspark is not installed")
+
+    monkeypatch.setattr(doctor, "check_session", check)
+    found = checks(capfd, "-b", kafka.bootstrap)["spark"]
+    assert (found["state"], "--engine local" in found["cure"]) == ("warning", True)
