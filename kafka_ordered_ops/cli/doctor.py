@@ -14,6 +14,7 @@ from typing import Final
 from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
+from kafka_ordered_ops.cli.show.tables import windows_text
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import TopicPartition
@@ -107,7 +108,7 @@ def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
         text = (
             "has not planned a window yet"
             if state is None
-            else f"has {len(state.open)} open windows"
+            else f"has {windows_text(len(state.open))} open"
         )
         yield Check("group", State.OK, f"{group_id} {text}")
     yield _clock({tp: stamp for tp, stamp in newest.items() if stamp is not None})

@@ -141,7 +141,7 @@ def test_doctor_changes_nothing(kafka: InMemoryKafka, capfd: Captured) -> None:
     assert "created by the first plan" in found["ledger"]["text"]
     assert "has not planned" in found["group"]["text"]
     plan(kafka, GROUP, 4)
-    assert "1 open windows" in checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)["group"]["text"]
+    assert "1 window open" in checks(capfd, "-b", kafka.bootstrap, "-g", GROUP)["group"]["text"]
 
 
 def test_doctor_names_a_cluster_that_is_away(

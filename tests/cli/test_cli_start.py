@@ -209,7 +209,7 @@ def test_groups_on_another_ledger_are_managed(kafka: InMemoryKafka, capfd: Captu
 
 
 def test_a_setting_outside_the_list_is_allowed_by_name(
-    kafka: InMemoryKafka, capfd: Captured
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
     """The error names the option."""
     where = ["windows", "list", "-b", kafka.bootstrap, "-g", GROUP, "-X", "debug=all"]
@@ -217,6 +217,8 @@ def test_a_setting_outside_the_list_is_allowed_by_name(
     assert "--allow-setting debug" in message
     assert "extra_allowed" not in message
     assert named(run(capfd, *where, "--allow-setting", "debug")) == []
+    monkeypatch.setenv(variable("allow-setting"), "linger.ms debug")
+    assert named(run(capfd, *where)) == []
 
 
 # --- times -----------------------------------------------------------------------------------------
