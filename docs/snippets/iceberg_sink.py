@@ -4,14 +4,14 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import IcebergSink, read_window
+from kafka_ordered_ops import OpenWindow, OrderedWindows, Window
+from kafka_ordered_ops.spark import IcebergSink
 from kafka_ordered_ops.spark.session import local_session
 
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+question = Window(topic, cutoff=hour, starting_offsets="earliest")
 spark.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")
 spark.conf.set("spark.sql.catalog.lake.type", "hadoop")
 spark.conf.set("spark.sql.catalog.lake.warehouse", str(Path("lake").absolute()))
@@ -23,19 +23,18 @@ spark.sql(
     f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING iceberg PARTITIONED BY (window_id)"
 )
 
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-iceberg")
+windows = OrderedWindows(bootstrap, group_id=f"{topic}-iceberg")
 sink = IcebergSink(spark, table, staging)
 
 
-def write(plan):
-    orders = read_window(spark, plan, windows.settings)
-    return sink.write(orders.selectExpr("timestamp", "cast(value as string) as value"), plan)
+def job(window: OpenWindow) -> None:
+    """Any job; its result has the table's columns."""
+    window.write(window.read().selectExpr("timestamp", "cast(value as string) as value"))
 
 
-with windows:
-    plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
-    windows.deliver(plan, write, sink.found)  # staged, committed in Kafka, then shown in the table
+with windows:  # staged, committed in Kafka, then shown in the table; again: only what is left
+    result = windows.run(question, function=job, spark=spark, output=sink)
 # [end window]
 
-print(plan.window_id, spark.table(table).count(), "rows")
+print(result.window_id, spark.table(table).count(), "rows")
 spark.stop()

@@ -3,28 +3,15 @@
 import sys
 from datetime import UTC, datetime
 
-from kafka_ordered_ops import (
-    Earliest,
-    OrderedWindows,
-    StagedOutput,
-    Window,
-    WindowPlan,
-    stage_window,
-)
+from kafka_ordered_ops import OrderedWindows, Window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 # [start window]
-with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-again") as windows:
-
-    def write(plan: WindowPlan) -> StagedOutput:
-        """The job."""
-        return stage_window(plan, windows.settings, "out/orders-again")
-
+with OrderedWindows(bootstrap, group_id=f"{topic}-again") as windows:
     for _ in range(2):  # the second time stands for a retry
-        plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
-        delivery = windows.deliver(plan, write, StagedOutput.found)
-        print(delivery.plan.status, "by this call" if delivery.ran else "already")
+        result = windows.run(question, output="out/orders-again")
+        print(result.status, "by this call" if result.ran else "already")
 # [end window]

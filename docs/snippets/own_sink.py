@@ -4,26 +4,25 @@ import sqlite3
 import sys
 from datetime import UTC, datetime
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.spark import read_window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.spark.session import local_session
 
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+question = Window(topic, cutoff=hour, starting_offsets="earliest")
 database = sqlite3.connect(":memory:")
 database.execute("create table hours (window_id text primary key, orders integer)")
 replace = "insert or replace into hours values (?, ?)"
 
 # [start window]
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-own")
+windows = OrderedWindows(bootstrap, group_id=f"{topic}-own")
 
 # Commits when the block ends well; an exception leaves the window planned.
-with windows, windows.open(window, window_id=f"{hour:%Y-%m-%dT%H}") as plan:
-    count = read_window(spark, plan, windows.settings).count()
-    with database:  # replaced by window id: a second try changes nothing
-        database.execute(replace, (plan.window_id, count))
+with windows, windows.open(question, spark=spark) as window:
+    count = window.read().count()
+    with database:  # replaced by window id: another attempt changes nothing
+        database.execute(replace, (window.window_id, count))
 # [end window]
 
 print(database.execute("select * from hours").fetchall())

@@ -33,6 +33,8 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
 @pytest.mark.parametrize(
     "name",
     [
+        "first_window.py",
+        "with_arrow.py",
         "stage_window.py",
         "only_what_is_left.py",
         "backfill.py",
