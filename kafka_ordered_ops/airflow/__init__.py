@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.triggers.cutoff_reached import (
         CutoffReachedTrigger as CutoffReachedTrigger,
     )
-    from kafka_ordered_ops.airflow.triggers.live import (
-        PartitionsLiveTrigger as PartitionsLiveTrigger,
-    )
     from kafka_ordered_ops.hosting.job import SparkWindow as SparkWindow
 else:  # A type checker that saw this would let any name pass.
 
@@ -65,7 +62,6 @@ _HOMES = {
     "KafkaWindowsHook": "airflow.hooks.hook",
     "OrderedWindowOperator": "airflow.operators.ordered",
     "PartitionsLiveSensor": "airflow.sensors.sensor",
-    "PartitionsLiveTrigger": "airflow.triggers.live",
     "PlanWindowOperator": "airflow.operators.plan",
     "SparkWindow": "hosting.job",
     "WindowPartOperator": "airflow.operators.part",

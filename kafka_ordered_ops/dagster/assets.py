@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 def ordered_window_asset(
     *,
     key: AssetKey | str | Sequence[str],
-    topics: Sequence[str],
+    topics: str | Sequence[str],
     group_id: str,
-    starting_offsets: Bound | str | None = None,
-    max_out_of_orderness: timedelta | None = None,
+    starting_offsets: Bound | datetime | str | None = None,
+    max_out_of_orderness: timedelta | str | None = None,
     isolation: Isolation | str = Isolation.READ_COMMITTED,
-    exclude: Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     on_covered: OnCovered | str = OnCovered.REPLAY,
     on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
@@ -152,16 +152,16 @@ def ordered_window_asset(
 def build_ordered_window_asset(
     *,
     key: AssetKey | str | Sequence[str],
-    topics: Sequence[str],
+    topics: str | Sequence[str],
     group_id: str,
     output: str,
     application: str | os.PathLike[str] | None = None,
     application_args: Sequence[str] = (),
     submit: SparkSubmit | None = None,
-    starting_offsets: Bound | str | None = None,
-    max_out_of_orderness: timedelta | None = None,
+    starting_offsets: Bound | datetime | str | None = None,
+    max_out_of_orderness: timedelta | str | None = None,
     isolation: Isolation | str = Isolation.READ_COMMITTED,
-    exclude: Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     on_covered: OnCovered | str = OnCovered.REPLAY,
     on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,

@@ -15,14 +15,14 @@ from airflow.triggers.base import TriggerEvent
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ordered_ops.airflow import PartitionsLiveSensor, PartitionsLiveTrigger
+from kafka_ordered_ops.airflow import PartitionsLiveSensor
 from kafka_ordered_ops.airflow.compat import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
 from kafka_ordered_ops.airflow.support.question import Question, Until
-from kafka_ordered_ops.airflow.triggers.live import FIRST_LOOK_S
+from kafka_ordered_ops.airflow.triggers.live import FIRST_LOOK_S, PartitionsLiveTrigger
 from kafka_ordered_ops.core.errors import BrokerUnreachableError
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.window.bounds import Earliest
