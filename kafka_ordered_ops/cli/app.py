@@ -45,7 +45,7 @@ Examples:
   kafka-ordered-ops run -b localhost:9092 -t orders -g daily --since 2026-11-01T00:00:00Z --every P1D --until 2026-11-08T00:00:00Z --starting-offsets earliest --output out
   kafka-ordered-ops run -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T14:00:00Z --output out --application job.py -- --country DE
 
-Exit codes: 0 done; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 5 covered, nothing was delivered; 130 Ctrl-C."""
+Exit codes: 0 done; 1 failed, retry; 2 usage; 4 failed, retrying does not help; 5 covered, nothing was delivered; 130 Ctrl-C."""
 
 _BROKER_EXAMPLES: Final = """\b
 Example:
@@ -160,7 +160,7 @@ def run_window(
     sink: JobSink,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Plan a window, or several, write the records to Parquet, commit, publish. Again: the same windows."""
+    """Deliver one window or several: plan, write Parquet, commit, publish. Run it again to finish what is left."""
     from kafka_ordered_ops.cli.commands import running
 
     spec = series.spec(connection.group_id, policies)
@@ -190,10 +190,10 @@ app.command(epilog=look.DOCTOR_EXAMPLES)(look.doctor)
 def demo(
     screen: Screen,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Folder for what the demo makes.")
+        Path | None, typer.Option("--output", metavar="DIR", help="Folder for the demo's results.")
     ] = None,
 ) -> None:
-    """See it work: a real broker, a real Spark, some windows."""
+    """Run the demo: a real broker, a real Spark, some windows."""
     from kafka_ordered_ops.cli.demo import main
 
     folder = output or Path("kafka-ordered-ops-demo")
@@ -212,7 +212,7 @@ def broker(
         typer.Option("--port", min=1, max=65535, help="Port of 127.0.0.1; a free one by default."),
     ] = None,
 ) -> None:
-    """Run a real Kafka until Ctrl-C, for trials. Its data go with it."""
+    """Run a real Kafka until Ctrl-C, for trials. Deletes its data at the end."""
     from kafka_ordered_ops.embedded import EmbeddedKafka, Listener
     from kafka_ordered_ops.embedded.errors import BrokerStartError
 

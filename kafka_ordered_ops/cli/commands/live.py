@@ -22,7 +22,7 @@ Examples:
   kafka-ordered-ops live -b localhost:9092 -t orders --cutoff 2026-11-20T12:00:00Z
   kafka-ordered-ops live -b localhost:9092 -t '^orders-.*' -g hourly --cutoff 2026-11-20T12:00:00Z --grace PT5M --wait --timeout PT30M
 
-Exit codes: 0 all live or idle; 3 not yet; 1 failed, try again; 2 usage; 4 failed, try again makes no difference; 130 Ctrl-C."""
+Exit codes: 0 all live or idle; 3 not yet; 1 failed, retry; 2 usage; 4 failed, retrying does not help; 130 Ctrl-C."""
 
 #: How long --wait waits by default: an hour's window that is an hour late is a person's case.
 _TIMEOUT: Final = "PT1H"
@@ -37,7 +37,7 @@ class Awaited(Records):
         typer.Option(
             "--max-out-of-orderness",
             metavar="SPAN",
-            help="A partition is live at cutoff + span, as PT10M; at the cutoff by default.",
+            help="A partition is live at cutoff + span, as PT10M. Default: at the cutoff.",
         ),
     ] = None
 
@@ -63,16 +63,16 @@ def live(
         typer.Option(
             "--grace",
             metavar="SPAN",
-            help="Count a silent partition as idle so long after the cutoff, as PT5M; never by default.",
+            help="Count a silent partition as idle this long after the cutoff, as PT5M. Default: never.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Look again until all are live.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Check again until all are live.")] = False,
     timeout: Annotated[
         str | None,
         typer.Option("--timeout", metavar="SPAN", help=f"End of --wait; {_TIMEOUT} by default."),
     ] = None,
 ) -> None:
-    """Tell whether all partitions have come to a cutoff, and of each one why. Changes nothing."""
+    """Report which partitions have reached a cutoff, and why. Changes nothing."""
     from kafka_ordered_ops.cli.show.liveness import Teller, tables
     from kafka_ordered_ops.windows.queries.live import live as look_once
     from kafka_ordered_ops.windows.queries.live import liveness_rule, wait_live

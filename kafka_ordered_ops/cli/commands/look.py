@@ -27,7 +27,7 @@ Examples:
 
 Exit codes: 0 nothing stands in the way; 4 something does."""
 
-app = Commands(help="Look at the groups of a ledger.")
+app = Commands(help="Inspect the groups of a ledger.")
 
 
 @app.command("list", epilog=GROUPS_EXAMPLES)

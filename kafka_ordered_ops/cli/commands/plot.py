@@ -28,7 +28,7 @@ def plot_window(
         ),
     ],
 ) -> None:
-    """Draw the offsets and times of a window. Reads the ledger, and no record."""
+    """Draw the offsets and times of a window. Reads the ledger, not the records."""
     from kafka_ordered_ops.hosting import plots
 
     file_format = plots.format_of(output)

@@ -51,9 +51,11 @@ def gaps(screen: Screen, connection: Connection) -> None:
 def adopt(
     screen: Screen,
     connection: Connection,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
 ) -> None:
-    """Take for progress what others did. Offsets moved, a topic made anew, a log cut short."""
+    """Accept offsets that others committed. Also accepts a recreated topic and a truncated log."""
     from kafka_ordered_ops.cli.show.tables import adoption_table
 
     with connection.open(screen) as windows, screen.progress("adopting"):
@@ -76,14 +78,14 @@ def prune(
     older_than: Annotated[
         str,
         typer.Option(
-            "--older-than", metavar="SPAN", help="Windows that ended longer ago than this, as P90D."
+            "--older-than", metavar="SPAN", help="Windows whose cutoff is older than this, as P90D."
         ),
     ],
     forget: Annotated[
-        bool, typer.Option("--forget", help="Keep nothing of them, stubs of earlier ones included.")
+        bool, typer.Option("--forget", help="Remove them, and stubs of windows pruned before.")
     ] = False,
 ) -> None:
-    """Cut old windows in the ledger down. Id, question, state, counts and the group's progress stay."""
+    """Reduce old windows in the ledger to stubs. Ids, times, counts and the group's progress stay."""
     from kafka_ordered_ops.cli.show.tables import windows_text
 
     age = span(older_than, what="older than")

@@ -55,7 +55,7 @@ Example:
   kafka-ordered-ops windows replay -b localhost:9092 -g hourly noon --output again"""
 
 app = Commands(
-    help="Look at the windows of a group, move one of them by hand, and keep the group in order.",
+    help="Inspect and manage the windows of a group.",
 )
 
 
@@ -68,7 +68,7 @@ def list_windows(
         bool, typer.Option("--open", help="Only windows that are not committed yet.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the last so many, by cutoff.", metavar="N")
+        int | None, typer.Option(min=1, help="Only the last N, by cutoff.", metavar="N")
     ] = None,
 ) -> None:
     """List the windows of a group, by cutoff."""
@@ -98,7 +98,7 @@ def list_windows(
 @app.command("show", epilog=_SHOW_EXAMPLES)
 @command
 def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
-    """Show all that the ledger knows of a window."""
+    """Show everything the ledger has about a window."""
     from kafka_ordered_ops.cli.commands.running import say_notes
     from kafka_ordered_ops.cli.show.facts import record_json
     from kafka_ordered_ops.cli.show.tables import history_text, plan_table
@@ -124,7 +124,7 @@ def plan_window(
     policies: Policies,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Plan a window for a job of your own. Claims its offsets, reads and commits nothing."""
+    """Plan a window for your own job. Claims its offsets; reads and commits nothing."""
     from kafka_ordered_ops.cli.commands.running import say_notes, say_stand_in
     from kafka_ordered_ops.cli.show.facts import plan_json
     from kafka_ordered_ops.cli.show.tables import plan_table
@@ -154,7 +154,7 @@ def sweep(
     sink: Sink,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Run a window of what no interval covers. Otherwise it is as `run`."""
+    """Deliver what no interval covers. Works as `run` does."""
     from kafka_ordered_ops.cli.commands.running import deliver, end_of, tell_one
 
     spec = question.spec(connection.group_id, policies)
@@ -167,7 +167,7 @@ def sweep(
 @app.command("commit", epilog=_COMMIT_EXAMPLES)
 @command
 def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> None:
-    """Commit a window whose records a job of your own has taken."""
+    """Commit a window after your own job has read it."""
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
         # What a `run` has written is not taken by anybody before it is published.
@@ -180,7 +180,7 @@ def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> 
 @app.command("abandon", epilog=_ABANDON_EXAMPLES)
 @command
 def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
-    """Give an open window's offsets free. Output that waits to be published is deleted."""
+    """Release an open window's offsets. Deletes its unpublished output."""
     from kafka_ordered_ops.output.staged_output import output_of
 
     with connection.open(screen) as windows, screen.progress("abandoning"):

@@ -33,7 +33,7 @@ WindowIdOption = Annotated[
     typer.Option(
         "--window-id",
         metavar="ID",
-        help="Name of the window; the same command has the same by default.",
+        help="Window id. Default: derived from the other options, so the same command names the same window.",
     ),
 ]
 
@@ -51,7 +51,7 @@ class Cluster:
             metavar="HOST:PORT",
             envvar=variable("bootstrap-server"),
             show_envvar=False,
-            help="Brokers to ask first.",
+            help="Brokers to connect to first.",
         ),
     ] = None
     profile: Annotated[
@@ -191,7 +191,7 @@ class Claiming(Connection):
         typer.Option(
             "--on-foreign-commit",
             rich_help_panel=OTHERS,
-            help="What to do when somebody else moved the group's committed offset; adopt takes it for progress.",
+            help="What to do when others moved the group's committed offset; adopt accepts it as progress.",
         ),
     ] = OnForeignCommit.FAIL
 
@@ -245,7 +245,7 @@ class Looking:
             "--max-out-of-orderness",
             rich_help_panel=RECORDS,
             metavar="SPAN",
-            help="Stop looking for out-of-order records behind cutoff + span, as PT10M; never by default.",
+            help="Stop looking for out-of-order records at cutoff + span, as PT10M. Default: never.",
         ),
     ] = None
     isolation: Annotated[

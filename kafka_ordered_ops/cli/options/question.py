@@ -29,7 +29,7 @@ WINDOWS_AT_ONCE_MAX: Final = 1_500
 _SINCE: Final = typer.Option(
     "--since",
     metavar="TIME",
-    help="Inclusive start: the group's windows are intervals, and each takes its own times.",
+    help="Inclusive start; makes the group's windows intervals.",
 )
 
 
@@ -63,7 +63,7 @@ class Times(Topics):
             "--every",
             rich_help_panel=SERIES,
             metavar="SPAN",
-            help="Several windows in one pass, as P1D: a cutoff, or with --since an interval, every span.",
+            help="Deliver several windows in one pass: a cutoff, or with --since an interval, every span, as P1D.",
         ),
     ] = None
     until: Annotated[
@@ -72,7 +72,7 @@ class Times(Topics):
             "--until",
             metavar="TIME",
             rich_help_panel=SERIES,
-            help="With --every: the greatest cutoff that there may be.",
+            help="With --every: the last possible cutoff.",
         ),
     ] = None
 
@@ -94,7 +94,7 @@ class Asked(Looking, Topics):
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do when retention took records of the window.",
+            help="What to do when retention deleted records of the window.",
         ),
     ] = OnDataLoss.FAIL
 
@@ -194,13 +194,15 @@ class Policies:
         typer.Option(
             "--on-covered",
             rich_help_panel=OTHERS,
-            help="When other windows have taken all that is asked for; by default skip, with exit code 5.",
+            help="What to do when other windows have taken all records. Default: skip, with exit code 5.",
         ),
     ] = None
     on_open_claim: Annotated[
         OnOpenClaim,
         typer.Option(
-            "--on-open-claim", rich_help_panel=OTHERS, help="When open windows may hold some of it."
+            "--on-open-claim",
+            rich_help_panel=OTHERS,
+            help="What to do when open windows may hold some of the records.",
         ),
     ] = _DEFAULT.on_open_claim
     claim_age: Annotated[
@@ -209,7 +211,7 @@ class Policies:
             "--claim-age",
             rich_help_panel=OTHERS,
             metavar="SPAN",
-            help="take_over abandons planned windows that no try has touched for so long; "
+            help="take_over abandons planned windows that no attempt has touched for this long; "
             f"{_span_text(_DEFAULT.claim_age)} by default.",
         ),
     ] = None
@@ -219,7 +221,7 @@ class Policies:
             "--claim-wait",
             rich_help_panel=OTHERS,
             metavar="SPAN",
-            help=f"wait gives up after so long; {_span_text(_DEFAULT.claim_wait)} by default.",
+            help=f"wait gives up after this long; {_span_text(_DEFAULT.claim_wait)} by default.",
         ),
     ] = None
     redefine: Annotated[
@@ -227,7 +229,7 @@ class Policies:
         typer.Option(
             "--redefine",
             rich_help_panel=OTHERS,
-            help="Make this question's mode, isolation and topics the group's from now on.",
+            help="Make this window's mode, isolation and topics those of the group from now on.",
         ),
     ] = False
 

@@ -42,7 +42,7 @@ class Sink:
             metavar="DIR",
             envvar=variable("output"),
             show_envvar=False,
-            help="Folder that gets window_id=<id>/ with Parquet files.",
+            help="Folder for window_id=<id>/ with Parquet files.",
         ),
     ]
     engine: Annotated[
@@ -57,7 +57,7 @@ class Sink:
         typer.Option(
             "--ordered/--unordered",
             rich_help_panel=JOB,
-            help="Total order by time over all files, or as it comes.",
+            help="Sort by time across all files, or keep the order of reading.",
         ),
     ] = True
     spark_conf: Annotated[
@@ -66,7 +66,7 @@ class Sink:
             "--spark-conf",
             metavar="KEY=VALUE",
             rich_help_panel=JOB,
-            help="A setting of Spark's (repeatable).",
+            help="A Spark setting (repeatable).",
         ),
     ] = field(default_factory=list)
 
@@ -158,13 +158,13 @@ class JobSink(Sink):
             "--master",
             rich_help_panel=JOB,
             metavar="URL",
-            help="Where the application runs, as spark-submit has it; by default, as Spark is set up.",
+            help="Spark master for the application. Default: that of Spark's own configuration.",
         ),
     ] = None
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="ARGUMENT", help="The application's arguments, behind --.", show_default=False
+            metavar="ARGUMENT", help="Arguments of the application, after --.", show_default=False
         ),
     ] = field(default_factory=list)
 
