@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.spark import map_by_key, read_output, read_window, write_window
 from kafka_ordered_ops.spark.keyed import KeyGroup
 from kafka_ordered_ops.spark.session import local_session
@@ -15,7 +15,7 @@ from kafka_ordered_ops.spark.session import local_session
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+window = Window(topic, cutoff=hour, starting_offsets="earliest")
 window_id = f"{hour:%Y-%m-%dT%H}"
 
 
@@ -35,7 +35,7 @@ def count(groups: Iterator[KeyGroup]) -> Iterator[pa.RecordBatch]:
 
 # [end count]
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-in-order") as windows:
+with OrderedWindows(bootstrap, group_id=f"{topic}-in-order") as windows:
     plan = windows.plan(window, window_id)
     # [start order]
     orders = read_window(spark, plan, windows.settings, ordered=True)

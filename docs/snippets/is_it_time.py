@@ -3,23 +3,23 @@
 import sys
 from datetime import UTC, datetime, timedelta
 
-from kafka_ordered_ops import Earliest, Liveness, OrderedWindows, Window
+from kafka_ordered_ops import Liveness, OrderedWindows, Window
 from kafka_ordered_ops.windows.queries.live import wait_live
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
-settings, group_id = {"bootstrap.servers": bootstrap}, f"{topic}-live"
+window = Window(topic, cutoff=hour, starting_offsets="earliest")
+group_id = f"{topic}-live"
 
 # [start live]
-with OrderedWindows(settings, group_id) as windows:
+with OrderedWindows(bootstrap, group_id) as windows:
 
     def look(before: Liveness | None = None) -> Liveness:
         """One look; what an earlier one has read is not read again."""
         return windows.live(window, grace=timedelta(minutes=5), before=before)
 
     answer = look()
-    print(answer)  # such as: 4 of 4 partitions live
+    print(answer)  # for example: 4 of 4 partitions live
     for one in answer.partitions:
         print(one.tp, one.state, one.verdict)
 

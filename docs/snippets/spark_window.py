@@ -3,16 +3,16 @@
 import sys
 from datetime import UTC, datetime
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.spark import read_window, write_window
 from kafka_ordered_ops.spark.session import local_session
 
 bootstrap, topic = sys.argv[1:3]
 spark = local_session("orders")
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
+window = Window(topic, cutoff=hour, starting_offsets="earliest")
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-spark") as windows:
+with OrderedWindows(bootstrap, group_id=f"{topic}-spark") as windows:
     # Decides which offsets are the window's, and writes that down in Kafka.
     plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import Consumer, TopicPartition
 
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-windows = OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-upkeep")
-plan = windows.plan(Window([topic], cutoff=hour, starting_offsets=Earliest()), window_id="first")
+windows = OrderedWindows(bootstrap, group_id=f"{topic}-upkeep")
+plan = windows.plan(Window(topic, cutoff=hour, starting_offsets="earliest"), window_id="first")
 windows.commit(plan)
 
 # What `kafka-consumer-groups.sh --reset-offsets` does as well.
