@@ -140,8 +140,8 @@ def as_moment(value: object, *, what: str) -> datetime:
             raise ConfigError(f"{what} {shown(value)} lies beyond the calendar") from error
     if not isinstance(value, datetime):
         raise ConfigError(
-            f"{what} is {shown(value)}, a {type(value).__name__}: give a datetime with a zone, or ISO 8601 text such "
-            "as '2026-11-20T12:00:00Z'"
+            f"{what} is {shown(value)}: give a datetime with a zone, or ISO 8601 text such as "
+            "'2026-11-20T12:00:00Z'"
         )
     return time_at(time_ms(value, what=what))
 

@@ -124,16 +124,15 @@ def parse_bound(text: str) -> Bound:
         raise ConfigError(f"starting_offsets is {shown(text)}: give the text of starting offsets")
     if text in _NAMED:
         return _NAMED[text]
-    if text.startswith("-P"):
-        return Relative(parse_duration_ms(text[1:], what="starting_offsets"))
     if match := _AT_OFFSET.fullmatch(text):
         return AtOffset(int(match[1]))
     try:
-        return AtTime(parse_time_ms(text, what="starting_offsets"))
+        if text.startswith("-P"):
+            return Relative(parse_duration_ms(text[1:], what="the span"))
+        return AtTime(parse_time_ms(text, what="the time"))
     except ConfigError as error:
         raise ConfigError(
-            f"starting_offsets {text!r} cannot be read: use earliest, latest, committed, an ISO time with a zone, "
-            f"a span before the cutoff such as -PT1H, or offset:N ({error})"
+            f"starting_offsets is {shown(text)}: give {_CHOICES} ({error})"
         ) from error
 
 
