@@ -286,7 +286,7 @@ _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
         pytest.param((*_PREVIEW[:-1], "noon"), "ISO 8601", id="cutoff"),
         pytest.param((*_PREVIEW, "--starting-offsets", "sometime"), "starting_offsets", id="start"),
         pytest.param(
-            (*_PREVIEW, "--starting-offsets", "2026-03-01"), "time zone", id="naive-start"
+            (*_PREVIEW, "--starting-offsets", "2026-03-01T12:00:00"), "time zone", id="naive-start"
         ),
         pytest.param((*_PREVIEW, "--max-out-of-orderness", "10m"), "PT10M", id="lateness"),
         pytest.param((*_PREVIEW, "--isolation", "none"), "read_committed", id="isolation"),

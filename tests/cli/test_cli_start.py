@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_ordered_ops import OrderedWindows, __version__
 from kafka_ordered_ops.cli import main
+from kafka_ordered_ops.cli.app import app
 from kafka_ordered_ops.cli.options import times
 from kafka_ordered_ops.cli.options.profile import KEYS, variable
 from kafka_ordered_ops.cli.show.silence import Silence
@@ -272,6 +275,35 @@ def test_what_is_no_time_is_answered_with_examples(text: str, said: str) -> None
         times.moment(text, what="cutoff")
     assert said in str(caught.value)
     assert "tzinfo" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("at_noon")
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    {
+        "earliest": "earliest",
+        "offset:5": "offset:5",
+        "-1d12h": "-P1DT12H",
+        "-PT1H": "-PT1H",
+        "today": "2026-11-20T00:00:00+00:00",
+        "2026-11-20": "2026-11-20T00:00:00+00:00",
+        "nonsense": "nonsense",
+    }.items(),
+)
+def test_bounds_may_be_relative(text: str, meant: str) -> None:
+    """Times to when the command began, spans to the cutoff; what is unknown is left to those who know bounds."""
+    assert times.bound(text) == meant
+
+
+def test_every_command_that_asks_a_cluster_takes_the_same_connection() -> None:
+    """Its profile, its ledger and its allowed settings too."""
+    root: Any = typer.main.get_command(app)
+    groups = [root.commands[name].commands.values() for name in ("windows", "groups")]
+    alone = [one for name, one in root.commands.items() if name not in ("windows", "groups")]
+    for command in itertools.chain(alone, *groups):
+        names = {one.name for one in command.params}
+        wanted = {"bootstrap", "profile", "config", "setting", "allow_setting", "ledger_topic"}
+        assert names & wanted == (set() if command.name in ("broker", "demo") else wanted)
 
 
 @given(st.dates())

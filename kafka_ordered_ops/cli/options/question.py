@@ -10,7 +10,7 @@ import typer
 
 from kafka_ordered_ops.cli.options.help import OTHERS, RECORDS, SERIES
 from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
-from kafka_ordered_ops.cli.options.times import moment, span
+from kafka_ordered_ops.cli.options.times import bound, moment, span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
@@ -106,7 +106,9 @@ class Asked(Looking, Topics):
         return WindowSpec(
             topics=self.topic,
             group_id=group_id,
-            starting_offsets=self.starting_offsets,
+            starting_offsets=None
+            if self.starting_offsets is None
+            else bound(self.starting_offsets),
             max_out_of_orderness=self.lateness,
             isolation=self.isolation,
             exclude=self.exclude,

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms, parse_time_ms
+from kafka_ordered_ops.core.times import duration_text, parse_duration_ms, parse_time_ms
 
 _AGO: Final = re.compile(r"-((?:\d+[smhdw])+|P\S+)", re.ASCII)
 _PIECE: Final = re.compile(r"(\d+)([smhdw])", re.ASCII)
@@ -48,6 +48,25 @@ def moment(text: str, *, what: str) -> datetime:
         raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
 
 
+def bound(text: str) -> str:
+    """A bound as `core` reads it, from one that may have a relative time; what is neither stays as it is.
+
+    A span as ``-1h`` counts from the cutoff here, as ``-PT1H`` does.
+
+    Raises:
+        ConfigError: a time without a zone, or beyond the calendar.
+    """
+    what = "starting offsets"
+    if match := _AGO.fullmatch(text):
+        ago = match[1] if match[1].startswith("P") else _iso(match[1], what=what)
+        return f"-{ago}"
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return moment(text, what=what).isoformat() if _relative(text, what=what) else text
+    return moment(text, what=what).isoformat()
+
+
 def span(text: str, *, what: str) -> timedelta:
     """The length of an ISO 8601 span; raises `ConfigError`."""
     try:
@@ -63,14 +82,22 @@ def _relative(text: str, *, what: str) -> datetime | None:
     if (match := _AGO.fullmatch(text)) is None:
         return words.get(text)
     try:
-        if match[1].startswith("P"):
-            return now - span(match[1], what=what)
-        pieces = _PIECE.findall(match[1])
-        return now - sum(
+        ago = match[1] if match[1].startswith("P") else _iso(match[1], what=what)
+        return now - span(ago, what=what)
+    except OverflowError as error:
+        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+
+
+def _iso(text: str, *, what: str) -> str:
+    """The ISO 8601 text of a span as 1d12h."""
+    pieces = _PIECE.findall(text)
+    try:
+        length = sum(
             (timedelta(**{_UNITS[unit]: int(count)}) for count, unit in pieces), timedelta()
         )
     except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+        raise ConfigError(f"{what} '-{text}' lies beyond the calendar") from error
+    return duration_text(length // timedelta(milliseconds=1))
 
 
 def _advice(text: str, what: str) -> str:
@@ -81,6 +108,6 @@ def _advice(text: str, what: str) -> str:
     if not has_zone:
         return f"{what} {text!r} has no time zone: write {text}Z for UTC, or {text}+01:00"
     return (
-        f"{what} {text!r} is not a time such as 2026-11-20T12:00:00Z. A bare date is midnight in UTC; now, today, "
+        f"{what} {text!r} is not an ISO 8601 time such as 2026-11-20T12:00:00Z. A bare date is midnight in UTC; now, today, "
         "yesterday and -1h count from now"
     )
