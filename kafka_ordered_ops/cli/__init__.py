@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from kafka_ordered_ops import __version__
+
 __all__ = ["main"]
 
 #: As in `kafka_ordered_ops.cli.exits`; spelt out here, where nothing is loaded yet.
@@ -15,6 +17,11 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["--version"]:
+        # Without anything that takes time to load.
+        print(f"kafka-ordered-ops {__version__}")
+        return 0
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         print(
@@ -28,4 +35,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Loading takes long enough for somebody to change their mind.
         return _INTERRUPTED
-    return run(sys.argv[1:] if argv is None else list(argv))
+    return run(words)

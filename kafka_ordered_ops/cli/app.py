@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.commands import look, windows
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
@@ -103,22 +102,11 @@ def _interrupted(screen: Screen) -> int:
     return ExitCode.INTERRUPTED
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"{_PROGRAM} {__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 def program(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
-        ),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Take the options that belong to no command."""
+    """Take the options that belong to no command; ``--version`` is answered before this is loaded."""
 
 
 @app.command(epilog=_PREVIEW_EXAMPLES)
