@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from kafka_ordered_ops import (
-    Earliest,
     OrderedWindows,
     StagedOutput,
     Window,
@@ -19,12 +18,10 @@ hour = timedelta(hours=1)
 
 # [start backfill]
 starts = [now - 3 * hour, now - 2 * hour, now - hour]
-asked = [
-    Window([topic], since=one, cutoff=one + hour, starting_offsets=Earliest()) for one in starts
-]
+asked = [Window(topic, since=one, cutoff=one + hour, starting_offsets="earliest") for one in starts]
 names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 
-with OrderedWindows({"bootstrap.servers": bootstrap}, group_id=f"{topic}-backfill") as windows:
+with OrderedWindows(bootstrap, group_id=f"{topic}-backfill") as windows:
 
     def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
         """The job: of those windows that still need it."""

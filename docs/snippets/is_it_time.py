@@ -3,7 +3,8 @@
 import sys
 from datetime import UTC, datetime, timedelta
 
-from kafka_ordered_ops import Liveness, OrderedWindows, Window
+from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops.core.liveness.liveness import Liveness
 from kafka_ordered_ops.windows.queries.live import wait_live
 
 bootstrap, topic = sys.argv[1:3]

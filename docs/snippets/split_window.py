@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from kafka_ordered_ops import (
-    Earliest,
     OrderedWindows,
     StagedOutput,
     Window,
@@ -15,11 +14,11 @@ from kafka_ordered_ops import (
 
 bootstrap, topic = sys.argv[1:3]
 hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-window = Window([topic], cutoff=hour, starting_offsets=Earliest())
-settings, group_id = {"bootstrap.servers": bootstrap}, f"{topic}-split"
+window = Window(topic, cutoff=hour, starting_offsets="earliest")
+group_id = f"{topic}-split"
 
 # [start split]
-with OrderedWindows(settings, group_id) as windows:
+with OrderedWindows(bootstrap, group_id) as windows:
     plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
     texts = [part.to_text() for part in windows.split(plan, 3)]
 
@@ -27,14 +26,14 @@ with OrderedWindows(settings, group_id) as windows:
 def task(text: str) -> None:
     """One of three, on whatever machine: the text is all that it needs."""
     part = WindowPlan.from_text(text)
-    with OrderedWindows(settings, group_id) as windows:
+    with OrderedWindows(bootstrap, group_id) as windows:
         windows.report(part, stage_window(part, windows.settings, "out/orders-split"))
 
 
 with ThreadPoolExecutor() as pool:
     list(pool.map(task, texts))
 
-with OrderedWindows(settings, group_id) as windows:
+with OrderedWindows(bootstrap, group_id) as windows:
     record = windows.show(plan.window_id)  # written, once all parts have reported
     done = windows.commit(record.plan, StagedOutput.found(record.result))
 # [end split]

@@ -9,7 +9,6 @@ import pytest
 
 from kafka_ordered_ops import (
     CommitUnknownError,
-    Earliest,
     OrderedWindows,
     StagedOutput,
     Window,
@@ -22,7 +21,7 @@ from kafka_ordered_ops.testing import InMemoryKafka
 def load_hour(settings: Mapping[str, str], cutoff: datetime, folder: str) -> str:
     """The job, as a DAG calls it: what leads it to a cluster is its settings."""
     with OrderedWindows(settings, group_id="orders-hourly") as windows:
-        window = Window(["orders"], cutoff=cutoff, starting_offsets=Earliest())
+        window = Window("orders", cutoff=cutoff, starting_offsets="earliest")
         plan = windows.plan(window, window_id=f"{cutoff:%Y-%m-%dT%H}")
         delivery = windows.deliver(
             plan, lambda plan: stage_window(plan, windows.settings, folder), StagedOutput.found
