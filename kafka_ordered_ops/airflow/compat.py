@@ -52,7 +52,9 @@ def errors_for_airflow() -> Iterator[None]:
     except KafkaOrderedOpsError as error:
         if error.retriable:
             raise
-        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        failed = AirflowFailException(f"{type(error).__name__}: {error}")
+        # With its frames, and not as its cause: a log would have the message twice.
+        raise failed.with_traceback(error.__traceback__) from None
 
 
 def mask(secret: str) -> None:

@@ -33,7 +33,9 @@ _TOKEN_CALLBACK: Final = "oauth_cb"
 _UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
 
 
-def settings_of(conn_id: str, *, settings_allowed: Collection[str] = ()) -> ClientSettings:
+def settings_of(
+    conn_id: str, *, settings_allowed: Collection[str] = (), quiet: bool = False
+) -> ClientSettings:
     """The client settings of a connection; its secrets are masked in the task's log.
 
     Settings that belong to the task (the group) or that a guarantee rests on (auto-commit) are not taken
@@ -42,12 +44,14 @@ def settings_of(conn_id: str, *, settings_allowed: Collection[str] = ()) -> Clie
     Args:
         conn_id: the connection.
         settings_allowed: more of librdkafka's settings to take; see `ClientSettings.from_mapping`.
+        quiet: without that line, for whoever asks again and again.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
         ConfigError: it has no brokers, gets its tokens from a function, or has settings that are refused.
     """
-    return settings_from(conn_id, extra_of(conn_id), settings_allowed=settings_allowed)
+    extra = extra_of(conn_id)
+    return settings_from(conn_id, extra, settings_allowed=settings_allowed, quiet=quiet)
 
 
 def ledger_option(ledger_topic: str | None) -> dict[str, Any]:
@@ -61,6 +65,7 @@ def open_windows(
     *,
     settings_allowed: Collection[str] = (),
     ledger_topic: str | None = None,
+    quiet: bool = False,
     **options: Any,
 ) -> OrderedWindows:
     """The service for a group by a connection; use it as a context manager.
@@ -71,7 +76,7 @@ def open_windows(
     """
     from kafka_ordered_ops.windows import OrderedWindows
 
-    settings = settings_of(conn_id, settings_allowed=settings_allowed)
+    settings = settings_of(conn_id, settings_allowed=settings_allowed, quiet=quiet)
     return OrderedWindows(settings, group_id, **ledger_option(ledger_topic), **options)
 
 
@@ -91,7 +96,11 @@ def extra_of(conn_id: str) -> Mapping[str, Any]:
 
 
 def settings_from(
-    conn_id: str, extra: Mapping[str, Any], *, settings_allowed: Collection[str] = ()
+    conn_id: str,
+    extra: Mapping[str, Any],
+    *,
+    settings_allowed: Collection[str] = (),
+    quiet: bool = False,
 ) -> ClientSettings:
     """`settings_of`, from a connection's extra field."""
     from kafka_ordered_ops.windows import ClientSettings
@@ -106,14 +115,16 @@ def settings_from(
     }
     _check_tokens(conn_id, kept, settings_allowed)
     try:
-        settings = ClientSettings.from_mapping(kept, extra_allowed=settings_allowed)
+        settings = ClientSettings.from_mapping(
+            kept, extra_allowed=settings_allowed, option="settings_allowed"
+        )
     except ConfigError as error:
-        # Of the same kind: hosts and people tell them apart by it.
-        raise type(error)(f"connection {conn_id}: {error}", **error.facts) from error
+        # Of the same kind: hosts and people tell them apart by it. Shown once, and not also as a cause.
+        raise type(error)(f"connection {conn_id}: {error}", **error.facts) from None
     for secret in settings.secret_values():
         _mask(secret)
     ignored = sorted({*settings.overridden, *nested, *(_CALLBACKS & extra.keys())})
-    if ignored:
+    if ignored and not quiet:
         _log.info(
             "Connection %s: not taken from it: %s. The task and its guarantees set these themselves, or they "
             "are no settings of a client.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,13 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,
+    AssetSpec,
     AutomationCondition,
     BackfillPolicy,
     MaterializeResult,
     PartitionsDefinition,
+    RetryPolicy,
+    SourceAsset,
     TimeWindowPartitionMapping,
     multi_asset,
 )
@@ -44,12 +47,16 @@ from kafka_ordered_ops.dagster.step.step_functions import (
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.hosting.arguments import arguments, with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
 
+#: What an asset may depend on, as Dagster's own assets.
+Dep = AssetKey | str | Sequence[str] | AssetSpec | AssetsDefinition | SourceAsset | AssetDep
 
+
+@with_known_names
 def ordered_window_asset(
     *,
     key: AssetKey | str | Sequence[str],
@@ -64,8 +71,8 @@ def ordered_window_asset(
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
     on_not_live: OnNotLive | str = OnNotLive.WARN,
-    grace: timedelta | None = None,
-    open_lag: timedelta | None = None,
+    grace: timedelta | str | None = None,
+    open_lag: timedelta | str | None = None,
     output: str | None = None,
     ordered: bool = True,
     engine: str = "python",
@@ -76,6 +83,12 @@ def ordered_window_asset(
     translator: KafkaWindowTranslator | None = None,
     kafka_resource: str = KAFKA,
     serial: bool = False,
+    deps: Sequence[Dep] = (),
+    description: str | None = None,
+    group_name: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    retry_policy: RetryPolicy | None = None,
     pool: str | None = None,
     options: dict[str, Any] | None = None,
     cluster: str | None = None,
@@ -104,6 +117,12 @@ def ordered_window_asset(
         serial: each partition is downstream of the one before it, so that Dagster materialises one after the
             other, each in a run of its own. No guarantee of ours needs that; a function of yours may, which builds
             on what it wrote for the partition before.
+        deps: assets that it depends on besides its topics; `dagster.asset` has the same.
+        description: what Dagster shows of it.
+        group_name: Dagster's group of assets, not a consumer group.
+        owners: people by e-mail address, or teams as ``team:data``.
+        tags: of the asset.
+        retry_policy: tries of a step that failed; errors that no try can heal are not tried again.
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
         options: more arguments of `dagster.multi_asset`.
         cluster: what tells the cluster from others, where one cluster has several resources; None: the resource's name.
@@ -120,8 +139,20 @@ def ordered_window_asset(
         spec = spec.replace_attributes(
             deps=[*spec.deps, _partition_before(asset_key, partitions_def)]
         )
-    if automation_condition is not None:
-        spec = spec.replace_attributes(automation_condition=automation_condition)
+    spec = spec.replace_attributes(
+        deps=[*spec.deps, *(AssetDep.from_coercible(one) for one in deps)]
+    )
+    given = {
+        "automation_condition": automation_condition,
+        "description": description,
+        "group_name": group_name,
+        "owners": owners,
+        "tags": tags,
+    }
+    # What is not given is the translator's.
+    spec = spec.replace_attributes(
+        **{name: value for name, value in given.items() if value is not None}  # type: ignore[arg-type]
+    )
 
     def decorate(function: Function) -> AssetsDefinition:
         def results(
@@ -138,6 +169,7 @@ def ordered_window_asset(
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
             check_specs=[*live_specs(asset_key, made), complete_spec(asset_key)],
             backfill_policy=policy,
+            retry_policy=retry_policy,
             pool=pool,
             **(options or {}),
         )(step_function(function, kafka_resource, results, AssetExecutionContext, marks=[alone]))
@@ -149,6 +181,7 @@ def ordered_window_asset(
     return decorate
 
 
+@with_known_names
 def build_ordered_window_asset(
     *,
     key: AssetKey | str | Sequence[str],
@@ -167,8 +200,8 @@ def build_ordered_window_asset(
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
     on_not_live: OnNotLive | str = OnNotLive.WARN,
-    grace: timedelta | None = None,
-    open_lag: timedelta | None = None,
+    grace: timedelta | str | None = None,
+    open_lag: timedelta | str | None = None,
     ordered: bool = True,
     engine: str = "python",
     redefine: bool = False,
@@ -178,6 +211,12 @@ def build_ordered_window_asset(
     translator: KafkaWindowTranslator | None = None,
     kafka_resource: str = KAFKA,
     serial: bool = False,
+    deps: Sequence[Dep] = (),
+    description: str | None = None,
+    group_name: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    retry_policy: RetryPolicy | None = None,
     pool: str | None = None,
     options: dict[str, Any] | None = None,
     cluster: str | None = None,

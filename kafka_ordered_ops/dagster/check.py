@@ -22,6 +22,8 @@ from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.step.times import in_ms
+from kafka_ordered_ops.hosting.arguments import with_known_names
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 CHECK_NAME: Final = "topics_live"
 
 
+@with_known_names
 def partitions_live_check(
     asset: AssetsDefinition,
     *,
@@ -100,7 +103,7 @@ def _look(about: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Live
     with GroupWatch(
         kafka.client_settings(), settings.group_id, ledger_topic=kafka.ledger_topic
     ) as watch:
-        return watch.live(settings.window(cutoff, None), grace=settings.grace)
+        return watch.live(settings.window(cutoff, None), grace=span_of(settings.grace, "grace"))
 
 
 def _cutoff(

@@ -29,7 +29,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
     step_function,
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
-from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.hosting.arguments import arguments, with_known_names
 from kafka_ordered_ops.hosting.summary import window_summary
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
 
 
+@with_known_names
 def ordered_window_op(
     *,
     name: str,
@@ -51,8 +52,8 @@ def ordered_window_op(
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
     on_not_live: OnNotLive | str = OnNotLive.WARN,
-    grace: timedelta | None = None,
-    open_lag: timedelta | None = None,
+    grace: timedelta | str | None = None,
+    open_lag: timedelta | str | None = None,
     output: str | None = None,
     ordered: bool = True,
     engine: str = "python",
@@ -104,6 +105,7 @@ def ordered_window_op(
     return decorate
 
 
+@with_known_names
 def build_ordered_window_op(
     *,
     name: str,
@@ -122,8 +124,8 @@ def build_ordered_window_op(
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL,
     on_not_live: OnNotLive | str = OnNotLive.WARN,
-    grace: timedelta | None = None,
-    open_lag: timedelta | None = None,
+    grace: timedelta | str | None = None,
+    open_lag: timedelta | str | None = None,
     ordered: bool = True,
     engine: str = "python",
     redefine: bool = False,

@@ -53,7 +53,9 @@ class KafkaResource(ConfigurableResource[Any]):
         """The settings; raises `ConfigError` for what is refused."""
         from kafka_ordered_ops.windows import ClientSettings
 
-        return ClientSettings.from_mapping(self.config, extra_allowed=self.settings_allowed)
+        return ClientSettings.from_mapping(
+            self.config, extra_allowed=self.settings_allowed, option="settings_allowed"
+        )
 
     def open_windows(
         self,

@@ -24,6 +24,7 @@ from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.sensing.asset_look import AssetLook, Candidate, Limits
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor
+from kafka_ordered_ops.hosting.arguments import with_known_names
 
 #: Partitions of one run, unless the asset's backfill policy says fewer.
 PARTITIONS_MAX: Final = 1_000
@@ -33,6 +34,7 @@ RUNS_MAX: Final = 20
 TICK_S: Final = 35.0
 
 
+@with_known_names
 def build_partitions_live_sensor(
     assets: AssetsDefinition | Sequence[AssetsDefinition],
     *,

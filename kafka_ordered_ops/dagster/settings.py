@@ -10,9 +10,8 @@ from typing import Any
 
 from dagster import AssetKey
 
-from kafka_ordered_ops.core.arguments import check_choice, check_span
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.hosting.window_spec import WindowSpec
+from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 from kafka_ordered_ops.spark.job_checks import check_engine, check_output
 
 
@@ -61,15 +60,13 @@ class WindowSettings(WindowSpec):
     """
 
     on_not_live: OnNotLive | str = OnNotLive.WARN
-    grace: timedelta | None = None
-    open_lag: timedelta | None = None
+    grace: timedelta | str | None = None
+    open_lag: timedelta | str | None = None
     output: str | None = None
     ordered: bool = True
     engine: str = "python"
 
     def __post_init__(self) -> None:
-        if isinstance(self.topics, str) or isinstance(self.exclude, str):
-            raise ConfigError("topics and exclude are lists of names or patterns")
         super().__post_init__()
         choice = check_choice(self.on_not_live, OnNotLive, what="on_not_live")
         object.__setattr__(self, "on_not_live", choice)
@@ -77,8 +74,7 @@ class WindowSettings(WindowSpec):
         if self.output is not None:
             check_output(self.output)
         for name in ("grace", "open_lag"):
-            if getattr(self, name) is not None:
-                check_span(getattr(self, name), what=name)
+            object.__setattr__(self, name, span_of(getattr(self, name), name))
 
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> WindowSettings:

@@ -28,6 +28,7 @@ from kafka_ordered_ops.dagster.metadata.tables import table
 from kafka_ordered_ops.dagster.names import op_safe
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.hosting.arguments import with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.resource import KafkaResource
@@ -37,6 +38,7 @@ _PREFIX: Final = "kafka_ordered_ops"
 _COLUMNS: Final = ("partition", "log_start", "end_offset", "offsets")
 
 
+@with_known_names
 def build_kafka_topic_assets(
     topics: Sequence[str],
     *,

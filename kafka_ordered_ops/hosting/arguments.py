@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: What a method has beside its arguments.
 _NO_ARGUMENTS: Final = ("self", "__class__", "kwargs")
@@ -23,3 +31,27 @@ def arguments(found: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[st
     left_out = {*own, *_NO_ARGUMENTS}
     left_out.update(name for name in given.keys() - {*_NEEDED} if given[name] is None)
     return {name: one for name, one in given.items() if name not in left_out}
+
+
+def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises `ConfigError` for a parameter that `what` does not have; it names the one that was probably meant."""
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
+    told = []
+    for name in unknown:
+        near = difflib.get_close_matches(name, known, n=1)
+        told.append(f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+    raise ConfigError(f"{what} has no parameter {', '.join(told)}")
+
+
+def with_known_names(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; called with a name that it does not have, it raises the `ConfigError` of `check_names`."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_names(function.__name__, kwargs, known)
+        return function(*args, **kwargs)
+
+    return checked

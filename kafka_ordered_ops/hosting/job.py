@@ -75,8 +75,9 @@ class Job:
             check_function(self.spark_function, "spark", "window", keywords=self.keywords)
         if self.batch_function is not None:
             check_function(self.batch_function, "batches", "plan", keywords=self.keywords)
-        check_spark_conf(self.spark_conf)
-        if (how := submit_of(self.submit)) is not None:
+        if is_known(self.spark_conf):
+            check_spark_conf(self.spark_conf)
+        if is_known(self.submit) and (how := submit_of(self.submit)) is not None:
             check_submit(how)
 
     def check(self, client: ClientSettings, group_id: str) -> None:

@@ -281,12 +281,17 @@ class ClientSettings:
 
     @classmethod
     def from_mapping(
-        cls, mapping: Mapping[str, SettingValue], *, extra_allowed: Collection[str] = ()
+        cls,
+        mapping: Mapping[str, SettingValue],
+        *,
+        extra_allowed: Collection[str] = (),
+        option: str = "extra_allowed",
     ) -> ClientSettings:
         """Checks every key and value.
 
         `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
-        the two certificate checks, which otherwise cannot be turned off.
+        the two certificate checks, which otherwise cannot be turned off. `option` is what the caller's own users
+        know it by.
 
         Raises `SettingNotAllowedError` for a key outside the allow-list and `ConfigError` for a value of
         another type, or when there is no ``bootstrap.servers``.
@@ -305,7 +310,7 @@ class ClientSettings:
                 overridden.append(key)
                 continue
             if key not in ALLOWED_KEYS and key not in allowed and key not in kept:
-                raise SettingNotAllowedError(_refusal(key), key=key)
+                raise SettingNotAllowedError(_refusal(key, option), key=key)
             values[key] = _as_text(key, value)
         if not (values.get("bootstrap.servers") or values.get("metadata.broker.list")):
             raise ConfigError(
@@ -434,13 +439,13 @@ def _extra(extra: Mapping[str, SettingValue]) -> dict[str, str]:
     return {key.replace("_", "."): _as_text(key, value) for key, value in extra.items()}
 
 
-def _refusal(key: str) -> str:
+def _refusal(key: str, option: str) -> str:
     close = difflib.get_close_matches(key, ALLOWED_KEYS, n=1, cutoff=0.8)
     hint = _JAVA_HINTS.get(key) or (f"did you mean {close[0]}" if close else "")
     return (
         f"client setting {key!r} is not on the allow-list"
         f"{f' ({hint})' if hint else ''}: it could run code or undo a guarantee. "
-        f"If this deployment needs it, name it in extra_allowed"
+        f"If this deployment needs it, name it in {option}"
     )
 
 

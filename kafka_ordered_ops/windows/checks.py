@@ -93,7 +93,7 @@ def check_cutoff(window: Window, now_ms: int) -> None:
     if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
         raise CutoffInFutureError(
             f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
-            "before it may still be written. Wait, or allow a future cutoff",
+            "before it may still be written. Try again when it has passed",
             cutoff_ms=window.cutoff_ms,
             now_ms=now_ms,
         )

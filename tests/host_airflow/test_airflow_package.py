@@ -218,15 +218,15 @@ with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, 
     wait = PartitionsLiveSensor(task_id="wait", deferrable=True, grace="PT10M", **window)
     group = PartitionsLiveSensor(task_id="group", until="caught_up", mode="reschedule", **window)
     copy = OrderedWindowOperator(
-        task_id="copy", output="/o", outlets=[Asset("kafka://away/orders")], **window
+        mode="auto", task_id="copy", output="/o", outlets=[Asset("kafka://away/orders")], **window
     )
-    spark = OrderedWindowOperator(task_id="spark", python_callable=job, **{**window, "group_id": "spark"})
+    spark = OrderedWindowOperator(mode="auto", task_id="spark", python_callable=job, **{**window, "group_id": "spark"})
     submit = OrderedWindowOperator(
-        task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"},
+        mode="auto", task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"},
         **{**window, "group_id": "submit"}
     )
     plan = PlanWindowOperator(
-        task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries,
+        mode="auto", task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries,
         **{**window, "group_id": "plan"}
     )
     part = WindowPartOperator.partial(task_id="part", output="/o").expand(window=plan.output)
@@ -287,7 +287,9 @@ def test_the_link_is_by_the_tasks_template_or_airflows_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And empty without a template, or for a try that did not come to plan a window."""
-    task = OrderedWindowOperator(task_id="t", topics="orders", group_id="g", output="/o")
+    task = OrderedWindowOperator(
+        mode="auto", task_id="t", topics="orders", group_id="g", output="/o"
+    )
     link = WindowLink()
     task.link_facts = FACTS
     assert link.get_link(task, ti_key=None) == ""

@@ -137,7 +137,7 @@ def test_what_is_no_window(tasks: Tasks, window: Any) -> None:
 def test_tasks_are_wired_by_the_window(tasks: Tasks) -> None:
     """The XCom makes the dependency, also over mapped parts; nothing of it needs Kafka."""
     with DAG("dag") as dag:
-        plan = PlanWindowOperator(task_id="plan", topics="t", group_id="g", parts=2)
+        plan = PlanWindowOperator(mode="auto", task_id="plan", topics="t", group_id="g", parts=2)
         part = WindowPartOperator.partial(task_id="part", output="/out").expand(window=plan.output)
         commit = CommitWindowOperator(task_id="commit", window=plan.output, output="/out")
         (

@@ -75,7 +75,7 @@ def test_a_window_over_the_limit_is_refused(
         AirflowFailException, match=rf"6 offsets.* max_offsets is 4.*{orders}"
     ) as caught:
         make(window_id="w", max_offsets=4).execute(context_of(100))
-    assert isinstance(caught.value.__cause__, PlanTooLargeError)
+    assert isinstance(caught.value.__context__, PlanTooLargeError)
     assert windows.show("w").status is WindowStatus.ABANDONED
     assert make(max_offsets=4).execute(context_of(12, run_id="step"))["records"] == 3
     assert make(window_id="w", max_offsets=3).execute(context_of(100))["records"] == 3

@@ -219,7 +219,7 @@ def test_defaults_of_the_dag_are_the_decorators_too(
     """Also those of this package's own parameters."""
     with DAG("d", default_args={"on_covered": "skip", "topics": orders, "group_id": group_id}):
 
-        @kafka_window_task(job="batches")
+        @kafka_window_task(mode="auto", job="batches")
         def load(batches: Batches, plan: WindowPlan) -> None: ...
 
         operator = operator_of(load())

@@ -339,7 +339,6 @@ def test_secrets_stay_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"topics": "orders"}, "topics"),
         ({"group": "lake"}, "group"),
         ({"on_covered": "again"}, "skip.*replay.*fail"),
         ({"partitions": {"type": "static", "partition_keys": ["a"]}}, "partitions"),

@@ -132,8 +132,12 @@ _TASK: dict[str, Any] = {
     "task_id": "task",
     "topics": "t",
     "group_id": GROUP,
+    "mode": "catch_up",
     "starting_offsets": "earliest",
 }
+
+#: Its mode is that of Airflow's sensors.
+_SENSOR = {**_TASK, "mode": "poke"}
 
 _AIRFLOW: dict[str, dict[str, Any]] = {
     **{f"output: {name}": {"output": text} for name, text in BAD_OUTPUTS.items()},
@@ -254,8 +258,8 @@ def _decorated(**arguments: Any) -> Any:
         lambda tmp: PlanWindowOperator(**_TASK, parts=True),
         lambda tmp: CommitWindowOperator(task_id="c", window={}, output="s3a://bucket"),
         lambda tmp: WindowPartOperator(task_id="p", window={}, output="s3a://bucket"),
-        lambda tmp: PartitionsLiveSensor(**_TASK, until="soon"),
-        lambda tmp: _with(PartitionsLiveSensor, grace=5),
+        lambda tmp: PartitionsLiveSensor(**_SENSOR, until="soon"),
+        lambda tmp: PartitionsLiveSensor(**{**_SENSOR, "grace": 5}),
         lambda tmp: _decorated(job="both", output=str(tmp))(take)(),
         lambda tmp: _decorated(output="s3a://bucket")(take)(),
         lambda tmp: _decorated(output=str(tmp))(waits)(),

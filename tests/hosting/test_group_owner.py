@@ -66,7 +66,7 @@ def test_two_tasks_of_a_dag_with_one_group_are_an_import_error(tmp_path: Path) -
 
     def dag_of(**second: Any) -> None:
         with DAG("dag"):
-            first: dict[str, Any] = {"topics": "t", "group_id": "g", "output": out}
+            first: dict[str, Any] = {"topics": "t", "group_id": "g", "mode": "auto", "output": out}
             OrderedWindowOperator(task_id="one", **first)
             OrderedWindowOperator(task_id="two", **{**first, **second})
 
@@ -79,14 +79,16 @@ def test_two_tasks_of_a_dag_with_one_group_are_an_import_error(tmp_path: Path) -
 
     def decorated() -> None:
         with DAG("dag"):
-            kafka_window_task(topics="t", group_id="g", output=out)(takes_two)()
-            PlanWindowOperator(task_id="plan", topics="t", group_id="g")
+            kafka_window_task(mode="auto", topics="t", group_id="g", output=out)(takes_two)()
+            PlanWindowOperator(mode="auto", task_id="plan", topics="t", group_id="g")
 
     def mapped() -> None:
         with DAG("dag"):
-            many = OrderedWindowOperator.partial(task_id="many", group_id="g", output=out)
+            many = OrderedWindowOperator.partial(
+                mode="auto", task_id="many", group_id="g", output=out
+            )
             many.expand(topics=["a", "b"])
-            PlanWindowOperator(task_id="plan", topics="t", group_id="g")
+            PlanWindowOperator(mode="auto", task_id="plan", topics="t", group_id="g")
 
     for make in (decorated, mapped):
         with pytest.raises(ConfigError, match="same group"):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     ordered_window_asset(key="a", topics=["t"], group_id="g", satrt="earliest")  # type: ignore[call-arg]
     build_ordered_window_op(name="a", topics="t", group_id="g", output=1)  # type: ignore[arg-type]
     airflow_room.CutoffReachedTrigger(topics="t", group_id="g", evry="PT1H")  # type: ignore[call-arg]
-    airflow_room.OrderedWindowOperator(task_id="t", topics="t", group_id=1)  # type: ignore[arg-type]
-    airflow_room.kafka_window_task(topics="t", group_id="g", ordered="yes")  # type: ignore[call-overload]
+    airflow_room.OrderedWindowOperator(mode="auto", task_id="t", topics="t", group_id=1)  # type: ignore[arg-type]
+    airflow_room.kafka_window_task(mode="auto", topics="t", group_id="g", ordered="yes")  # type: ignore[call-overload]
 
 Parameters = dict[str, inspect.Parameter]
 
@@ -113,7 +113,7 @@ def test_the_decorator_takes_what_the_operator_takes() -> None:
     jobs = {"application", "application_args", "submit", "batch_callable", "op_kwargs"}
     assert found.keys() == (operator.keys() - jobs) | {"python_callable", "multiple_outputs", "job"}
     differ = {name for name in found.keys() & operator.keys() if found[name] != operator[name]}
-    assert differ == {"topics", "group_id", "python_callable"}
+    assert differ == {"topics", "group_id", "mode", "python_callable"}
 
 
 @pytest.mark.parametrize("make", [ordered_window_asset, ordered_window_op])
@@ -166,6 +166,6 @@ def test_none_for_what_is_needed_is_this_packages_own_error(missing: str) -> Non
     """Whichever class or function finds it."""
     given: dict[str, Any] = {"topics": ["t"], "group_id": "g", "output": "/lake", missing: None}
     with pytest.raises(ConfigError):
-        airflow_room.OrderedWindowOperator(task_id="t", **given)
+        airflow_room.OrderedWindowOperator(task_id="t", mode="auto", **given)
     with pytest.raises(ConfigError):
         build_ordered_window_asset(key="a", **given)

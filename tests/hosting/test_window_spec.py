@@ -38,7 +38,7 @@ GIVEN: dict[str, Any] = {
 def test_the_same_arguments_are_the_same_window(since: datetime | None) -> None:
     """In Airflow's operator and in Dagster's settings; each argument counts."""
     assert GIVEN.keys() == WindowSpec.__dataclass_fields__.keys()
-    operator = PlanWindowOperator(task_id="plan", **GIVEN)
+    operator = PlanWindowOperator(task_id="plan", mode="auto", **GIVEN)
     settings = WindowSettings(**GIVEN)
     wanted = WindowSpec(**GIVEN)
     assert operator.spec() == wanted
@@ -51,14 +51,14 @@ def test_the_same_arguments_are_the_same_window(since: datetime | None) -> None:
 def test_what_a_task_does_not_know_yet_is_left_out() -> None:
     """Templates, and what comes from other tasks; all else is looked at when the DAG's file is parsed."""
     given = {**GIVEN, "topics": "{{ a }}", "group_id": "{{ b }}", "starting_offsets": "{{ c }}"}
-    operator = OrderedWindowOperator(task_id="orders", output="{{ d }}", **given)
+    operator = OrderedWindowOperator(mode="auto", task_id="orders", output="{{ d }}", **given)
     operator.topics, operator.group_id, operator.starting_offsets = "orders", "hourly", ""
     found = operator.spec()
     # A template that found nothing.
     assert (found.topics, found.group_id, found.starting_offsets) == (("orders",), "hourly", None)
     with pytest.raises(ConfigError, match="max_out_of_orderness"):
         OrderedWindowOperator(
-            task_id="t", output="/lake", **{**given, "max_out_of_orderness": "-PT1H"}
+            mode="auto", task_id="t", output="/lake", **{**given, "max_out_of_orderness": "-PT1H"}
         )
 
 

@@ -11,6 +11,7 @@ from kafka_ordered_ops.airflow.compat import BaseOperator, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.first_try import frozen_times
 from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.parameters import check_parameters
 from kafka_ordered_ops.airflow.support.times import (
     CutoffSource,
     WindowMode,
@@ -52,7 +53,7 @@ class WindowTask(BaseOperator):
         partition_span: how long a partition is whose date is its start; None: its date is the cutoff.
         starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
             time, ``-PT1H``. (templated)
-        max_out_of_orderness: None reads all that there is; a span, or its ISO text.
+        max_out_of_orderness: None reads all that there is; a span, or its ISO text. (templated)
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out. (templated)
         on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
@@ -69,11 +70,9 @@ class WindowTask(BaseOperator):
         "cutoff",
         "since",
         "starting_offsets",
+        "max_out_of_orderness",
         "window_id",
     )
-
-    #: Whether the window has a start in time; a task that plans may say so.
-    window_mode: WindowMode = WindowMode.AUTO
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class WindowTask(BaseOperator):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        starting_offsets: Bound | str | None = None,
+        starting_offsets: Bound | datetime | str | None = None,
         max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
@@ -95,6 +94,7 @@ class WindowTask(BaseOperator):
         ledger_topic: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_parameters(self, kwargs)
         super().__init__(**kwargs)
         if kafka_conn_id is not None and kafka_config_id is not None:
             raise ConfigError(
@@ -109,7 +109,7 @@ class WindowTask(BaseOperator):
         self.partition_span = partition_span
         self.starting_offsets = (
             starting_offsets
-            if starting_offsets is None or isinstance(starting_offsets, str)
+            if starting_offsets is None or isinstance(starting_offsets, str | datetime)
             else str(starting_offsets)
         )
         self.max_out_of_orderness = max_out_of_orderness
@@ -153,12 +153,16 @@ class WindowTask(BaseOperator):
             context,
             cutoff=self.cutoff,
             since=self.since,
-            mode=self.window_mode,
+            mode=self.window_mode(),
             partition_span=self.partition_span,
         )
         times = frozen_times(context, found, self._written)
         self.log.info("Window: %s.", times)
         return times
+
+    def window_mode(self) -> WindowMode:
+        """Whether the window has a start in time; a task that plans says so."""
+        return WindowMode.AUTO
 
     def window_of(
         self, times: WindowTimes, *, is_known: Callable[[Any], bool] = lambda _: True
@@ -179,7 +183,8 @@ class WindowTask(BaseOperator):
             known[name] = _list(known[name], name)
         # A template that found nothing is rendered to an empty text.
         known["starting_offsets"] = known.get("starting_offsets") or None
-        known["max_out_of_orderness"] = span_of(self.max_out_of_orderness, "max_out_of_orderness")
+        span = known.get("max_out_of_orderness") or None
+        known["max_out_of_orderness"] = span_of(span, "max_out_of_orderness")
         return WindowSpec(**{"topics": ["unknown"], "group_id": "unknown", **known})
 
     def window_id_of(self, context: Context) -> str:

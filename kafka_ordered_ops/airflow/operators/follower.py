@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.parameters import check_parameters
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.job_checks import check_output
 
@@ -38,6 +39,7 @@ class WindowFollower(BaseOperator):
     def __init__(
         self, *, window: HandedOn, settings_allowed: Sequence[str] = (), **kwargs: Any
     ) -> None:
+        check_parameters(self, kwargs)
         super().__init__(**kwargs)
         self.window = window
         self.settings_allowed = tuple(settings_allowed)

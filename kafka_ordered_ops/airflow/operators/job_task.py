@@ -31,12 +31,12 @@ class JobTask(BaseOperator):
     Args:
         application: path of a Python file. (templated)
         application_args: its arguments. (templated)
-        submit: how spark-submit is run; a `SparkSubmit`, or its arguments.
+        submit: how spark-submit is run; a `SparkSubmit`, or its arguments. (templated)
         python_callable: see above. It writes with ``window.write``, or has a sink of its own that replaces
             what an earlier try wrote for the same window.
         batch_callable: see above; with a sink of its own.
         op_kwargs: more arguments for the function. (templated)
-        spark_conf: Spark's settings for `python_callable`.
+        spark_conf: Spark's settings for `python_callable`. (templated)
         output: the folder for the windows' outputs, which every process of the job sees. (templated)
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
@@ -50,8 +50,14 @@ class JobTask(BaseOperator):
         "application_args",
         "op_kwargs",
         "output_root",
+        "spark_conf",
+        "submit",
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"op_kwargs": "py"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "op_kwargs": "py",
+        "spark_conf": "json",
+        "submit": "py",
+    }
 
     def __init__(
         self,

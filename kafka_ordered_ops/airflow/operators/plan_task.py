@@ -48,8 +48,9 @@ class PlanTask(WindowTask):
     """A task that plans: what it does when others stand in its way.
 
     Args:
-        mode: ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
+        mode: needed. ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
             the cutoff that the group has not been given. ``interval``: from start to end, and late records.
+            (templated)
         on_covered: what to do when there is nothing left to take, because this window is finished (its task
             was cleared) or because others have taken its records. ``replay`` reads the same records again,
             and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
@@ -65,12 +66,16 @@ class PlanTask(WindowTask):
             Offsets are at least as many as records. (templated)
     """
 
-    template_fields: Sequence[str] = (*WindowTask.template_fields, "max_offsets")
+    template_fields: Sequence[str] = (
+        *WindowTask.template_fields,
+        "mode",
+        "max_offsets",
+    )
 
     def __init__(
         self,
         *,
-        mode: WindowMode | str = WindowMode.AUTO,
+        mode: WindowMode | str,
         on_covered: OnCovered | str = OnCovered.REPLAY,
         on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
         claim_age: timedelta | str | None = None,
@@ -82,7 +87,9 @@ class PlanTask(WindowTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.window_mode = check_choice(mode, WindowMode, what="mode")
+        self.mode = mode
+        if is_literal(mode):
+            self.window_mode()
         self.on_covered = check_choice(on_covered, OnCovered, what="on_covered")
         self.on_open_claim = check_choice(on_open_claim, OnOpenClaim, what="on_open_claim")
         self.claim_age = span_of(claim_age, "claim_age")
@@ -97,6 +104,10 @@ class PlanTask(WindowTask):
         if is_literal(max_offsets):
             self._limit()
         self._check_alone()
+
+    def window_mode(self) -> WindowMode:
+        """The mode, once it is rendered; raises `ConfigError`."""
+        return check_choice(self.mode, WindowMode, what="mode")
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Arguments of `OrderedWindows`."""

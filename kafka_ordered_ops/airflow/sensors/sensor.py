@@ -16,6 +16,7 @@ from kafka_ordered_ops.airflow.compat import (
     errors_for_airflow,
 )
 from kafka_ordered_ops.airflow.operators.base import WindowTask
+from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.airflow.support.question import Answer, Question, Until, lines_of
 from kafka_ordered_ops.airflow.support.times import default_window_id
 from kafka_ordered_ops.airflow.triggers.live import PartitionsLiveTrigger
@@ -48,7 +49,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
 
     Args:
         until: ``live``, or ``caught_up``.
-        grace: how long after the cutoff a silent partition counts as idle; None: never.
+        grace: how long after the cutoff a silent partition counts as idle; None: never. (templated)
         window_task_id: the task of this DAG whose window is waited for, to see whether it is done. Without
             it, or `window_id`, only partitions count.
         deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says. The first
@@ -60,7 +61,12 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
 
     Raises:
         ConfigError: `grace` or `window_task_id` where the group is waited for.
+
+    A window that the group could not plan, of other topics say, fails the sensor at once with `GroupMismatchError`,
+    unless the task of `window_task_id` has ``redefine=True``.
     """
+
+    template_fields: Sequence[str] = (*WindowTask.template_fields, "grace")
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         cutoff: datetime | str | None = None,
         since: datetime | str | None = None,
         partition_span: timedelta | None = None,
-        starting_offsets: Bound | str | None = None,
+        starting_offsets: Bound | datetime | str | None = None,
         max_out_of_orderness: timedelta | str | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         exclude: str | Sequence[str] = (),
@@ -88,7 +94,9 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
     ) -> None:
         super().__init__(**arguments(locals(), own=_OWN))
         self.until = check_choice(until, Until, what="until")
-        self.grace = span_of(grace, "grace")
+        self.grace = grace
+        if is_literal(grace):
+            self._grace()
         self.window_task_id = window_task_id
         if self.until is Until.CAUGHT_UP and (grace, window_task_id) != (None, None):
             raise ConfigError(
@@ -119,7 +127,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         with errors_for_airflow():
             question = self.question(context)
             try:
-                look = question.look(self._before)
+                look = question.look(self._before, is_first=self._before is None)
             except KafkaOrderedOpsError as error:
                 # A broker may restart while the sensor waits; before, it is more likely a mistake.
                 if not error.retriable or self._before is None:
@@ -155,11 +163,22 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
             group_id=self.group_id,
             window=self.window_of(times),
             window_id=window_id,
-            grace=self.grace,
+            grace=self._grace(),
             settings_allowed=self.settings_allowed,
             ledger_topic=self.ledger_topic,
             until=self.until,
+            redefine=self._redefines(),
         )
+
+    def _grace(self) -> timedelta | None:
+        # A template that found nothing is rendered to an empty text.
+        return span_of(self.grace or None, "grace")
+
+    def _redefines(self) -> bool:
+        """Whether the task whose window is waited for changes what the group's windows are."""
+        if self.window_task_id is None or not self.has_dag():  # type: ignore[no-untyped-call]
+            return False
+        return bool(getattr(self.dag.task_dict.get(self.window_task_id), "redefine", False))
 
     def _first_look(self, context: Context) -> tuple[Question, Answer | None]:
         """The look in the worker, which fails as a sensor's in poke mode does; None: it failed in silence."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.times import duration_text, parse_duration_ms
 from kafka_ordered_ops.core.window.window import Window
 
 if TYPE_CHECKING:
+    from kafka_ordered_ops.core.group.group_state import GroupState
     from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.windows import OrderedWindows
 
@@ -56,6 +57,8 @@ class Question:
     settings_allowed: tuple[str, ...] = ()
     ledger_topic: str | None = None
     until: Until = Until.LIVE
+    #: Of the task that will plan. Only the first look asks for it, and a trigger makes the later ones.
+    redefine: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -91,35 +94,38 @@ class Question:
         fields.done()
         return question
 
-    def look(self, before: Answer | None = None) -> Answer:
+    def look(self, before: Answer | None = None, *, is_first: bool = True) -> Answer:
         """Looks once; never joins the group, and changes nothing.
 
-        What was read for the look `before` is not read again.
+        What was read for the look `before` is not read again. The first one says in the log what is not taken from
+        the connection, and refuses a window that the group could not plan.
 
         Raises:
             AirflowNotFoundException: there is no such connection.
+            GroupMismatchError: the group's windows are of other topics, or of another isolation.
             KafkaOrderedOpsError: as `OrderedWindows.live` does.
         """
         if self.until is Until.CAUGHT_UP:
-            return self._progress()
-        return self._liveness(None if before is None else before.liveness)
+            return self._progress(quiet=not is_first)
+        return self._liveness(None if before is None else before.liveness, quiet=not is_first)
 
-    def open_windows(self) -> OrderedWindows:
+    def open_windows(self, *, quiet: bool = False) -> OrderedWindows:
         """The service for the group, with the bounds of a look."""
         return open_windows(
             self.conn_id,
             self.group_id,
             settings_allowed=self.settings_allowed,
             ledger_topic=self.ledger_topic,
+            quiet=quiet,
             timeout_s=LOOK_TIMEOUT_S,
             lookup_timeout_s=LOOK_TIMEOUT_S,
         )
 
-    def _progress(self) -> Answer:
+    def _progress(self, *, quiet: bool) -> Answer:
         from kafka_ordered_ops.windows.queries.caught_up import caught_up
 
         found = caught_up(
-            settings_of(self.conn_id, settings_allowed=self.settings_allowed),
+            settings_of(self.conn_id, settings_allowed=self.settings_allowed, quiet=quiet),
             self.group_id,
             self.window,
             timeout_s=LOOK_TIMEOUT_S,
@@ -127,8 +133,10 @@ class Question:
         )
         return Answer(found.is_caught_up, f"{found}", found.to_json())
 
-    def _liveness(self, before: Liveness | None) -> Answer:
-        with self.open_windows() as windows:
+    def _liveness(self, before: Liveness | None, *, quiet: bool) -> Answer:
+        with self.open_windows(quiet=quiet) as windows:
+            if not quiet and not self.redefine:
+                _check_group(windows.state(), self.window)
             # Of a window that is done, retention may have taken the records, and more.
             if (done := self._done_window(windows)) is not None:
                 return Answer(True, f"window {self.window_id} is {done} already", {}, done)
@@ -144,6 +152,18 @@ class Question:
         except UnknownWindowError:
             return None
         return status.value if status.is_done else None
+
+
+def _check_group(state: GroupState | None, window: Window) -> None:
+    """Raises `GroupMismatchError`, as the task that plans the window would."""
+    if state is None:
+        return
+    # Imported late: the ledger's rules load numpy, which no DAG's file needs.
+    from kafka_ordered_ops.core.group.checks import check_same_group
+
+    # The mode and the owner are that task's.
+    definition = replace(state.definition, mode=None, owner=None)
+    check_same_group(replace(state, definition=definition), window)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -227,7 +228,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
             self._question,
             window=replace(self._question.window, cutoff=time_at(self._steps.time_ms(step))),
         )
-        found: Answer = await _in_thread(question.look, self._before)
+        found: Answer = await _in_thread(partial(question.look, self._before, is_first=False))
         if self._said != (
             said := f"Cutoff {time_text(question.window.cutoff_ms)}: {found.summary}."
         ):

@@ -68,7 +68,7 @@ class PartitionsLiveTrigger(BaseTrigger):
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = time.monotonic() + max(self.poke_interval, POKE_INTERVAL_MIN_S)
             try:
-                found = await look(before)
+                found = await look(before, is_first=False)
             except KafkaOrderedOpsError as error:
                 if not error.retriable:
                     message = f"{type(error).__name__}: {error}"

@@ -155,6 +155,25 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     redefine: bool = False
     backfill_policy: ResolvedBackfillPolicy = None
     serial: bool = False
+    deps: Annotated[
+        Sequence[str],
+        dg.Resolver.default(
+            description="Assets that it depends on besides its topics.",
+            examples=[["lake/customers"]],
+        ),
+    ] = ()
+    description: str | None = None
+    group_name: Annotated[
+        str | None,
+        dg.Resolver.default(description="Dagster's group of assets, not a consumer group."),
+    ] = None
+    owners: Annotated[
+        Sequence[str] | None,
+        dg.Resolver.default(
+            description="People by e-mail address, or teams.", examples=[["team:data"]]
+        ),
+    ] = None
+    tags: dict[str, str] | None = None
     pool: str | None = None
     op: Annotated[
         WindowOp | None,
@@ -210,6 +229,11 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             translator=_Translator(self),
             kafka_resource=name,
             serial=self.serial,
+            deps=[dg.AssetKey.from_user_string(one) for one in self.deps],
+            description=self.description,
+            group_name=self.group_name,
+            owners=self.owners,
+            tags=self.tags,
             pool=self.pool or op.pool,
             options=op.options(),
             cluster=self._cluster(),

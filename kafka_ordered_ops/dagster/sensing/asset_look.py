@@ -16,6 +16,7 @@ from kafka_ordered_ops.dagster.registry import WindowAsset
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
 from kafka_ordered_ops.dagster.settings import window_id_of
 from kafka_ordered_ops.hosting.search import NewestReached
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -162,7 +163,7 @@ class AssetLook:
             cutoff_ms = windows[step].times.before_ms
             found = watch.live(
                 self.about.settings.window(_moment(cutoff_ms), None),
-                grace=self.about.settings.grace,
+                grace=span_of(self.about.settings.grace, "grace"),
                 before=self._seen.get(cutoff_ms),
             )
             if not found.is_live:

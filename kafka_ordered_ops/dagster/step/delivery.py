@@ -286,4 +286,6 @@ def errors_for_dagster() -> Iterator[None]:
     except KafkaOrderedOpsError as error:
         if error.retriable:
             raise
-        raise Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error
+        failed = Failure(f"{type(error).__name__}: {error}", allow_retries=False)
+        # With its frames, and not as its cause: a log would have the message twice.
+        raise failed.with_traceback(error.__traceback__) from None

@@ -17,6 +17,7 @@ from kafka_ordered_ops.core.errors import UnknownWindowError
 from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.times import Asked
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
@@ -51,7 +52,7 @@ def look_at(
     # Of a window that is done, retention may have taken the records, and more.
     if _is_done(windows, last.window_id):
         return None
-    found = windows.live(last.window, grace=settings.grace)
+    found = windows.live(last.window, grace=span_of(settings.grace, "grace"))
     if settings.on_not_live is OnNotLive.FAIL and not found.is_live:
         raise Failure(
             f"window {last.window_id} is not live: {found}. Nothing was planned; try again later, or give a grace "

@@ -20,6 +20,7 @@ from kafka_ordered_ops.dagster.metadata.results import total_of
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step.times import Asked
 from kafka_ordered_ops.hosting.verdict import is_finished
+from kafka_ordered_ops.hosting.window_spec import span_of
 from kafka_ordered_ops.output.reported import result_facts
 from kafka_ordered_ops.output.staged_output import output_of
 
@@ -49,7 +50,7 @@ def piece_of(whole: Asked, settings: WindowSettings, began: datetime) -> Asked:
         settings: the asset's.
         began: when the run began, or the one that it goes on from: the same for every try.
     """
-    since, lag = whole.window.since, settings.open_lag
+    since, lag = whole.window.since, span_of(settings.open_lag, "open_lag")
     # Once it is over it is taken whole, so that nobody has to ask again: what is written later is late.
     if since is None or lag is None or began >= whole.window.cutoff or began - lag <= since:
         return whole

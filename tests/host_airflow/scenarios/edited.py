@@ -19,6 +19,7 @@ with DAG(
     default_args={"retries": 3, "retry_delay": timedelta(seconds=1)},
 ):
     OrderedWindowOperator(
+        mode="auto",
         task_id="orders",
         topics=TOPICS,
         group_id=NAME,

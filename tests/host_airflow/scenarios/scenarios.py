@@ -120,11 +120,12 @@ with dag("backward", HOURLY):
     OrderedWindowOperator(task_id="orders", mode="interval", **own("backward"))
 
 with dag("manual"):
-    OrderedWindowOperator(task_id="orders", **own("manual"))
+    OrderedWindowOperator(mode="auto", task_id="orders", **own("manual"))
 
 hours = Asset(name="orders by hour", uri="kafka://orders/by-hour")
 with dag("partitioned", CronPartitionTimetable("0 * * * *", timezone="UTC")):
     OrderedWindowOperator(
+        mode="auto",
         task_id="orders",
         partition_span=timedelta(hours=1),
         outlets=[hours],
@@ -138,6 +139,7 @@ with DAG(
     catchup=False,
 ):
     OrderedWindowOperator(
+        mode="auto",
         task_id="orders",
         partition_span=timedelta(hours=1),
         **{**own("after_partition"), "topics": f"partitioned-{RUN}"},
@@ -146,18 +148,18 @@ with DAG(
 # --- again, and twice ------------------------------------------------------------------------------
 
 with dag("replayed"):
-    OrderedWindowOperator(task_id="orders", **own("replayed"))
+    OrderedWindowOperator(mode="auto", task_id="orders", **own("replayed"))
 
 with dag("skipped"):
-    OrderedWindowOperator(task_id="orders", on_covered="skip", **own("skipped"))
+    OrderedWindowOperator(mode="auto", task_id="orders", on_covered="skip", **own("skipped"))
 
 for name in ("killed_task", "killed_worker", "orphaned"):
     with dag(name, retries=2):
-        HeldOperator(task_id="orders", **own(name))
+        HeldOperator(mode="auto", task_id="orders", **own(name))
 
 for name in ("overtaken", "outlived"):
     with dag(name):
-        HeldOperator(task_id="orders", **own(name))
+        HeldOperator(mode="auto", task_id="orders", **own(name))
 
 # --- waiting, and in vain --------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ with dag("live", retries=3):
         poke_interval=2,
         timeout=600,
     )
-    sensor >> OrderedWindowOperator(task_id="orders", **own("live"))
+    sensor >> OrderedWindowOperator(mode="auto", task_id="orders", **own("live"))
 
 with DAG(
     "away",
@@ -179,9 +181,9 @@ with DAG(
     schedule=None,
     default_args={"retries": 1, "retry_delay": timedelta(hours=1)},
 ):
-    OrderedWindowOperator(task_id="orders", kafka_conn_id="kafka_away", **own("away"))
+    OrderedWindowOperator(mode="auto", task_id="orders", kafka_conn_id="kafka_away", **own("away"))
 
 # --- told to others --------------------------------------------------------------------------------
 
 with dag("lineage"):
-    OrderedWindowOperator(task_id="orders", **own("lineage"))
+    OrderedWindowOperator(mode="auto", task_id="orders", **own("lineage"))

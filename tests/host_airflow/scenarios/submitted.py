@@ -22,7 +22,7 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 ):
     plan = PlanWindowOperator(
-        task_id="plan", topics=NAME, group_id=NAME, starting_offsets="earliest"
+        mode="auto", task_id="plan", topics=NAME, group_id=NAME, starting_offsets="earliest"
     )
     job = SparkSubmitOperator(
         task_id="job",

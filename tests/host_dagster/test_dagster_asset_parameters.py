@@ -1,0 +1,101 @@
+"""What every asset in Dagster has, as ordinary parameters of assets of windows; and mistakes in them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
+from kafka_ordered_ops.core.window.bounds import AtTime
+from kafka_ordered_ops.dagster import (
+    AssetWindows,
+    KafkaResource,
+    build_kafka_topic_assets,
+    build_ordered_window_asset,
+    build_ordered_window_op,
+    build_partitions_live_sensor,
+    ordered_window_asset,
+)
+from kafka_ordered_ops.dagster.registry import window_asset
+
+GIVEN: dict[str, Any] = {"key": "orders", "topics": "orders", "group_id": "g", "output": "/lake"}
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_an_asset_has_what_dagsters_own_assets_have(*, is_built: bool) -> None:
+    """Built or decorated; its topics stay among what it depends on."""
+    more: dict[str, Any] = {
+        "deps": ["customers", dg.AssetKey(["lake", "prices"])],
+        "description": "Orders by the hour.",
+        "group_name": "lake",
+        "owners": ["team:data"],
+        "tags": {"tier": "gold"},
+        "retry_policy": dg.RetryPolicy(max_retries=2),
+    }
+    if is_built:
+        asset = build_ordered_window_asset(**GIVEN, **more)
+    else:
+
+        @ordered_window_asset(**GIVEN, **more)
+        def asset(context: dg.AssetExecutionContext, windows: AssetWindows) -> None:
+            windows.copy()
+
+    [spec] = asset.specs
+    assert {dep.asset_key.to_user_string() for dep in spec.deps} == {
+        "kafka/orders",
+        "customers",
+        "lake/prices",
+    }
+    assert (spec.description, spec.group_name) == ("Orders by the hour.", "lake")
+    assert (list(spec.owners), spec.tags["tier"]) == (["team:data"], "gold")
+    assert spec.kinds == {"kafka"}
+    assert asset.op.retry_policy == dg.RetryPolicy(max_retries=2)
+
+
+def test_values_may_be_texts_as_everywhere() -> None:
+    """A topic or several, times, spans."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    asset = build_ordered_window_asset(
+        **GIVEN, starting_offsets=moment, max_out_of_orderness="PT5M", grace="PT1H"
+    )
+    settings = window_asset(asset).settings
+    assert (settings.topics, settings.starting_offsets) == (
+        ("orders",),
+        AtTime(int(moment.timestamp() * 1000)),
+    )
+    assert (settings.max_out_of_orderness, settings.grace) == (
+        timedelta(minutes=5),
+        timedelta(hours=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "told"),
+    [
+        (build_ordered_window_asset, {**GIVEN, "starting_offset": "x"}, "'starting_offsets'"),
+        (ordered_window_asset, {**GIVEN, "owner": ["a"]}, "'owners'"),
+        (
+            build_ordered_window_op,
+            {"name": "a", "topics": "t", "group_id": "g", "outptu": "x"},
+            "'output'",
+        ),
+        (build_kafka_topic_assets, {"topics": ["a"], "group": "b"}, "'group_name'"),
+        (build_partitions_live_sensor, {"assets": [], "look_back": 1}, "'lookback'"),
+    ],
+)
+def test_an_unknown_parameter_names_the_one_that_was_meant(
+    make: Any, given: dict[str, Any], told: str
+) -> None:
+    """And the function by its public name."""
+    with pytest.raises(ConfigError, match=f"{make.__name__} has no parameter '.*{told}"):
+        make(**given)
+
+
+def test_the_cure_is_the_resources_own_field() -> None:
+    """A setting that is refused may be allowed by `settings_allowed`."""
+    kafka = KafkaResource(config={"bootstrap.servers": "b:1", "debug": "all"})
+    with pytest.raises(SettingNotAllowedError, match="name it in settings_allowed"):
+        kafka.client_settings()
