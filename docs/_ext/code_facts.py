@@ -96,7 +96,7 @@ class Error(_Directive):
         if name in described:
             raise self.error(f"{name} is described twice")
         described[name] = self.env.docname
-        fields = ", ".join(f"`{field}`" for field in fields_of(kind)) or "none of its own"
+        fields = ", ".join(f"`{field}`" for field in fields_of(kind)) or "none"
         parent = kind.__bases__[0].__name__
         facts = "Retriable" if kind.retriable else "Not retriable"
         below = f" A `{parent}`." if parent != "Exception" else ""
