@@ -277,11 +277,11 @@ def test_a_bad_connection_fails_its_test_with_the_reason(
 @pytest.mark.parametrize(
     ("missing", "named"),
     [
-        ("read the group", "READ on group {group}"),
+        ("read the group", "READ on group {group_id}"),
         ("read the ledger", "READ on topic {ledger}"),
         ("write the ledger", "WRITE on topic {ledger}"),
         ("write the transaction", "WRITE on transactional ids that begin with koo."),
-        ("everything", "READ on group {group}; READ and WRITE on topic {ledger}; WRITE on trans"),
+        ("everything", "READ on group {group_id}; READ and WRITE on topic {ledger}; WRITE on trans"),
         ("nothing", None),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_kill_ends_a_copy(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["python", "stage"])
+@pytest.mark.parametrize("engine", ["python", "local"])
 def test_a_function_with_spark_writes_the_window(
     make: Make, windows: OrderedWindows, orders: str, tmp_path: Path, engine: str
 ) -> None:
