@@ -1,4 +1,4 @@
-"""The results as a file beside the tables: they can be made anew from it."""
+"""The results as a file beside the tables: they can be recreated from it."""
 
 from __future__ import annotations
 

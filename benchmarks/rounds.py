@@ -41,7 +41,7 @@ def measure(
 ) -> None:
     """Makes the measurements of a comparison that the journal lacks.
 
-    A round that was interrupted is made anew, whole: its contenders are to meet the same conditions. Sizes
+    A round that was interrupted is recreated, whole: its contenders are to meet the same conditions. Sizes
     come one after the other, each with processes of its own.
 
     Raises:

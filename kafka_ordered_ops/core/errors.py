@@ -146,7 +146,7 @@ class CutoffInFutureError(PlanError):
 
 
 class TopicRecreatedError(PlanError):
-    """The topic was deleted and made anew: offsets of the old one mean nothing in the new one."""
+    """The topic was deleted and recreated: offsets of the old one mean nothing in the new one."""
 
     topic: str
     expected_id: str
@@ -219,7 +219,7 @@ class WindowPrunedError(PlanError):
 
 
 class WindowRewoundError(PlanError):
-    """Progress was moved back behind a part of the committed window: it can be neither kept nor planned anew."""
+    """Progress was moved back behind a part of the committed window: it can be neither kept nor planned again."""
 
     window_id: str
 

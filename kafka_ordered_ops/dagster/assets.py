@@ -122,7 +122,7 @@ def ordered_window_asset(
         group_name: Dagster's group of assets, not a consumer group.
         owners: people by e-mail address, or teams as ``team:data``.
         tags: of the asset.
-        retry_policy: tries of a step that failed; errors that no try can heal are not tried again.
+        retry_policy: tries of a step that failed; errors that no attempt can heal are not tried again.
         pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
         options: more arguments of `dagster.multi_asset`.
         cluster: what tells the cluster from others, where one cluster has several resources; None: the resource's name.

@@ -159,7 +159,7 @@ class _Ticker:
             return Cursor.from_text(context.cursor)
         except JsonError as error:
             # To ask again does no harm: Dagster knows the runs by their keys, and a group its windows.
-            context.log.warning("The cursor is not readable, and begins anew: %s", error)
+            context.log.warning("The cursor is not readable, and starts over: %s", error)
             return Cursor()
 
     def _request(self, about: WindowAsset, piece: Sequence[Candidate]) -> RunRequest:

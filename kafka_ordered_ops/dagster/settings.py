@@ -83,5 +83,5 @@ class WindowSettings(WindowSpec):
 
 
 def window_id_of(key: AssetKey, name: str) -> str:
-    """A window's id: the same for every try and every run of a partition."""
+    """A window's id: the same for every attempt and every run of a partition."""
     return f"{key.to_user_string()}/{name}"

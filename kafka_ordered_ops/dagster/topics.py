@@ -51,7 +51,7 @@ def build_kafka_topic_assets(
 ) -> AssetsDefinition:
     """Topics as assets to observe: the upstream of the assets of their windows.
 
-    An observation's data version changes when the topic's end offsets do, or when the topic is made anew: so
+    An observation's data version changes when the topic's end offsets do, or when the topic is recreated: so
     downstream automation fires for new records, and not for a look at the same ones. Nothing is read of the
     topics, and all that are observed together are asked about together.
 

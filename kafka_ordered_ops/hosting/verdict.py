@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: Attempts of replays: runs that replay a window at the same time differ, and so do their tries.
+#: Attempts of replays: runs that replay a window at the same time differ, and so do their attempts.
 _RUNS_APART: Final = 1_000_003
 _TRIES_APART: Final = 1_000
 
@@ -52,14 +52,14 @@ def nothing_left(plan: WindowPlan) -> str:
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:
     """The plan of a window that is done for one more delivery, as an attempt that nobody has made.
 
-    Its output gets a place of its own beside the one that readers see, and beside that of another try, or of
+    Its output gets a place of its own beside the one that readers see, and beside that of another attempt, or of
     another run, that replays at the same time; the ledger takes any attempt of a window that is done.
 
     Args:
         plan: the window's.
         result: what the ledger keeps with the window, which says whose output is published.
         run_id: the host's run.
-        try_number: the try within the run.
+        try_number: the attempt within the run.
     """
     published = result.get("attempt") if isinstance(result, Mapping) else None
     newest = max(plan.attempt, published if isinstance(published, int) else 0)

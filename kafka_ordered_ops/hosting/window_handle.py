@@ -50,7 +50,7 @@ class Stop:
     def error(self, window_id: str) -> JobFailedError:
         """Why the job has ended."""
         return JobFailedError(
-            f"window {window_id}: {self._host} ended this try. Nothing was committed",
+            f"window {window_id}: {self._host} ended this attempt. Nothing was committed",
             window_id=window_id,
         )
 
@@ -192,7 +192,7 @@ class WindowHandle:
         places = [StagedOutput.of(plan, folder) for plan in self.plans]
         if missing := [one for one in places if not one.exists()]:
             raise SinkError(
-                f"{len(missing)} of {len(places)} windows have no complete output of this try below {folder}, as "
+                f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, as "
                 f"{missing[0].window_id}. The job must write with write_windows(df, output, plans), to the same "
                 "folder, and with the plans that it was told of",
                 window_id=missing[0].window_id,
@@ -230,7 +230,7 @@ class WindowHandle:
 
     @contextmanager
     def temporary_folder(self) -> Iterator[str]:
-        """A folder for what this try reads first; beside the outputs, since a worker's own disk may be small."""
+        """A folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
         from kafka_ordered_ops.output.filesystem import normal_root
 
         root = None if self.output is None else normal_root(self.output)

@@ -42,7 +42,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Reading committed offsets: longer than an abandoned transaction can hold them back.
 TIMEOUT_S: Final = 30.0
-#: One try, of many: the error callback, which tells of a wrong password, runs only between them.
+#: One attempt, of many: the error callback, which tells of a wrong password, runs only between them.
 TRY_S: Final = 1.0
 #: For the question why there is no answer, asked at the deadline.
 EXPLAIN_TIMEOUT_S: Final = 2.0

@@ -65,7 +65,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
 
 
 def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Output:
-    """Moves the parts' files together and makes that the whole's stage; goes on where an earlier try ended.
+    """Moves the parts' files together and makes that the whole's stage; goes on where an earlier attempt ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
 

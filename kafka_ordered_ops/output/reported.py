@@ -36,7 +36,7 @@ class Reported:
 
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> Reported | None:
-        """What an earlier try has reported."""
+        """What an earlier attempt has reported."""
         reported = result.get("reported")
         return cls(reported) if isinstance(reported, Mapping) else None
 
@@ -63,7 +63,7 @@ class Reported:
 
 
 def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
-    """What an earlier try has reported or written, from what the ledger keeps of it; None where it is gone."""
+    """What an earlier attempt has reported or written, from what the ledger keeps of it; None where it is gone."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
     return Reported.found(result) or StagedOutput.found(result)

@@ -216,7 +216,7 @@ class StagedOutput(Layout):
 
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
-        """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
+        """What an earlier attempt left, from what the ledger keeps of it; None where it is gone or not ours.
 
         One whose files are not all there is gone: it is written again, never published.
 

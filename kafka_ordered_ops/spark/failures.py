@@ -92,7 +92,7 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
         _Meaning(
             RecordsLostError,
             "the log no longer holds all that was still to be read{where}: retention or deletion took it, or "
-            "the topic was made anew. Plan the window again, or accept the loss by its policy",
+            "the topic was recreated. Plan the window again, or accept the loss by its policy",
         ),
     ),
     "UnknownTopicOrPartitionException": (_NO_TOPIC,),
@@ -136,7 +136,7 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
     "KafkaIllegalStateException": (
         _Meaning(
             PartitionSetChangedError,
-            "the topics have other partitions than when the window was planned ({said}): a topic was made anew, "
+            "the topics have other partitions than when the window was planned ({said}): a topic was recreated, "
             "perhaps. Plan the window again",
             words="start offsets don't match",
         ),

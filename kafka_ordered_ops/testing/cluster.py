@@ -96,7 +96,7 @@ class LostAnswers:
 
 
 class GroupLock:
-    """One try at changing a group's state: the newest one begun is the only one that may write."""
+    """One attempt at changing a group's state: the newest one begun is the only one that may write."""
 
     def __init__(self, group: Group, deadline: float, where: str) -> None:
         self._group = group

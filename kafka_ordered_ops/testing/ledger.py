@@ -224,7 +224,7 @@ class MemoryLedger:
     def _looked_at(
         self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What is to be read as `look` has it, which is told whether the log was folded anew for it."""
+        """What is to be read as `look` has it, which is told whether the log was folded again for it."""
         try:
             return look(self._read(group_id, deadline), False)
         except StaleFoldError:
@@ -303,7 +303,7 @@ class MemoryLedger:
             try:
                 self._store(cluster, group_id, change, offsets, arrives=lost is None or lost.stored)
             except UnknownTopicError:
-                # Deleted since it was looked at. Brokers refuse the commit, and the next try is without it.
+                # Deleted since it was looked at. Brokers refuse the commit, and the next attempt is without it.
                 return _Answer.OVERTAKEN
         if lost is None:
             return _Answer.STORED

@@ -22,7 +22,7 @@ class Delivery:
     """What became of a window."""
 
     record: WindowRecord
-    #: Whether the sink's job ran in this call; False when an earlier try had done it.
+    #: Whether the sink's job ran in this call; False when an earlier attempt had done it.
     ran: bool
 
     @property

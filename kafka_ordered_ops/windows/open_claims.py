@@ -104,7 +104,9 @@ class OpenClaims:
             if after is None or known_window(after, record.plan.window_id).status.is_open:
                 continue
             age = duration_text(now_ms - record.touched_at_ms)
-            note = f"took over window {record.plan.window_id}, which no try had touched for {age}"
+            note = (
+                f"took over window {record.plan.window_id}, which no attempt had touched for {age}"
+            )
             _log.warning("group %s: %s", group_id, note)
             self.notes.append(note)
         return True

@@ -56,7 +56,7 @@ from kafka_ordered_ops.windows.open_claims import OpenClaims
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: Drafts made anew because the group changed meanwhile: each time others made progress.
+#: Drafts recreated because the group changed meanwhile: each time others made progress.
 _DRAFTS_MAX: Final = 50
 
 #: Open windows named in one warning.
@@ -279,7 +279,7 @@ class Planner:
         committed = self._ledger.committed_offsets(
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
-        # After the offsets, never before: a commit of another try in between would look like one that
+        # After the offsets, never before: a commit of another attempt in between would look like one that
         # the ledger has lost.
         view = self._ledger.read(self._group, list(fresh))
         self._ledger.check_not_lost(view, committed)

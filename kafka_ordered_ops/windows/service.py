@@ -227,7 +227,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         Raises:
             ConfigError: the count cannot be.
             WindowMismatchError: this attempt was split otherwise.
-            WindowSupersededError: another try took the window over.
+            WindowSupersededError: another attempt took the window over.
         """
         return self._committer.split(plan, count)
 
@@ -236,7 +236,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
 
         Raises:
             WindowMismatchError: the window was not split like that.
-            WindowSupersededError: another try took the window over.
+            WindowSupersededError: another attempt took the window over.
         """
         if not isinstance(part, WindowPlan):
             raise ConfigError(f"{shown(part)} is no part: give one of those that `split` returned")
@@ -250,7 +250,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         """Records that the sink holds all of the window, hidden: a retry then only commits.
 
         Raises:
-            WindowSupersededError: another try took the window over.
+            WindowSupersededError: another attempt took the window over.
             SinkError: the result is nothing that JSON can hold.
         """
         return self.mark_written_many([plan], [result])[0]
@@ -261,7 +261,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         Without `staged`, call it after the sink has taken everything. Committing again is a no-op.
 
         Raises:
-            WindowSupersededError: another try, a new plan or an abandonment owns the window.
+            WindowSupersededError: another attempt, a new plan or an abandonment owns the window.
             PartsMissingError: the window was split, and not all parts have reported.
             GroupInUseError, ForeignCommitError: somebody else uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
@@ -303,7 +303,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         return self._committer.publish(plans, staged)
 
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
-        """Gives an open window's offsets free for others; its tries can no longer commit.
+        """Gives an open window's offsets free for others; its attempts can no longer commit.
 
         By its id, a window whose record cannot be read is removed from the ledger. What is returned then has
         nothing but the id, and says in its notes what was wrong.
@@ -311,7 +311,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         Raises:
             LedgerCorruptError: of a plan: the window's record cannot be read.
             UnknownWindowError: there is no such window.
-            WindowSupersededError: it is committed already. Of a plan also: another try has taken it up.
+            WindowSupersededError: it is committed already. Of a plan also: another attempt has taken it up.
         """
         owner = None if isinstance(window, str) else window
         if not isinstance(window, str | WindowPlan):
@@ -322,7 +322,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
         """Brings a window from wherever it stands to published.
 
-        `write` runs the job into a hidden place; `reopen` finds the output of an earlier try from what it
+        `write` runs the job into a hidden place; `reopen` finds the output of an earlier attempt from what it
         said of itself, or returns None where it is gone. A written window whose output is gone is written
         again; a committed one is replayed.
         """
@@ -344,7 +344,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
         """Takes for the group's progress what happened behind its back.
 
         Offsets that somebody else committed: forward, they count as done; back, what lies behind them is
-        open again, and committed windows with records there are *rewound*. A topic that was made anew
+        open again, and committed windows with records there are *rewound*. A topic that was recreated
         begins at its start, and open windows that asked for the old one are abandoned. A log that ends
         before the group's progress cuts it there. With `dry_run` it only says what it would do.
 

@@ -46,7 +46,7 @@ class Staged(Protocol):
 Write = Callable[[WindowPlan], Staged]
 WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
-#: Finds an earlier try's output from what it said of itself; None where it is gone.
+#: Finds an earlier attempt's output from what it said of itself; None where it is gone.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 

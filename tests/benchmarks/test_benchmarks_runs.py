@@ -137,7 +137,7 @@ def test_contenders_take_turns_and_a_complete_journal_needs_no_run(tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_whole_rounds(tmp_path: Path) -> None:
-    """A round that was cut off is made anew by all, in new processes that are warmed up first."""
+    """A round that was cut off is recreated by all, in new processes that are warmed up first."""
     path = tmp_path / "j.jsonl"
     contenders = [Contender("a", 1, Nothing()), Contender("b", 1, Nothing())]
     _measure(tmp_path, contenders, Journal(path, FACTS.to_json()))

@@ -170,7 +170,7 @@ def test_a_split_window_tells_which_parts_have_reported(cluster: Cluster) -> Non
 
 @pytest.mark.slow
 def test_the_age_of_a_claim_begins_anew_when_it_is_taken_up(cluster: Cluster) -> None:
-    """A window that a try has just touched is not stale, however long ago it was planned."""
+    """A window that an attempt has just touched is not stale, however long ago it was planned."""
     cluster.windows("plan", *cluster.question(60), "--window-id", "noon")
     new = facts(cluster, "noon")
     assert new["untouched_seconds"] == new["open_seconds"] > 0

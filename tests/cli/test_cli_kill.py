@@ -22,7 +22,7 @@ from tests.support.cli_support import (
 )
 from tests.support.kill_points import KillPoint
 
-# The try after a crash may have to wait until the coordinator gives up the dead one's transaction.
+# The attempt after a crash may have to wait until the coordinator gives up the dead one's transaction.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -152,7 +152,7 @@ def test_committing_a_killed_window_publishes_what_it_wrote(
 def test_output_that_is_gone_is_written_again_once(
     bootstrap: str, topic: MakeTopic, produce: Produce, group_id: str, tmp_path: Path
 ) -> None:
-    """Files that somebody deleted are made anew, hidden or published; after that nothing is to be done."""
+    """Files that somebody deleted are recreated, hidden or published; after that nothing is to be done."""
     name, output = topic(partitions=2), tmp_path / "out"
     fill(produce, name)
     window = _Window(bootstrap, group_id, name, output)

@@ -253,7 +253,9 @@ def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
     """Windows that wait for their publishing and windows that nobody has planned go together."""
     cutoffs.run(45, kill_at=KillPoint.BEFORE_PUBLISH)
     longer = cutoffs.run(90)
-    assert "3 read and published, 3 written by an earlier try and published now" in longer.stderr
+    assert (
+        "3 read and published, 3 written by an earlier attempt and published now" in longer.stderr
+    )
     again = cutoffs.run(90, "--json")
     assert delivered(again) == list(SERIES.values())
     assert each(again, "ran") == [False] * 6
@@ -262,7 +264,7 @@ def test_a_killed_series_is_finished_by_a_longer_one(cutoffs: Backfill) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_series_with_spark_has_the_same_records(cluster: Cluster, cutoffs: Backfill) -> None:
-    """One Spark job for all windows; killed between commit and publish, the next try starts no Spark."""
+    """One Spark job for all windows; killed between commit and publish, the next attempt starts no Spark."""
     crashed = cutoffs.run(90, engine="python", kill_at=KillPoint.BEFORE_PUBLISH)
     assert crashed.code == -signal.SIGKILL, crashed.stderr
     again = cutoffs.run(90, "--json", engine="python")

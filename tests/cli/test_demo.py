@@ -408,5 +408,5 @@ def _check_whole(folder: Path, said: str) -> None:
     departures = int(delays["departures"].to_numpy().sum())
     assert departures == sum(window["records"] for window in windows.values())
     assert "FAILED" not in said
-    # The stage of the killed try is gone, too: nothing but what readers see is left.
+    # The stage of the killed attempt is gone, too: nothing but what readers see is left.
     assert not list(folder.glob("flights/.koo-stage/*/*"))

@@ -172,7 +172,7 @@ def test_the_newest_offsets_are_read_next(
 
 
 def test_what_was_seen_counts_for_the_same_log_only() -> None:
-    """A topic made anew, a log cut at its end, a proof that retention took: all is read again."""
+    """A topic recreated, a log cut at its end, a proof that retention took: all is read again."""
     seen = Seen(TOPIC_ID, OffsetSet.of((5, 9)), 1, Stamp(5, 7))
     facts = LogFacts(TP, TOPIC_ID, 0, 9, 9, found=5)
     assert seen.kept_for(facts) == seen

@@ -281,7 +281,10 @@ def test_a_bad_connection_fails_its_test_with_the_reason(
         ("read the ledger", "READ on topic {ledger}"),
         ("write the ledger", "WRITE on topic {ledger}"),
         ("write the transaction", "WRITE on transactional ids that begin with koo."),
-        ("everything", "READ on group {group_id}; READ and WRITE on topic {ledger}; WRITE on trans"),
+        (
+            "everything",
+            "READ on group {group_id}; READ and WRITE on topic {ledger}; WRITE on trans",
+        ),
         ("nothing", None),
     ],
 )

@@ -153,7 +153,7 @@ def test_what_json_cannot_hold_is_not_kept(
 
 @pytest.mark.parametrize("returned", [None, 0, [], "text", {"facts": 1, "rows": [1, 2]}])
 def test_what_a_job_returns_is_found_again(returned: Any) -> None:
-    """By the try that only commits."""
+    """By the attempt that only commits."""
     reported = Reported.of(returned, {"records": 1})
     assert Reported.found(dict(reported.to_json())) == reported
     assert reported.result.get("returned") == returned
@@ -169,12 +169,12 @@ def test_a_kill_ends_the_taking_of_batches(
         killer = threading.Thread(target=tasks[0].on_kill)
         killer.start()
         killer.join()
-        with pytest.raises(JobFailedError, match="Airflow ended this try"):
+        with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
             next(batches)
         return "well"
 
     tasks.append(make(batch_callable=take))
-    with pytest.raises(JobFailedError, match="Airflow ended this try"):
+    with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(25))
     check_nothing_was_committed(windows, orders)
 
@@ -186,7 +186,7 @@ def test_a_kill_ends_a_copy(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the midst of reading: nothing is staged, and the next try takes the same plan."""
+    """In the midst of reading: nothing is staged, and the next attempt takes the same plan."""
     from kafka_ordered_ops.hosting.window_handle import WindowHandle
 
     task, said = make(), WindowHandle.progress
@@ -202,7 +202,7 @@ def test_a_kill_ends_a_copy(
 
     with monkeypatch.context() as patch:
         patch.setattr(WindowHandle, "progress", killed_while_reading)
-        with pytest.raises(JobFailedError, match="Airflow ended this try"):
+        with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
             task.execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
@@ -322,7 +322,7 @@ def test_a_kill_ends_what_spark_computes(
             killer.join()
 
     tasks.append(make(python_callable=job, spark_conf=SMALL))
-    with pytest.raises(JobFailedError, match="Airflow ended this try"):
+    with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     assert not list((tmp_path / "out").glob(".koo-stage/*/*"))

@@ -128,7 +128,7 @@ def test_a_job_that_is_done_is_not_run_again(
     dies_before: str,
     on_covered: str,
 ) -> None:
-    """The try died after its output was complete: the next one commits and publishes what is there.
+    """The attempt died after its output was complete: the next one commits and publishes what is there.
 
     That is no clear of a finished window: no policy about those applies.
     """
@@ -208,10 +208,10 @@ def test_two_tries_at_once(
 
 
 def test_a_kill_before_the_job(make: Make, windows: OrderedWindows, orders: str) -> None:
-    """Nothing is read or committed, and the next try takes the window up."""
+    """Nothing is read or committed, and the next attempt takes the window up."""
     task = make(window_id="w")
     task.on_kill()
-    with pytest.raises(JobFailedError, match="Airflow ended this try"):
+    with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         task.execute(context_of(12))
     assert committed(windows, orders) == [None]
     assert make(window_id="w").execute(context_of(12, try_number=2))["records"] == 3
@@ -228,7 +228,7 @@ def test_a_kill_between_the_job_and_the_commit(
         tasks[0].on_kill()
 
     tasks.append(make(window_id="w", batch_callable=last_moment))
-    with pytest.raises(JobFailedError, match="Airflow ended this try"):
+    with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(12))
     assert windows.show("w").status is WindowStatus.PLANNED
     assert committed(windows, orders) == [None]
@@ -262,7 +262,7 @@ def test_a_cleared_window_is_replayed(
 
 
 def test_a_replay_of_another_job_replaces_the_output(make: Make, tmp_path: Path) -> None:
-    """A try of a replay has a folder of its own, and its output takes the place of the older one."""
+    """An attempt of a replay has a folder of its own, and its output takes the place of the older one."""
     made: list[str] = []
 
     class Watched(OrderedWindowOperator):
@@ -301,7 +301,7 @@ def test_a_cleared_window_can_be_skipped(
 
 
 def test_a_cleared_window_can_fail(make: Make, windows: OrderedWindows) -> None:
-    """For good: another try would find the same."""
+    """For good: another attempt would find the same."""
     make(window_id="w").execute(context_of(12))
     with pytest.raises(AirflowFailException, match=r"WindowCoveredError: .*on_covered='fail'"):
         make(window_id="w", on_covered="fail").execute(context_of(12, try_number=2))

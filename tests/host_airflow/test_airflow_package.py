@@ -286,7 +286,7 @@ def test_each_fact_is_one_part_of_the_address() -> None:
 def test_the_link_is_by_the_tasks_template_or_airflows_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And empty without a template, or for a try that did not come to plan a window."""
+    """And empty without a template, or for an attempt that did not come to plan a window."""
     task = OrderedWindowOperator(
         mode="auto", task_id="t", topics="orders", group_id="g", output="/o"
     )

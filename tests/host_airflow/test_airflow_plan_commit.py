@@ -90,7 +90,7 @@ def test_committing_again_changes_nothing(tasks: Tasks, windows: OrderedWindows)
 
 
 def test_a_commit_that_died_before_it_published(tasks: Tasks, windows: OrderedWindows) -> None:
-    """The next try publishes what was committed."""
+    """The next attempt publishes what was committed."""
     told = tasks.plan()
     staged = tasks.job(told)
     windows.commit(windows.mark_written(windows.show("w").plan, staged.to_json()))
@@ -282,7 +282,7 @@ def test_a_window_that_is_done_is_not_let_go_of(tasks: Tasks, windows: OrderedWi
 def test_a_window_that_another_try_has_is_not_let_go_of(
     tasks: Tasks, windows: OrderedWindows
 ) -> None:
-    """The teardown of an older try leaves the newer one alone."""
+    """The teardown of an older attempt leaves the newer one alone."""
     old = tasks.plan()
     new = tasks.plan(try_number=2)
     tasks.abandon(old)

@@ -148,7 +148,7 @@ def test_what_may_go_away_by_itself_is_tried_again(make: Make) -> None:
 def test_what_a_person_has_to_mend_fails_for_good(
     make: Make, given: dict[str, Any], told: str
 ) -> None:
-    """By the error's name, when the DAG is parsed or at the run: more tries would only cost time."""
+    """By the error's name, when the DAG is parsed or at the run: more attempts would only cost time."""
     with pytest.raises((AirflowFailException, ConfigError)) as raised:
         make(**given).execute(context_of(12))
     assert told in f"{type(raised.value).__name__}: {raised.value}"
@@ -214,7 +214,7 @@ def test_the_link_of_a_try_that_failed(make: Make) -> None:
 def test_tasks_map_indexes_and_groups_have_windows_of_their_own(
     make: Make, windows: OrderedWindows
 ) -> None:
-    """By ids that stay the same for every try."""
+    """By ids that stay the same for every attempt."""
     contexts = (context_of(12), context_of(12, task_id="b"), context_of(12, map_index=1))
     make().execute(contexts[0])
     for context in contexts[1:]:

@@ -1,4 +1,4 @@
-"""A whole Airflow on a real broker: schedules, backfills, clears, kills, two tries at once, every example."""
+"""A whole Airflow on a real broker: schedules, backfills, clears, kills, two attempts at once, every example."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_cleared_window_is_skipped(house: House, fill: Callable[..., Records])
     "dag_id", ["killed_task", pytest.param("killed_worker", marks=pytest.mark.long)]
 )
 def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: str) -> None:
-    """By kill -9, the task's process or the whole worker: the next try takes the same records, once."""
+    """By kill -9, the task's process or the whole worker: the next attempt takes the same records, once."""
     records = fill(dag_id, times(T0, T0 + 2 * HOUR))
     house.airflow.trigger(dag_id, "once", **up_to(T0 + HOUR))
     pid = int(house.told(dag_id, "1.ready"))
@@ -193,7 +193,7 @@ def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: s
 def test_a_worker_killed_while_its_task_lives_on(
     house: House, fill: Callable[..., Records]
 ) -> None:
-    """Its heartbeats stop, so the next try runs beside it: the task that nobody watches cannot commit."""
+    """Its heartbeats stop, so the next attempt runs beside it: the task that nobody watches cannot commit."""
     records = fill("orphaned", times(T0, T0 + 2 * HOUR))
     house.airflow.trigger("orphaned", "once", **up_to(T0 + HOUR))
     pid = int(house.told("orphaned", "1.ready"))

@@ -306,7 +306,7 @@ class Asked:
     token_text: str = ""
 
     def window_id(self, *, try_number: int = 1) -> str:
-        """The id that a try of this task comes to."""
+        """The id that an attempt of this task comes to."""
         ti = SimpleNamespace(
             dag_id=self.dag_id,
             task_id=self.task_id,
@@ -444,7 +444,7 @@ def test_the_first_try_decides_for_the_next_ones(caplog: pytest.LogCaptureFixtur
         assert frozen_times(context, first, WRITTEN) == first
         assert caplog.messages == []
         assert frozen_times(context, told(day(21), day(19)), WRITTEN) == first
-    assert "what the first try found" in caplog.text
+    assert "what the first attempt found" in caplog.text
 
 
 def test_another_mode_is_another_question() -> None:
@@ -475,7 +475,7 @@ def test_what_belongs_to_the_run_is_not_kept() -> None:
     ],
 )
 def test_what_was_kept_is_a_hint_and_no_law(kept: Any) -> None:
-    """An edited DAG, another mode, and what people did to the store: this try's times are kept instead."""
+    """An edited DAG, another mode, and what people did to the store: this attempt's times are kept instead."""
     store = Store({"kafka_ordered_ops.times": kept})
     context = {"task_state_store": store}
     assert frozen_times(context, told(day(20)), WRITTEN) == told(day(20))

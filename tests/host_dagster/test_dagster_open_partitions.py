@@ -155,7 +155,7 @@ def test_a_piece_that_failed_is_delivered_with_the_next(
 
 
 def test_the_same_run_takes_the_same_piece(house: House, hours: str, group_id: str) -> None:
-    """A step that is tried again in its run asks for the time before that run, as the first try did."""
+    """A step that is tried again in its run asks for the time before that run, as the first attempt did."""
     calls: list[list[str]] = []
     arguments = {
         **windows_of(house, hours, group_id),

@@ -238,7 +238,7 @@ def _is_gone(pid: int) -> bool:
 
 @pytest.mark.long
 def test_a_step_and_then_its_run_are_tried_again(house: House) -> None:
-    """By its retry policy, and from failure: always the window of the first try, with what it held then."""
+    """By its retry policy, and from failure: always the window of the first attempt, with what it held then."""
     house.fill("tried_again", times(T0, T0 + 2 * HOUR))
     run_id = house.dagster.launch("scenarios", "tried_again")
     house.dagster.await_run(run_id, "FAILURE")

@@ -101,7 +101,7 @@ def test_a_job_ends_when_it_is_told_to(make: Make, tmp_path: Path, job: Job) -> 
     """In the midst of reading; nothing is left."""
     handle = make()
     handle.stop.set()
-    with pytest.raises(JobFailedError, match="window w: A test ended this try"):
+    with pytest.raises(JobFailedError, match="window w: A test ended this attempt"):
         job.deliver(handle)
     assert list((tmp_path / "out").rglob("*.parquet")) == []
 

@@ -1,4 +1,4 @@
-"""What happens to the ledger topic: grown, deleted, made anew, compacted, misconfigured, out of reach."""
+"""What happens to the ledger topic: grown, deleted, recreated, compacted, misconfigured, out of reach."""
 
 from __future__ import annotations
 

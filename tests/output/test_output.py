@@ -191,7 +191,7 @@ def test_publishing_leaves_the_stage_of_a_newer_attempt_alone(tmp_path: Path) ->
 
 
 def test_another_claim_replaces_the_output_whatever_its_attempt(tmp_path: Path) -> None:
-    """Attempts are counted per claim: a window planned anew starts at one again."""
+    """Attempts are counted per claim: a window planned again starts at one again."""
     staged(tmp_path, 7, claim="c1").publish()
     output = staged(tmp_path, 1, claim="c2")
     output.publish()

@@ -191,7 +191,7 @@ def test_a_committed_window_s_stage_that_has_lost_anything_is_not_published(
 def test_a_published_window_that_has_lost_rows_counts_as_gone(
     windows: OrderedWindows, tmp_path: Path, lose: Callable[[Path], object]
 ) -> None:
-    """Its files may be written anew by whoever owns the table, with all their rows; else they are delivered again."""
+    """Its files may be rewritten by whoever owns the table, with all their rows; else they are delivered again."""
     plan = plan_of(windows)
     output = staged(windows, plan, tmp_path)
     windows.commit(plan, output)

@@ -317,7 +317,7 @@ def test_what_a_function_returns_is_no_claim(one: OrderedWindows) -> None:
 def test_an_attempt_whose_stage_was_cleaned_is_told_that_it_is_superseded(
     one: OrderedWindows, tmp_path: Path
 ) -> None:
-    """Its stage is gone because another attempt was published, or planned anew: nothing is to be done."""
+    """Its stage is gone because another attempt was published, or planned again: nothing is to be done."""
     slow = plan_of(one)
     output = staged(one, slow, tmp_path)
     newer = plan_of(one)

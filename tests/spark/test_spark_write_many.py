@@ -244,7 +244,7 @@ def test_a_failure_while_sealing_leaves_no_stage(
 
 @pytest.mark.slow
 def test_what_a_killed_try_left_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
-    """The folder of a try that was killed, half full, does not show in the next one, whatever overwriting means."""
+    """The folder of an attempt that was killed, half full, does not show in the next one, whatever overwriting means."""
     plans = [plan_of([], window_id=f"w{n}") for n in range(2)]
     killed = Draft(StagedOutput.of(plans[0], tmp_path))
     shared = Path(killed.shared_path) / "_koo_window=0"

@@ -54,7 +54,7 @@ def _plan(window_id: str = "2026-11-20T11:00/é", *, attempt: int = 1) -> Window
 
 
 def _deliver(windows: OrderedWindows, lake: Lake, plan: WindowPlan) -> Delivery:
-    """One try, as a new process makes it: reads Kafka, writes the table."""
+    """One attempt, as a new process makes it: reads Kafka, writes the table."""
     sink = lake.sink
 
     def write(plan: WindowPlan) -> TableOutput:
@@ -133,7 +133,7 @@ def test_a_try_that_dies_anywhere_ends_well(
     point: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next try shows the same rows once; the job runs again only where the ledger knew of no stage."""
+    """The next attempt shows the same rows once; the job runs again only where the ledger knew of no stage."""
     settings = {"bootstrap.servers": bootstrap}
     asked = before(orders, 12, Earliest())
     dying = _Dying(settings, group_id)
@@ -159,7 +159,7 @@ def test_a_try_that_dies_anywhere_ends_well(
 def test_a_try_that_is_killed_in_the_table_s_commit_ends_well(
     bootstrap: str, windows: OrderedWindows, orders: str, lake: Lake
 ) -> None:
-    """Kill -9 of the driver: whether its commit came through is unknown, and the next try finds out."""
+    """Kill -9 of the driver: whether its commit came through is unknown, and the next attempt finds out."""
     warehouse = lake.spark.conf.get(WAREHOUSE)
     words = (bootstrap, windows.group_id, orders, lake.format, lake.table, lake.staging, warehouse)
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_a_try_that_is_killed_in_the_table_s_commit_ends_well(
 def test_a_try_that_was_taken_over_shows_nothing(
     windows: OrderedWindows, orders: str, lake: Lake
 ) -> None:
-    """Its rows wait, its commit is refused, and they are removed; the newer try's are what shows."""
+    """Its rows wait, its commit is refused, and they are removed; the newer attempt's are what shows."""
     asked = before(orders, 12, Earliest())
     slow = windows.plan(asked, "w")
 
@@ -192,7 +192,7 @@ def test_a_try_that_was_taken_over_shows_nothing(
         windows.deliver(slow, write, lake.sink.found)
     assert (lake.rows(), lake.staged_count()) == ({}, 0)
     _deliver(windows, lake, windows.plan(asked, "w"))
-    # To the ledger every try of a committed claim may say so; to the table it may not.
+    # To the ledger every attempt of a committed claim may say so; to the table it may not.
     late = lake.sink.write(_wrong(lake), slow)
     with pytest.raises(WindowSupersededError, match="comes too late"):
         windows.commit(slow, late)
@@ -217,7 +217,7 @@ def test_a_replay_replaces_what_shows(windows: OrderedWindows, orders: str, lake
 
 
 def test_publishing_again_changes_nothing(lake: Lake) -> None:
-    """In the same process, in another one, and by a try that looked before the first one was through."""
+    """In the same process, in another one, and by an attempt that looked before the first one was through."""
     output = lake.sink.write(lake.frame(1, 2), _plan())
     twin = lake.sink.found(output.to_json())
     assert twin is not None
@@ -292,7 +292,7 @@ def test_a_commit_on_an_old_look_changes_nothing(lake: Lake, shown: int) -> None
 
 
 def test_an_older_claim_s_rows_are_replaced(lake: Lake) -> None:
-    """A window that was rewound is planned anew, and its attempts begin at one again."""
+    """A window that was rewound is planned again, and its attempts begin at one again."""
     sink, window_id = lake.sink, _plan().window_id
     sink.write(lake.frame(1, 2), _plan(attempt=7)).publish()
     sink.write(lake.frame(2), replace(_plan(), claim_id="claim2")).publish()

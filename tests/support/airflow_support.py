@@ -217,7 +217,7 @@ class Airflow:
     def log(
         self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1
     ) -> str:
-        """What one try of a task has written."""
+        """What one attempt of a task has written."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{task_id}/logs/{try_number}"
         query = urlencode({"map_index": map_index, "full_content": "true"})
         content = self.ask("GET", f"{path}?{query}")["content"]
@@ -285,7 +285,7 @@ class Airflow:
             lines.append(f"- {task}")
             if task.state in ("success", "skipped", None) or not task.try_number:
                 continue
-            with contextlib.suppress(AssertionError):  # A try that wrote nothing has no log.
+            with contextlib.suppress(AssertionError):  # An attempt that wrote nothing has no log.
                 text = self.log(dag_id, run_id, task.task_id, task.try_number, task.map_index)
                 lines += text.splitlines()[-_LOG_LINES:]
         return "\n".join(lines)

@@ -22,7 +22,7 @@ try:
 except ImportError:  # before Airflow 3.2
     from airflow.exceptions import TaskDeferred as TaskDeferred  # type: ignore[no-redef]
 
-#: Whether tasks can have a policy that says which errors are worth another try.
+#: Whether tasks can have a policy that says which errors are worth another attempt.
 HAS_RETRY_POLICIES = find_spec("airflow.sdk.definitions.retry_policy") is not None
 
 needs_retry_policies = pytest.mark.skipif(

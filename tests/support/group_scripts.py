@@ -58,7 +58,7 @@ def a_topic_that_is_gone_holds_up_nobody(world: World) -> None:
 
 @script
 def a_topic_that_goes_in_the_middle_of_a_commit(world: World) -> None:
-    """Its offsets are refused with the whole transaction, which is not left open: the next try is without it."""
+    """Its offsets are refused with the whole transaction, which is not left open: the next attempt is without it."""
     filled(world)
     world.create("gone")
     world.write("gone", 0, 1, 2)
@@ -155,7 +155,7 @@ def live_members(world: World) -> None:
 
 @script
 def ledgers_that_are_none(world: World) -> None:
-    """Lost, deleted, too small, not compacted: each is named, and nothing begins anew."""
+    """Lost, deleted, too small, not compacted: each is named, and nothing starts over."""
     filled(world)
     window = world.window(12, starting_offsets=Earliest())
     service = world.windows(ledger_topic="ledger")

@@ -105,7 +105,7 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(choice=choices)
     def take_up(self, choice: int) -> None:
-        """The same offsets, less what is gone; older tries may not commit."""
+        """The same offsets, less what is gone; older attempts may not commit."""
         window_id, before = self._chosen(choice)
         plan = self.windows.plan(before.window, window_id)
         assert plan.attempt == before.attempt + 1
@@ -116,7 +116,7 @@ class WindowMachine(RuleBasedStateMachine):
         except WindowSupersededError:
             self.open[window_id] = plan
             return
-        raise AssertionError("an older try has committed")
+        raise AssertionError("an older attempt has committed")
 
     @precondition(lambda self: self.open)
     @rule(choice=choices, faults=st.sampled_from(["none", "lost", "not stored"]))

@@ -142,7 +142,7 @@ def test_an_offset_moved_forward_is_joined_with_progress(
 def test_an_offset_moved_back_rewinds_what_lies_behind_it(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
-    """Their ids are planned anew and hold the same records; a window partly behind it is neither kept nor anew."""
+    """Their ids are planned again and hold the same records; a window partly behind it is neither kept nor anew."""
     name = topic()
     produce(stamped(name, *range(30)))
     cutoffs = {"first": 5, "split": 12, "third": 20, "fourth": 25}

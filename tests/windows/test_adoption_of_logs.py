@@ -1,4 +1,4 @@
-"""A topic made anew, a topic that is gone, a log that was cut: what the group's progress is then."""
+"""A topic recreated, a topic that is gone, a log that was cut: what the group's progress is then."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_death_inside_a_transaction_leaves_all_of_it_or_nothing(
     status_before: WindowStatus | None,
     status_after: WindowStatus,
 ) -> None:
-    """The next try takes over at once, finds out what was stored, and commits the same records once."""
+    """The next attempt takes over at once, finds out what was stored, and commits the same records once."""
     name = topic()
     produce((name, 0, None, b"x", BASE_MS + second * 1000, ()) for second in [0, 10, 20, 5])
     arguments = [bootstrap, group_id, name, at(12).isoformat(), when, str(fatal)]

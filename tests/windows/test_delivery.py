@@ -1,4 +1,4 @@
-"""Bringing a window from wherever an earlier try left it to published."""
+"""Bringing a window from wherever an earlier attempt left it to published."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shelf:
         return Output(self, name)
 
     def reopen(self, result: Mapping[str, Any]) -> Output | None:
-        """What an earlier try wrote, if it is still there."""
+        """What an earlier attempt wrote, if it is still there."""
         name = result.get("name")
         if name in self.staged or name in self.published.values():
             return Output(self, str(name))
@@ -43,7 +43,7 @@ class Shelf:
 
 @dataclass
 class Output:
-    """One try's output on a shelf."""
+    """One attempt's output on a shelf."""
 
     shelf: Shelf
     name: str
@@ -84,7 +84,7 @@ def test_a_window_is_delivered_once(windows: OrderedWindows, window: Window) -> 
 
 
 def test_a_written_window_is_only_committed(windows: OrderedWindows, window: Window) -> None:
-    """The job of the try that died is not run again."""
+    """The job of the attempt that died is not run again."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
     windows.mark_written(plan, shelf.write(plan).to_json())
@@ -133,7 +133,7 @@ def test_a_covered_window_never_reaches_the_sink(windows: OrderedWindows, window
 
 
 def test_a_failed_job_commits_nothing(windows: OrderedWindows, window: Window) -> None:
-    """The window stays planned, and the next try gets the same plan."""
+    """The window stays planned, and the next attempt gets the same plan."""
 
     def fail(plan: WindowPlan) -> Output:
         raise SinkError("no space")
@@ -148,7 +148,7 @@ def test_a_failed_job_commits_nothing(windows: OrderedWindows, window: Window) -
 def test_a_try_that_was_taken_over_leaves_nothing_behind(
     windows: OrderedWindows, window: Window
 ) -> None:
-    """Its commit is refused, and its hidden output is removed; the newer try's is what shows."""
+    """Its commit is refused, and its hidden output is removed; the newer attempt's is what shows."""
     shelf = Shelf()
     slow = windows.plan(window, "w")
     quick = windows.deliver(windows.plan(window, "w"), shelf.write, shelf.reopen)
@@ -164,7 +164,7 @@ def test_a_try_that_was_taken_over_leaves_nothing_behind(
 def test_what_the_ledger_names_is_kept_for_the_try_that_takes_over(
     windows: OrderedWindows, window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Overtaken once its output is written down, a try leaves it: the newer one need not write again."""
+    """Overtaken once its output is written down, an attempt leaves it: the newer one need not write again."""
     shelf = Shelf()
     plan = windows.plan(window, "w")
     commit_many = windows.commit_many

@@ -186,7 +186,7 @@ def test_a_claim_that_appears_while_a_window_is_drafted_is_in_the_way(
 
 
 def test_forgotten_claims_are_taken_over(windows: OrderedWindows, orders: str) -> None:
-    """Those planned, and older than the limit: told, and their tries can never commit."""
+    """Those planned, and older than the limit: told, and their attempts can never commit."""
     with at_clock(windows, yesterday) as past:
         old = past.plan(before(orders, 12, Earliest()), "old")
         written = past.plan(before(orders, 18), "written")

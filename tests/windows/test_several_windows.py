@@ -216,7 +216,7 @@ def test_what_is_planned_again_is_not_scanned_again(
 def test_windows_that_exist_are_taken_up_among_new_ones(
     windows: OrderedWindows, orders: str
 ) -> None:
-    """Open ones as another try, done ones as they are, in the order asked."""
+    """Open ones as another attempt, done ones as they are, in the order asked."""
     asked = [before(orders, second, Earliest()) for second in (1, 12, 18, 100)]
     names = ids(asked)
     done = windows.commit(windows.plan(asked[0], names[0]))
@@ -438,7 +438,7 @@ def test_covered_windows_among_those_delivered_reach_no_sink(
 def test_a_superseded_window_among_those_delivered_leaves_none_committed(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:
-    """The job was in vain: nothing of it stays behind, and the next try delivers all."""
+    """The job was in vain: nothing of it stays behind, and the next attempt delivers all."""
     shop = Shop()
     plans = windows.plan_many(hours[:3], ids(hours[:3]))
 
@@ -458,7 +458,7 @@ def test_a_superseded_window_among_those_delivered_leaves_none_committed(
 def test_a_failed_job_leaves_all_windows_planned(
     windows: OrderedWindows, hours: list[Window]
 ) -> None:
-    """Nothing is committed, and the next try is given the same plans."""
+    """Nothing is committed, and the next attempt is given the same plans."""
 
     def fail(plans: Sequence[WindowPlan]) -> list[Output]:
         raise SinkError("no space")

@@ -210,7 +210,7 @@ def test_a_window_that_was_never_split_takes_no_reports(
 def test_a_retry_of_the_plan_begins_its_parts_anew(
     windows: OrderedWindows, plan: WindowPlan
 ) -> None:
-    """Nothing that the older try's parts said or say counts; the number may be another."""
+    """Nothing that the older attempt's parts said or say counts; the number may be another."""
     old = windows.split(plan, 2)
     windows.report(old[0], {"try": 1})
     again = windows.plan(before(plan.topics[0], 100), "w")

@@ -53,7 +53,7 @@ def test_a_superseded_try_gets_nowhere(
     step: Callable[[OrderedWindows, WindowPlan], object],
     how: str,
 ) -> None:
-    """At every step; the window is as the newer try left it."""
+    """At every step; the window is as the newer attempt left it."""
     asked = before(orders, 12, Earliest())
     old = windows.plan(asked, "w")
     windows.split(old, 1)
@@ -62,14 +62,14 @@ def test_a_superseded_try_gets_nowhere(
     if how != "abandoned":
         windows.split(windows.plan(asked, "w"), 1)
     record = windows.show("w")
-    told = "abandoned meanwhile" if how == "abandoned" else "Another try"
+    told = "abandoned meanwhile" if how == "abandoned" else "Another attempt"
     with pytest.raises(WindowSupersededError, match=told):
         step(windows, old)
     assert windows.show("w") == record
 
 
 def test_attempts_rise_with_every_try(windows: OrderedWindows, orders: str) -> None:
-    """Only the newest commits; an abandoned id begins anew, under another claim."""
+    """Only the newest commits; an abandoned id starts over, under another claim."""
     asked = before(orders, 12, Earliest())
     tries = [windows.plan(asked, "w") for _ in range(3)]
     assert [plan.attempt for plan in tries] == [1, 2, 3]
@@ -82,7 +82,7 @@ def test_attempts_rise_with_every_try(windows: OrderedWindows, orders: str) -> N
         with pytest.raises(WindowSupersededError, match="claim"):
             windows.commit(plan)
     windows.commit(anew)
-    # Once it is committed, every try of the same claim may say so; those of another claim may not.
+    # Once it is committed, every attempt of the same claim may say so; those of another claim may not.
     with pytest.raises(WindowSupersededError):
         windows.commit(tries[2])
 
@@ -114,7 +114,7 @@ def test_nothing_is_made_visible_before_its_window_is_committed(
 def test_a_preview_of_an_open_window_cannot_be_committed(
     windows: OrderedWindows, orders: str
 ) -> None:
-    """It shows what is planned, and is no try at it."""
+    """It shows what is planned, and is no attempt at it."""
     plan = windows.plan(before(orders, 12, Earliest()), "w")
     preview = windows.preview(before(orders, 12), "w")
     assert preview.taken == plan.taken
@@ -138,7 +138,7 @@ def test_what_an_abandoned_window_held_is_looked_at_again(
 def test_an_origin_that_was_given_up_leaves_nothing_known_of_its_topic(
     bootstrap: str, windows: OrderedWindows, topic: MakeTopic, produce: Produce
 ) -> None:
-    """The topic is deleted and made anew before the next first plan: old bounds say nothing about it."""
+    """The topic is deleted and recreated before the next first plan: old bounds say nothing about it."""
     name = topic()
     produce(stamped(name, 0, 1, 20, 21))
     windows.plan(before(name, 10, Earliest()), "w")

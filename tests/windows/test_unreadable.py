@@ -396,7 +396,7 @@ def test_a_window_that_was_planned_again_meanwhile_is_not_pruned(
 
 
 def test_a_change_that_fails_leaves_no_transaction_open(kafka: InMemoryKafka) -> None:
-    """A topic that is deleted in the middle of a commit: the next try is without it, as with brokers."""
+    """A topic that is deleted in the middle of a commit: the next attempt is without it, as with brokers."""
     kafka.create_topic("gone", 1)
     kafka.produce("gone", value=b"x", timestamp_ms=1_000)
     with opened(kafka, timeout_s=5) as windows:

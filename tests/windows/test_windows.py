@@ -168,13 +168,13 @@ def test_another_question_under_the_same_id_is_refused(
 
 
 def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, orders: str) -> None:
-    """Its old plan can no longer commit, also when the id was planned anew."""
+    """Its old plan can no longer commit, also when the id was planned again."""
     old = windows.plan(before(orders, 12, Earliest()), "w")
     windows.abandon("w")
     windows.abandon("w")
     with pytest.raises(WindowSupersededError):
         windows.commit(old)
-    # The origin that nothing was committed from may be chosen anew.
+    # The origin that nothing was committed from may be chosen again.
     with pytest.raises(StartingOffsetsRequiredError):
         windows.plan(before(orders, 100), "other")
     other = windows.plan(before(orders, 100, Earliest()), "other")
@@ -192,7 +192,7 @@ def test_an_abandoned_window_gives_its_offsets_free(windows: OrderedWindows, ord
 def test_a_plan_is_abandoned_only_by_the_try_that_owns_it(
     windows: OrderedWindows, orders: str
 ) -> None:
-    """By its id a window is anybody's; an older try, or a plan of before, leaves it alone."""
+    """By its id a window is anybody's; an older attempt, or a plan of before, leaves it alone."""
     old = windows.plan(before(orders, 12, Earliest()), "w")
     new = windows.plan(before(orders, 12), "w")
     with pytest.raises(WindowSupersededError, match=r"attempt 1 .* attempt 2"):

@@ -55,7 +55,7 @@ class AbandonWindowOperator(WindowFollower):
             try:
                 windows.abandon(plan)
             except WindowSupersededError as error:
-                # Committed, or taken up by another try since: that is no fault of a run that ends.
+                # Committed, or taken up by another attempt since: that is no fault of a run that ends.
                 self.log.info("Nothing to abandon: %s", error)
                 return
             self.log.info("Window %s is abandoned.", plan.window_id)

@@ -144,7 +144,7 @@ class WindowTask(BaseOperator):
         )
 
     def times_of(self, context: Context) -> WindowTimes:
-        """The window's times: what the first try of this task found, as far as that was kept.
+        """The window's times: what the first attempt of this task found, as far as that was kept.
 
         Raises:
             ConfigError: see `times.resolve`.
@@ -188,7 +188,7 @@ class WindowTask(BaseOperator):
         return WindowSpec(**{"topics": ["unknown"], "group_id": "unknown", **known})
 
     def window_id_of(self, context: Context) -> str:
-        """The window's id: the task's own, or one that is the same for every try of this run's task."""
+        """The window's id: the task's own, or one that is the same for every attempt of this run's task."""
         return self.window_id or default_window_id(context, self.group_id)
 
     def windows_options(self, context: Context) -> dict[str, Any]:

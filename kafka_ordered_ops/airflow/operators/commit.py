@@ -77,7 +77,7 @@ class CommitWindowOperator(WindowFollower):
             told = self.told()
             record = windows.show(str(told["window_id"]))
             plan = as_told(record.plan, told)
-            # First: of another try's window nothing is staged here, and that is not what is wrong.
+            # First: of another attempt's window nothing is staged here, and that is not what is wrong.
             check_owned(record, plan)
             done = windows.commit(plan, self._staged(plan, record, told.get("parts")))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)

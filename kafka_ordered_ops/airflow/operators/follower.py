@@ -73,7 +73,7 @@ class WindowFollower(BaseOperator):
     def planned(self, windows: OrderedWindows) -> WindowPlan:
         """The plan, with the right to commit it that the planning task got.
 
-        If another try has taken the window up since, the commit is refused.
+        If another attempt has taken the window up since, the commit is refused.
         """
         told = self.told()
         return as_told(windows.show(str(told["window_id"])).plan, told)
@@ -86,7 +86,7 @@ def check_literal_output(output: str | None) -> None:
 
 
 def as_told(plan: WindowPlan, told: Mapping[str, Any]) -> WindowPlan:
-    """The plan as of the try that the planning task was."""
+    """The plan as of the attempt that the planning task was."""
     return replace(plan, claim_id=str(told["claim_id"]), attempt=int(told["attempt"]))
 
 

@@ -33,7 +33,7 @@ class JobTask(BaseOperator):
         application_args: its arguments. (templated)
         submit: how spark-submit is run; a `SparkSubmit`, or its arguments. (templated)
         python_callable: see above. It writes with ``window.write``, or has a sink of its own that replaces
-            what an earlier try wrote for the same window.
+            what an earlier attempt wrote for the same window.
         batch_callable: see above; with a sink of its own.
         op_kwargs: more arguments for the function. (templated)
         spark_conf: Spark's settings for `python_callable`. (templated)
@@ -126,7 +126,7 @@ class JobTask(BaseOperator):
         """Brings the records to where they belong, hidden until the commit.
 
         Raises:
-            JobFailedError: the job failed, or Airflow has ended this try.
+            JobFailedError: the job failed, or Airflow has ended this attempt.
             KafkaOrderedOpsError: as the job does.
         """
         self._stop.check(plan.window_id)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class OrderedWindowOperator(JobTask, PlanTask):
     """Reads exactly the records before a time, once, in order; runs a job on them; commits when it ended well.
 
-    What is committed is committed in one transaction after the job. A try that fails, is killed or is
+    What is committed is committed in one transaction after the job. An attempt that fails, is killed or is
     overtaken commits nothing, and the next one takes the same records. Returns, as a small XCom, the window,
     its counts and what it took of each partition (`facts.delivery_facts`).
 
@@ -156,7 +156,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         self._stop.check(self.window_id or self.task_id)
 
     def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
-        """Finds what an earlier try has written. Of a window that is published, nothing: it is to be replayed."""
+        """Finds what an earlier attempt has written. Of a window that is published, nothing: it is to be replayed."""
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
             return None if plan.status is WindowStatus.PUBLISHED else found_output(result)

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 class PlanWindowOperator(PlanTask):
-    """Plans a window, and hands it on: its id, the try that may commit it, and its ranges where they are few.
+    """Plans a window, and hands it on: its id, the attempt that may commit it, and its ranges where they are few.
 
     A job reads the plan from the ledger by the window's id (`kafka_ordered_ops.spark.planned_window`), and
-    `CommitWindowOperator` commits it. Until then the window stays open: the next try of this task, or a
+    `CommitWindowOperator` commits it. Until then the window stays open: the next attempt of this task, or a
     clear, takes the same plan up again, and only the newest may be committed.
 
     A window whose records other windows deliver is skipped, and with it the tasks that wait for it: an output

@@ -56,7 +56,7 @@ class PlanTask(WindowTask):
             and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
             other cutoffs have taken cannot be replayed: the task is skipped then.
         on_open_claim: what to do about other open windows that may hold some of the records.
-        claim_age: ``take_over`` abandons planned windows that no try has touched for longer.
+        claim_age: ``take_over`` abandons planned windows that no attempt has touched for longer.
         claim_wait: ``wait`` gives up after so long.
         on_empty: ``skip`` skips the task when its window has no records.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
@@ -194,7 +194,7 @@ class PlanTask(WindowTask):
         return self.spec(is_known).policy(on_covered, self.claim_age, self.claim_wait)
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
-        # A higher attempt took up what an earlier try has planned, and perhaps written.
+        # A higher attempt took up what an earlier attempt has planned, and perhaps written.
         is_new = plan.status is WindowStatus.PLANNED and plan.attempt == 1
         if is_new:
             windows.abandon(plan)

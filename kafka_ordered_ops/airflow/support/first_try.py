@@ -1,7 +1,7 @@
-"""The times that a task's first try found, kept for its next ones.
+"""The times that a task's first attempt found, kept for its next ones.
 
 Airflow keeps a little state for a task from 3.3 on. It is a hint: without it a template that gives another
-time at every try is found out by the ledger, which has the window under its id with the first one.
+time at every attempt is found out by the ledger, which has the window under its id with the first one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY: Final = "kafka_ordered_ops.times"
 def frozen_times(
     context: Mapping[str, Any], found: WindowTimes, written: Sequence[str]
 ) -> WindowTimes:
-    """What the first try found, where this one finds something else though the DAG says the same.
+    """What the first attempt found, where this one finds something else though the DAG says the same.
 
     Only what the task itself says may move: all else belongs to the run. A DAG that was edited since asks
     for something else on purpose, and the ledger answers that.
@@ -38,12 +38,14 @@ def frozen_times(
         store.set(_KEY, {"written": asked, **_to_json(found)})
         return found
     if first != found:
-        _log.info("The window is what the first try found, %s; this one finds %s.", first, found)
+        _log.info(
+            "The window is what the first attempt found, %s; this one finds %s.", first, found
+        )
     return first
 
 
 def _kept(kept: Any, asked: Sequence[str], found: WindowTimes) -> WindowTimes | None:
-    """The first try's times; None where nothing was kept, or nothing that answers this question."""
+    """The first attempt's times; None where nothing was kept, or nothing that answers this question."""
     if not isinstance(kept, Mapping) or kept.get("written") != list(asked):
         return None
     since = kept.get("since")
@@ -65,4 +67,4 @@ def _to_json(times: WindowTimes) -> dict[str, Any]:
 
 
 def _moment(text: Any) -> datetime:
-    return time_at(parse_time_ms(str(text), what="the first try's time"))
+    return time_at(parse_time_ms(str(text), what="the first attempt's time"))

@@ -27,7 +27,7 @@ class WindowLink(BaseOperatorLink):
         return "Window"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address; empty without a template, or for a try that did not come to plan a window."""
+        """The address; empty without a template, or for an attempt that did not come to plan a window."""
         template = getattr(operator, "window_url", None) or conf.get(SECTION, OPTION, fallback="")
         facts = getattr(operator, "link_facts", None)
         if not template or not facts:

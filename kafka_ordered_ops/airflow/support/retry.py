@@ -18,7 +18,7 @@ _FINAL_REASON: Final = "trying again cannot help"
 def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
     """A ``retry_policy`` for tasks that use this package in functions of their own.
 
-    What is not retriable fails at once; where somebody else is busy with the group the next try comes after
+    What is not retriable fails at once; where somebody else is busy with the group the next attempt comes after
     `busy_delay`; all else as the task says. The operators here need no policy to fail at once: they raise
     AirflowFailException.
 

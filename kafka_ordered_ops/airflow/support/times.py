@@ -1,4 +1,4 @@
-"""Up to which time a task's window goes, and what makes two tries the same window.
+"""Up to which time a task's window goes, and what makes two attempts the same window.
 
 The run says it in different places: see `resolve`. Nothing here knows Kafka or imports Airflow.
 """
@@ -80,7 +80,7 @@ def resolve(
     In this order: the task's own `cutoff`; ``dag_run.conf["cutoff"]`` (and ``["since"]``); the partition's
     date, to which `partition_span` adds the length of a partition; the end of the data interval; the
     greatest ``extra["cutoff"]``, or ``extra["payload"]["cutoff"]``, of the asset events that started the run;
-    ``dag_run.run_after``. Never the time of day: a second try would ask for another window.
+    ``dag_run.run_after``. Never the time of day: a second attempt would ask for another window.
 
     Args:
         context: the task's context. Keys that a run does not have are absent from it.

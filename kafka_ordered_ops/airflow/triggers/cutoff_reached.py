@@ -1,6 +1,6 @@
 """The event-driven twin of the sensor: an asset's watcher that tells of each cutoff that all partitions have reached.
 
-What it has told of lies in no state of its own. A trigger that begins anew, after a restart or a pause, asks the
+What it has told of lies in no state of its own. A trigger that starts over, after a restart or a pause, asks the
 group's ledger up to where there are windows; from Airflow 3.3 on the asset's state store knows of events whose run
 has not planned yet. Between an event and that note a restart tells of a cutoff twice: see `CutoffReachedTrigger`.
 """

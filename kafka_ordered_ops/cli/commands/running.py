@@ -155,8 +155,8 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
     if delivery.ran:
         return f"{name} is published"
     told = {
-        WindowStatus.WRITTEN: "was written by an earlier try; it is committed and published now",
-        WindowStatus.COMMITTED: "was committed by an earlier try; it is published now",
+        WindowStatus.WRITTEN: "was written by an earlier attempt; it is committed and published now",
+        WindowStatus.COMMITTED: "was committed by an earlier attempt; it is published now",
     }.get(before.status, "is already published; nothing was done")
     if output is not None and output.root != normal_root(asked):
         return (
@@ -169,7 +169,7 @@ def _outcomes(delivered: Delivered) -> str:
     """What this call did about several windows, in one sentence."""
     told = {
         "read and published": 0,
-        "written by an earlier try and published now": 0,
+        "written by an earlier attempt and published now": 0,
         "published already": 0,
         "covered by other windows, nothing written": 0,
     }

@@ -1,4 +1,4 @@
-"""A try that is killed half-way: another process runs the window, and SIGKILL ends it while Spark writes."""
+"""An attempt that is killed half-way: another process runs the window, and SIGKILL ends it while Spark writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's output folder: made anew, or taken over from an earlier demo, never anybody else's."""
+"""The demo's output folder: recreated, or taken over from an earlier demo, never anybody else's."""
 
 from __future__ import annotations
 

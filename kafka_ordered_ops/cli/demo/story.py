@@ -39,7 +39,7 @@ class Twist(StrEnum):
     """What happens to a window besides being run."""
 
     NONE = ""
-    #: A first try is killed (SIGKILL) while it writes; the next call takes its plan up.
+    #: A first attempt is killed (SIGKILL) while it writes; the next call takes its plan up.
     KILLED = "killed, retried"
     #: It is run again when it is published already.
     TWICE = "run twice"

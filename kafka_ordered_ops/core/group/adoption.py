@@ -1,4 +1,4 @@
-"""Taking for progress what happened behind the group's back: moved offsets, a topic made anew, a cut log."""
+"""Taking for progress what happened behind the group's back: moved offsets, a topic recreated, a cut log."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def adopt(
     `present` are those of the group's topics that still exist, and `logs` their partitions.
 
     Forward, progress is joined with everything below the new offset. Back, it is cut there, and committed
-    windows with offsets behind the cut are rewound. A topic made anew begins at its start.
+    windows with offsets behind the cut are rewound. A topic recreated begins at its start.
     """
     state = known_state(view)
     moved = find_moved(state, others, logs)
@@ -172,7 +172,7 @@ def adopt(
         if record.status.is_done and record.plan.window_id not in gone
     ]
     topics = {**state.topics, **{name: _anew(name, state, logs) for name in anew}}
-    # Of partitions that the topic made anew does not have, nothing is left.
+    # Of partitions that the topic recreated does not have, nothing is left.
     time_maps: dict[TopicPartition, TimeMap] = {
         tp: EMPTY_MAP for tp in view.time_maps if tp.topic in anew
     }

@@ -72,7 +72,7 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
     if still_done := sum(offsets.count for offsets in _kept(view, record).values()):
         raise WindowRewoundError(
             f"window {window_id} of group {view.group_id}: progress was moved back behind some of its "
-            f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned anew it would hold "
+            f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned again it would hold "
             "less than it delivered: plan the rest under another window id",
             window_id=window_id,
         )
@@ -83,7 +83,7 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
     kept = {}
     for part in record.plan:
         topic = None if view.state is None else view.state.topics.get(part.tp.topic)
-        # Of a topic that was made anew since, nothing is left.
+        # Of a topic that was recreated since, nothing is left.
         if topic is None or topic.topic_id != part.topic_id:
             continue
         partition = topic.partitions.get(part.tp.partition)
@@ -97,7 +97,7 @@ def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
     if found.topic_id != expected_id:
         raise TopicRecreatedError(
             f"group {group_id}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
-            f"{expected_id}: the topic was deleted and made anew, and its offsets begin again. "
+            f"{expected_id}: the topic was deleted and recreated, and its offsets begin again. "
             "`windows adopt` begins with the new one, or read it with a new group",
             topic=found.name,
             expected_id=expected_id,
@@ -118,7 +118,7 @@ def check_same_question(plan: WindowPlan, window: Window) -> None:
         )
         raise WindowMismatchError(
             f"window {plan.window_id} of group {plan.group_id} was planned with other arguments: {told}. Use "
-            "another window id, or abandon the window and plan it anew",
+            "another window id, or abandon the window and plan it again",
             window_id=plan.window_id,
             differences=differences,
         )
@@ -227,12 +227,12 @@ def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
 
 
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
-    """What a try is told that no longer owns its window."""
+    """What an attempt is told that no longer owns its window."""
     given_up = record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND)
     why = (
         f"The window was {record.status} meanwhile: plan it again to read what is open now"
         if given_up and record.plan.claim_id == plan.claim_id
-        else "Another try took the window over: leave it to that one"
+        else "Another attempt took the window over: leave it to that one"
     )
     return WindowSupersededError(
         f"window {plan.window_id} of group {plan.group_id}: this is attempt {plan.attempt} of claim "

@@ -87,7 +87,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
     found = [existing_window(view, one.window_id) for one in wish.windows]
     records = tuple(record for record in found if record is not None)
     if records:
-        # An earlier try of this very call may have come through unheard, and nobody has taken it up since.
+        # An earlier attempt of this very call may have come through unheard, and nobody has taken it up since.
         claims = {one.claim_id for one in wish.windows}
         mine = all(
             record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
@@ -263,13 +263,13 @@ def resume(
     run_id: str | None = None,
     owner: str | None = None,
 ) -> Change | WindowRecord | None:
-    """Another try at a window: its plan stays, its attempt rises, so that older tries cannot commit.
+    """Another attempt at a window: its plan stays, its attempt rises, so that older attempts cannot commit.
 
-    None: it was abandoned, rewound or forgotten since it was looked at, and may have been planned anew: the log starts
+    None: it was abandoned, rewound or forgotten since it was looked at, and may have been planned again: the log starts
     are of other offsets then. Look again.
 
     A window that is committed already is returned as it is. Records that retention took since are written
-    down as lost where the window allows it. Reports of single parts belong to the older try.
+    down as lost where the window allows it. Reports of single parts belong to the older attempt.
 
     Raises:
         WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError

@@ -172,7 +172,7 @@ class WindowRecord:
     result: Any = None
     #: Who planned or took it up last: a host's run id, for people.
     run_id: str | None = None
-    #: When a try last planned, took up or reported it: a claim's age.
+    #: When an attempt last planned, took up or reported it: a claim's age.
     touched_at_ms: int = 0
     committed_at_ms: int | None = None
     #: Of a window that was split among several tasks.

@@ -84,7 +84,7 @@ class LedgerFold:
 
     Compaction removes no newest record, but for tombstones: a process that was idle meanwhile never hears that
     a window was forgotten. So the state says how many were, and what disagrees with the fold is believed only
-    when the log was folded anew (`view`). A group has few open windows and may have a hundred thousand old ones: where values can be
+    when the log was folded again (`view`). A group has few open windows and may have a hundred thousand old ones: where values can be
     fetched again, those of windows are held up to `held_bytes_max`, and of the oldest only their places.
     """
 
@@ -114,7 +114,7 @@ class LedgerFold:
         #: How many windows were forgotten: as the state says, and as this fold knows of. None: it has just begun.
         self._forgotten_told = 0
         self._forgotten_known: int | None = None
-        #: What cannot be read, although the log was folded anew to look at it.
+        #: What cannot be read, although the log was folded again to look at it.
         self._confirmed: set[RecordName] = set()
         self._dropped: dict[RecordName, LedgerCorruptError] = {}
 
@@ -155,7 +155,7 @@ class LedgerFold:
 
         With `everything` all of its windows; with `keep` those of all that it says yes to, besides. A window
         that cannot be read is in `unreadable`, and a time map that cannot be read is left out: it is made again
-        by reading. Unless the fold is `certain`, because it was made anew, it is stale where anything is wrong.
+        by reading. Unless the fold is `certain`, because it was recreated, it is stale where anything is wrong.
 
         Raises:
             LedgerCorruptError: the group's state cannot be read.

@@ -241,7 +241,7 @@ def check_ledger_name(name: str) -> str:
 def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition, CommittedOffset]:
     """What every partition of the group is committed at: all of them, so that none expires alone.
 
-    A topic that was deleted, or made anew, meanwhile must not hold up the others.
+    A topic that was deleted, or recreated, meanwhile must not hold up the others.
     """
     offsets: dict[TopicPartition, CommittedOffset] = {}
     if (present := change.commits_to) is None:

@@ -43,7 +43,7 @@ class TopicState:
     """A group's progress on one topic."""
 
     topic_id: str
-    #: Whether a window with this topic was ever committed; until then its origin may be chosen anew.
+    #: Whether a window with this topic was ever committed; until then its origin may be chosen again.
     settled: bool
     partitions: Mapping[int, PartitionState]
 

@@ -101,7 +101,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
 def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
     """One part has been delivered; with the last one the window is written.
 
-    The first report of a part counts: another try of the same part is told what was reported.
+    The first report of a part counts: another attempt of the same part is told what was reported.
 
     Raises:
         UnknownWindowError, WindowSupersededError

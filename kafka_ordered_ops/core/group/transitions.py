@@ -89,7 +89,7 @@ def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int)
     """
     record = owned(view, plan)
     _check_parts(record)
-    # Written again when the output of an earlier try is gone: the newest result counts.
+    # Written again when the output of an earlier attempt is gone: the newest result counts.
     if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
         return record
     written = replace(
@@ -132,7 +132,7 @@ def commit(
     for record in waiting.values():
         times = record.plan.window.times
         for part in record.plan:
-            # A topic that was made anew, and adopted as such, has progress of its own by now.
+            # A topic that was recreated, and adopted as such, has progress of its own by now.
             topic = state.topics.get(part.tp.topic)
             if topic is not None and topic.topic_id == part.topic_id:
                 taken.setdefault(part.tp, []).append((part, times))
@@ -196,11 +196,11 @@ def abandon(
     owner: WindowPlan | None = None,
     keep_origins: bool = False,
 ) -> Outcome:
-    """Gives the window's offsets free; the next window, or this id planned anew, takes them.
+    """Gives the window's offsets free; the next window, or this id planned again, takes them.
 
     An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
     `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
-    abandoned only while that try may commit it.
+    abandoned only while that attempt may commit it.
 
     A window that cannot be read is removed from the ledger, see `unreadable.abandon`; with `owner` it is an error.
 
@@ -228,7 +228,7 @@ def abandon(
         for part in other.plan
     }
     topics = {
-        # An origin that nothing was committed from may be chosen anew.
+        # An origin that nothing was committed from may be chosen again.
         name: topic
         for name, topic in state.topics.items()
         if topic.settled or name in others or keep_origins or view.open_unreadable()

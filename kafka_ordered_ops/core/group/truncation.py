@@ -97,7 +97,7 @@ def check_not_cut(group_id: str, known: KnownLogs, cuts: Mapping[TopicPartition,
     tp, cut = next(iter(cuts.items()))
     raise LogTruncatedError(
         f"group {group_id}: {tp} was known up to offset {known[tp][1]}, and what is left of that log ends at {cut} "
-        f"({len(cuts)} partitions were cut): the log was truncated, or the topic was filled anew, and offsets from "
+        f"({len(cuts)} partitions were cut): the log was truncated, or the topic was refilled, and offsets from "
         "there on stand for other records. Check the topic; `windows adopt` moves progress back to where the log "
         "was cut; a group that has planned nothing yet needs another start",
         truncated={str(one): (known[one][1], end) for one, end in cuts.items()},

@@ -246,7 +246,7 @@ def ask(
     if base > facts.high_watermark:
         raise LogTruncatedError(
             f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.high_watermark}: the "
-            "log was truncated, or the topic was filled anew. Check the topic; `windows adopt` takes the end of "
+            "log was truncated, or the topic was refilled. Check the topic; `windows adopt` takes the end of "
             "the log for the group's progress; a group that has planned nothing yet needs another start",
             truncated={str(facts.tp): (base, facts.high_watermark)},
         )

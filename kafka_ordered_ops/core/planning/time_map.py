@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit, rows_by_lab
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 
 #: Chunks kept for one partition. A chunk costs some 30 bytes in the ledger: this keeps a partition's map
-#: near 128 KiB, written anew whenever a scan extends it.
+#: near 128 KiB, rewritten whenever a scan extends it.
 CHUNKS_MAX: Final = 4_096
 
 _START, _END, _LEAST, _GREATEST = range(4)

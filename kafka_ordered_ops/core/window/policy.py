@@ -20,7 +20,7 @@ class Policy:
     Args:
         on_covered: other windows have taken everything that it asks for.
         on_open_claim: open windows may hold records that it asks for.
-        claim_age: take_over abandons planned windows that no try has touched for longer than this. Written
+        claim_age: take_over abandons planned windows that no attempt has touched for longer than this. Written
             ones are left: their output is complete and waits for its commit.
         claim_wait: wait gives up after this long.
         redefine: whether the window's mode, isolation and topics become the group's.

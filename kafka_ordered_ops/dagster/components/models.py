@@ -253,7 +253,7 @@ class WindowOp(dg.Resolvable):
         dg.Resolver(
             _retries_of,
             model_field_type=RetriesModel | None,
-            description="Tries after a step that failed; errors that no try can heal are not tried again.",
+            description="Tries after a step that failed; errors that no attempt can heal are not tried again.",
         ),
     ] = None
     pool: str | None = None

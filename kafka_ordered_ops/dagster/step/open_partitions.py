@@ -48,7 +48,7 @@ def piece_of(whole: Asked, settings: WindowSettings, began: datetime) -> Asked:
     Args:
         whole: the partition's own window.
         settings: the asset's.
-        began: when the run began, or the one that it goes on from: the same for every try.
+        began: when the run began, or the one that it goes on from: the same for every attempt.
     """
     since, lag = whole.window.since, span_of(settings.open_lag, "open_lag")
     # Once it is over it is taken whole, so that nobody has to ask again: what is written later is late.

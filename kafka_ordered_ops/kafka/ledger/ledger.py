@@ -75,7 +75,7 @@ _Seen = TypeVar("_Seen")
 #: What this package's transactional ids begin with: one prefixed right is enough for every group.
 TRANSACTIONAL_PREFIX: Final = "koo."
 
-#: All tries of one change together.
+#: All attempts of one change together.
 UPDATE_TIMEOUT_S: Final = 120.0
 
 #: Between two looks for room in the client's queue.
@@ -96,7 +96,7 @@ _FETCH_WAIT_MS: Final = 10
 #: Read ahead of the fold; the client's own default is 64 MiB.
 _QUEUED_KIB_MAX: Final = 4_096
 
-#: What a try may fail by, and another one not.
+#: What an attempt may fail by, and another one not.
 _PASSING: Final = (KafkaException, BrokerUnreachableError, LedgerUnavailableError)
 
 
@@ -215,7 +215,7 @@ class Ledger:
         place: Place,
         deadline: float,
     ) -> GroupView | None:
-        """One try after the other until one gets through."""
+        """One attempt after the other until one gets through."""
         unknown = False
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group_id, deadline)
@@ -248,7 +248,7 @@ class Ledger:
     def _judge(
         self, error: KafkaException | KafkaOrderedOpsError, group_id: str, unknown: bool
     ) -> KafkaOrderedOpsError:
-        """What a failed try would mean if it were the last."""
+        """What a failed attempt would mean if it were the last."""
         if isinstance(error, KafkaOrderedOpsError):
             return self._unknown(group_id, error) if unknown and error.retriable else error
         where = f"group {group_id}, ledger {self._topic.name}"
@@ -305,7 +305,7 @@ class Ledger:
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What was just read as `look` has it, which is told whether the log was folded anew for it."""
+        """What was just read as `look` has it, which is told whether the log was folded again for it."""
         certain = False
         while True:
             try:
@@ -418,7 +418,7 @@ class _Transaction:
     ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
         """The committed offsets, then the ledger: never the other way round.
 
-        Whoever fences this try may commit between the two. Ledger last, its records are there for every
+        Whoever fences this attempt may commit between the two. Ledger last, its records are there for every
         commit that was seen; ledger first, that commit would look like one that the ledger has lost. Offsets that
         are older than the ledger says are read once more: only those read after it were put back.
         """

@@ -1,7 +1,7 @@
 """Turns: processes that change the same group at once go one after the other.
 
-The fence alone is safe and not fair: each try fences whoever is in the middle of one, so that with many
-processes few tries get through, and some process none for minutes. So whoever was fenced, or finds others
+The fence alone is safe and not fair: each attempt fences whoever is in the middle of one, so that with many
+processes few attempts get through, and some process none for minutes. So whoever was fenced, or finds others
 waiting, draws a *ticket*: a record in the group's ledger partition, outside any transaction. Who was there
 first goes first, commits before plans. A ticket is a hint and nothing rests on it: a process that does not
 look, a clock that is wrong, or a ticket that cannot be written cost time, never a wrong change.
@@ -54,9 +54,9 @@ _FLUSH_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a change that was fenced waits before its next try.
+    """How long a change that was fenced waits before its next attempt.
 
-    Each try fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
+    Each attempt fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
     the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
     """
 
@@ -66,7 +66,7 @@ class Pace:
     rank: int
 
     def pause_s(self, attempt: int) -> float:
-        """A pause after the try of this number, from 0."""
+        """A pause after the attempt of this number, from 0."""
         grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
         return grown_s * random.uniform(0.5, 1.5)
 

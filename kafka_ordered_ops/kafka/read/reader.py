@@ -394,7 +394,7 @@ class RangeReader:
             shown = ", ".join(f"[{a}, {b})" for a, b in lost.ranges[:8])
             raise RecordsLostError(
                 f"{one.tp} holds offsets [{start}, {end}) now; of the wanted ones {shown} are gone: "
-                "retention or deletion took them, or the topic was made anew. Plan the window again, or "
+                "retention or deletion took them, or the topic was recreated. Plan the window again, or "
                 "accept the loss by its policy",
                 lost={str(one.tp): lost.ranges},
             )

@@ -204,7 +204,7 @@ class Guard:
 
 
 class _Log:
-    """A file that begins anew when it is full; the one before it is kept under the name ``.1``."""
+    """A file that starts over when it is full; the one before it is kept under the name ``.1``."""
 
     def __init__(self, path: str) -> None:
         self._path = path

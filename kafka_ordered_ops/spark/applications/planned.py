@@ -28,13 +28,13 @@ def planned_window(
         settings: how to reach the cluster.
         group_id: the consumer group.
         window_id: the window.
-        attempt: the try that the job works for, as the planning task told it: its output has a place of its
+        attempt: the attempt that the job works for, as the planning task told it: its output has a place of its
             own. None: whichever is the newest.
         ledger_topic: the topic that holds plans.
 
     Raises:
         UnknownWindowError: there is no such window.
-        WindowSupersededError: another try has taken the window up since, or it was abandoned; what this job
+        WindowSupersededError: another attempt has taken the window up since, or it was abandoned; what this job
             writes would not be committed.
         WindowPrunedError: its plan is gone.
         LedgerError, BrokerError: the cluster, or the way to it.
@@ -52,7 +52,7 @@ def planned_windows(
     *,
     ledger_topic: str = LEDGER_TOPIC,
 ) -> tuple[list[WindowPlan], ClientSettings]:
-    """`planned_window` for several windows of a group, in one look: by window id, the try or None.
+    """`planned_window` for several windows of a group, in one look: by window id, the attempt or None.
 
     Raises:
         as `planned_window`, for the first window that is wrong.

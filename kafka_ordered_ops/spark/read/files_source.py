@@ -105,7 +105,7 @@ def _union(
 
 def _unreadable(file: FileOfWindow, columns: Sequence[str], why: str) -> ReadError:
     return ReadError(
-        f"{file.path} of window {file.window_id} cannot be read as {list(columns)}: {why}. It was published anew "
+        f"{file.path} of window {file.window_id} cannot be read as {list(columns)}: {why}. It was published again "
         "meanwhile, or written by a job with other columns than the first window's: read such windows one by one"
     )
 

@@ -43,7 +43,7 @@ def read_output(
     not give that: it packs files into tasks by their sizes. The columns are those of the files, and
     ``window_id``.
 
-    The result is lazy: a window that is published anew in between is read as it is then, or not at all.
+    The result is lazy: a window that is published again in between is read as it is then, or not at all.
 
     Args:
         spark: the session, classic or Connect.

@@ -1,12 +1,12 @@
 """A window as rows of a Delta or Iceberg table: staged before the Kafka commit, shown after it.
 
-A table's commit is atomic, but it is not Kafka's. Written before the Kafka commit, the rows of a try whose commit
+A table's commit is atomic, but it is not Kafka's. Written before the Kafka commit, the rows of an attempt whose commit
 is refused would show; so they wait in a *staging table* of the same format, and `TableOutput.publish` copies them
 over once the window is committed, in one commit of the table that replaces all rows of the window's id.
 
 Every such commit carries whose rows it shows (`TableWrite`). Publishing looks that up, and commits only on what
 it has seen: the format refuses a commit for a window that somebody else has replaced meanwhile. So publishing
-again changes nothing, and an older try does not come through after a newer one.
+again changes nothing, and an older attempt does not come through after a newer one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _JVM_MESSAGE: Final = re.compile(r"^:? ?((?:[\w$]+\.)+\w*(?:Exception|Error): .*
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """One try's rows of one window."""
+    """One attempt's rows of one window."""
 
     group_id: str
     window_id: str
@@ -219,7 +219,7 @@ class TableSink:
         return TableOutput(self, write, {"records": records, "elapsed_ms": elapsed_ms})
 
     def found(self, result: Mapping[str, Any]) -> TableOutput | None:
-        """What an earlier try left, from what the ledger keeps of it; None where it is gone or not ours.
+        """What an earlier attempt left, from what the ledger keeps of it; None where it is gone or not ours.
 
         What the ledger knows as published counts as there: rows that somebody has deleted since come back by a
         replay only. For `OrderedWindows.deliver`.
@@ -303,7 +303,7 @@ class TableSink:
 
 @dataclass
 class TableOutput:
-    """What one try wrote into the staging table; `Staged`, as `OrderedWindows.commit` asks for it."""
+    """What one attempt wrote into the staging table; `Staged`, as `OrderedWindows.commit` asks for it."""
 
     sink: TableSink = field(repr=False, compare=False)
     write: TableWrite
@@ -334,7 +334,7 @@ class TableOutput:
         Raises:
             SinkError: the rows are neither staged nor shown; the window in the table is another group's; or the
                 table cannot be written.
-            WindowSupersededError: the table shows a newer try's rows of this window.
+            WindowSupersededError: the table shows a newer attempt's rows of this window.
         """
         if self.published:
             return

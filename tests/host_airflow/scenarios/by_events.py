@@ -47,7 +47,7 @@ with DAG(
     def load(
         batches: Iterator[pa.RecordBatch], plan: WindowPlan, root: Any, suffix: str
     ) -> dict[str, int]:
-        """A file for each window, which another try writes anew."""
+        """A file for each window, which another attempt writes anew."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""A DAG that its test edits between two tries of the same run."""
+"""A DAG that its test edits between two attempts of the same run."""
 
 from __future__ import annotations
 

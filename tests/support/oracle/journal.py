@@ -256,7 +256,7 @@ class Recorder:
         )
 
     def abandon(self, window: str | WindowPlan) -> None:
-        """Gives a window up, by its id or as the try that holds it."""
+        """Gives a window up, by its id or as the attempt that holds it."""
         token = {"window_id": window} if isinstance(window, str) else _token(window)
         self._call(
             "abandon",

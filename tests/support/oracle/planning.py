@@ -38,7 +38,7 @@ class PlanJudge(Bench):
 
     def _planned_again(self, held: Held) -> None:
         if held.status == "rewound" and self._still_done(held.plan):
-            self._wrong(5, f"{held.plan.window_id} was planned anew, and some of it is still done")
+            self._wrong(5, f"{held.plan.window_id} was planned again, and some of it is still done")
 
     def _still_done(self, plan: PlanSeen) -> bool:
         return any(
@@ -169,7 +169,7 @@ class PlanJudge(Bench):
         held = Held(plan, plan.status, self._moment(0).now_ms)
         if plan.status != "planned" or plan.attempt != 1 or plan.claim_id in group.attempts:
             self._wrong(
-                5, f"{plan.window_id} is planned anew as {plan.status}, attempt {plan.attempt}"
+                5, f"{plan.window_id} is planned again as {plan.status}, attempt {plan.attempt}"
             )
         group.attempts[plan.claim_id] = 1
         for key, share in plan.shares.items():

@@ -111,7 +111,7 @@ class Refusals:
         for asked, name in zip(
             self._questions(), self._call.asked.get("window_ids", ()), strict=True
         ):
-            # Written down as lost by a try that allowed it; this one does not.
+            # Written down as lost by an attempt that allowed it; this one does not.
             if not asked.tolerates_loss and name in named and self._has_lost(named[name]):
                 return True
         known = self._keys() & self._group.origin.keys()
