@@ -58,7 +58,7 @@ class _Facts:
         )
 
 
-class Keeper:
+class Maintenance:
     """Adopts and prunes for one group."""
 
     def __init__(

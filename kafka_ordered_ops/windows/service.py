@@ -45,16 +45,16 @@ from kafka_ordered_ops.windows.checks import check_function, check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
-from kafka_ordered_ops.windows.maintenance import Keeper
+from kafka_ordered_ops.windows.maintenance import Maintenance
 from kafka_ordered_ops.windows.planner import Planner
-from kafka_ordered_ops.windows.queries.group import Looks
+from kafka_ordered_ops.windows.queries.group import GroupQueries
 from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
 
 #: Steps around open windows, plans nothing where all is taken, changes nothing of the group.
 DEFAULT_POLICY: Final = Policy()
 
 
-class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
+class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     """Windows of one consumer group.
 
     Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process. Threads take turns.
@@ -128,7 +128,7 @@ class OrderedWindows(Looks, in_steps={"deliver", "deliver_many"}):
             clock=clock,
         )
         self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
-        self._keeper = Keeper(
+        self._keeper = Maintenance(
             group_id,
             self._lookup,
             self._ledger,

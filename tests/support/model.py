@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.group.group_state import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
-    PartitionDraft,
+    PartitionDecision,
     PartitionFacts,
     WindowsAsked,
     ask,
@@ -93,7 +93,7 @@ class ModelGroup:
         """What `OrderedWindows` does outside the fence."""
         windows = [window for _, window in asked]
         newcomers: dict[str, dict[int, PartitionState]] = {}
-        drafts: list[PartitionDraft] = []
+        drafts: list[PartitionDecision] = []
         for tp, log in self.logs.items():
             known = self.view.state.partition(tp) if self.view.state else None
             if known is None:
@@ -130,7 +130,7 @@ class ModelGroup:
         known: PartitionState,
         windows: list[Window],
         now_ms: int,
-    ) -> PartitionDraft:
+    ) -> PartitionDecision:
         def head(time_ms: int) -> int:
             asked_ms = lookup_time_ms(time_ms)
             found = None if asked_ms is None else log.first_at_or_after(asked_ms)

@@ -30,7 +30,7 @@ from kafka_ordered_ops.core.group.held import held_by_open
 from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
 from kafka_ordered_ops.core.group.truncation import known_end
 from kafka_ordered_ops.core.offset_set import GrowingOffsetSet
-from kafka_ordered_ops.core.planning.planning import PartitionDraft, WindowsAsked, settle
+from kafka_ordered_ops.core.planning.planning import PartitionDecision, WindowsAsked, settle
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit
 from kafka_ordered_ops.core.types import (
@@ -57,7 +57,7 @@ class ClaimWish:
     """Windows drafted together outside the fence, in the order in which they are served."""
 
     windows: Sequence[WindowWish]
-    drafts: Sequence[PartitionDraft]
+    drafts: Sequence[PartitionDecision]
     #: State of topics and partitions that the group did not have when the draft was made.
     newcomers: Mapping[str, TopicState]
     patterns: Sequence[str]
@@ -217,7 +217,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
 
 
 def _is_same_leader(
-    view: GroupView, claims: Claims, draft: PartitionDraft, known: PartitionState
+    view: GroupView, claims: Claims, draft: PartitionDecision, known: PartitionState
 ) -> bool:
     """Whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
     mine, groups = draft.facts.leader_epoch, known.leader_epoch
@@ -227,7 +227,7 @@ def _is_same_leader(
     return mine > groups and end <= draft.facts.checked_end
 
 
-def _with_epochs(state: GroupState, drafts: Sequence[PartitionDraft]) -> GroupState:
+def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> GroupState:
     """The state with the leaders under which it was looked at."""
     topics = dict(state.topics)
     for facts in (draft.facts for draft in drafts):

@@ -138,7 +138,7 @@ class PartitionQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDraft:
+class PartitionDecision:
     """A decision made outside the fence: still to be reconciled with what others did meanwhile."""
 
     facts: PartitionFacts
@@ -343,7 +343,7 @@ def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | Non
     )
 
 
-def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraft:
+def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDecision:
     """Which open offsets belong to which window; `scan` is needed where `to_scan` is not empty."""
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
     decided_end, learned, records = question.facts.end, question.learned, 0
@@ -361,7 +361,7 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
         if scan is not None:
             found = found | (scan.of(number) & decided)
         included.append(found)
-    return PartitionDraft(
+    return PartitionDecision(
         facts=question.facts,
         decided=decided | question.left,
         included=tuple(included),
@@ -387,7 +387,7 @@ def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDraf
 
 
 def settle(
-    draft: PartitionDraft,
+    draft: PartitionDecision,
     *,
     done: OffsetSet,
     claimed: OffsetSet,
@@ -418,7 +418,7 @@ def settle(
     )
 
 
-def _is_dealt_otherwise(draft: PartitionDraft, split: TimeSplit, open_now: OffsetSet) -> bool:
+def _is_dealt_otherwise(draft: PartitionDecision, split: TimeSplit, open_now: OffsetSet) -> bool:
     """Whether a record may be of a time that changed hands.
 
     Each window that is planned freezes times; most often the draft knows of no record in them, and still holds.
@@ -438,7 +438,7 @@ def _is_dealt_otherwise(draft: PartitionDraft, split: TimeSplit, open_now: Offse
 
 
 def _share(
-    draft: PartitionDraft,
+    draft: PartitionDecision,
     *,
     taken: OffsetSet,
     lost: OffsetSet,

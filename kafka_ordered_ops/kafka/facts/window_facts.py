@@ -31,7 +31,7 @@ from kafka_ordered_ops.core.group.truncation import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
-    PartitionDraft,
+    PartitionDecision,
     PartitionFacts,
     PartitionQuestion,
     WindowsAsked,
@@ -66,7 +66,7 @@ _PROGRESS_BATCHES: Final = 20
 class Snapshot:
     """A window as far as it can be decided without the fence."""
 
-    drafts: tuple[PartitionDraft, ...]
+    drafts: tuple[PartitionDecision, ...]
     #: Topics and partitions that the group has no state for yet.
     newcomers: Mapping[str, TopicState]
     patterns: tuple[str, ...]

@@ -28,7 +28,7 @@ from kafka_ordered_ops.windows.queries.live import check_live
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
 
-class Looks(Gated):
+class GroupQueries(Gated):
     """The calls of `OrderedWindows` that change nothing."""
 
     settings: ClientSettings
