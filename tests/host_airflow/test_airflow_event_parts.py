@@ -57,7 +57,7 @@ def test_a_trigger_survives_what_airflow_stores_of_it() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"topics": []}, "at least one name"),
+        ({"topics": []}, "at least one"),
         ({"topics": "{{ var.value.topic }}"}, "not a topic name"),
         ({"group_id": ""}, "group_id"),
         ({"group_id": "{{ dag.dag_id }}"}, "no templates"),

@@ -341,6 +341,7 @@ def test_secrets_stay_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"group": "lake"}, "group"),
         ({"on_covered": "again"}, "skip.*replay.*fail"),
+        ({"engine": "flink"}, "python.*connector.*local"),
         ({"partitions": {"type": "static", "partition_keys": ["a"]}}, "partitions"),
         ({"grace": "soon"}, "soon"),
         ({"function": "no_such_module.f"}, "no_such_module"),
@@ -360,10 +361,12 @@ def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
         ({"output": None}, "nowhere to write"),
         ({"group_id": ""}, "group_id"),
         ({"starting_offsets": "yesterday"}, "starting_offsets"),
-        ({"engine": "flink"}, "python, connector, local"),
         ({"function": "os.path.join", "application": "job.py"}, "which one"),
         ({"application_args": ["x"]}, "an application's"),
-        ({"application": "job.py", "submit": {"masters": "local"}}, "spark-submit.*masters"),
+        (
+            {"application": "job.py", "submit": {"masters": "local"}},
+            "masters.*did you mean .master.",
+        ),
         ({"sensor": {}}, "every"),
     ],
 )
@@ -403,3 +406,9 @@ def test_the_command_line_knows_it(tmp_path: Path) -> None:
     told = run_dg(project, project.parent, "check", "defs")
     assert "All component YAML validated successfully" in told
     assert "All definitions loaded successfully" in told
+    # A choice that there is not is found before anything is loaded, with those that there are.
+    [file] = project.rglob("payments/defs.yaml")
+    file.write_text(file.read_text().replace("on_not_live: fail", "on_not_live: fial"))
+    told = run_dg(project, project.parent, "check", "yaml", fails=True)
+    assert "on_not_live" in told
+    assert "warn|fail|ignore" in told

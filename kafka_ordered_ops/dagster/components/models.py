@@ -3,10 +3,12 @@
 # Annotations are values here: Dagster reads a component's YAML by them.
 
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import dagster as dg
@@ -16,8 +18,10 @@ from dagster.components.resolved.core_models import (
     resolve_backfill_policy,
 )
 
+from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import parse_duration_ms
+from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.check import CHECK_NAME
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.sensor import PARTITIONS_MAX
@@ -33,6 +37,27 @@ def _check_fields(given: object, model: type[Any], name: str) -> None:
     """Raises `ConfigError` for a text: Dagster takes one for any field, since it may be a template."""
     if not isinstance(given, model):
         raise ConfigError(f"{name} has fields of its own, and is no {given!r}")
+
+
+# --- choices -----------------------------------------------------------------------------------------
+
+
+def choice(kind: type[StrEnum], what: str) -> dg.Resolver:
+    """A member of an enumeration by its text, or a template: ``dg check yaml`` refuses any other text."""
+
+    def resolve(context: dg.ResolutionContext, value: Any) -> StrEnum:
+        return check_choice(context.resolve_value(value), kind, what=what)
+
+    words = [one.value for one in kind]
+    pattern = rf"^({'|'.join(words)})$|\{{\{{"
+    # The first Dagsters of 1.13 have no such parameter; there `dg check defs` finds it.
+    can_say = "json_schema_extra" in inspect.signature(dg.Resolver).parameters
+    more: dict[str, Any] = {"json_schema_extra": {"pattern": pattern}} if can_say else {}
+    return dg.Resolver(resolve, model_field_type=str, examples=words, **more)
+
+
+#: See `core.types.Isolation`.
+ResolvedIsolation = Annotated[Isolation, choice(Isolation, "isolation")]
 
 
 # --- a cluster -------------------------------------------------------------------------------------

@@ -31,12 +31,14 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedBackfillPolicy,
     ResolvedCheck,
     ResolvedCondition,
+    ResolvedIsolation,
     ResolvedKafka,
     ResolvedKafkaName,
     ResolvedSensor,
     ResolvedSpan,
     ResolvedTopicPrefix,
     WindowOp,
+    choice,
     function_of,
     topic_key_below,
 )
@@ -46,7 +48,8 @@ from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
-from kafka_ordered_ops.spark.job_checks import ENGINES, check_application
+from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.job_checks import check_application
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
@@ -141,17 +144,19 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     max_out_of_orderness: ResolvedSpan = None
     grace: ResolvedSpan = None
     open_lag: ResolvedSpan = None
-    isolation: Isolation = Isolation.READ_COMMITTED
+    isolation: ResolvedIsolation = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
-    on_covered: OnCovered = OnCovered.REPLAY
-    on_open_claim: OnOpenClaim = OnOpenClaim.STEP_AROUND
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    on_foreign_commit: OnForeignCommit = OnForeignCommit.FAIL
-    on_not_live: OnNotLive = OnNotLive.WARN
+    on_covered: Annotated[OnCovered, choice(OnCovered, "on_covered")] = OnCovered.REPLAY
+    on_open_claim: Annotated[OnOpenClaim, choice(OnOpenClaim, "on_open_claim")] = (
+        OnOpenClaim.STEP_AROUND
+    )
+    on_data_loss: Annotated[OnDataLoss, choice(OnDataLoss, "on_data_loss")] = OnDataLoss.FAIL
+    on_foreign_commit: Annotated[OnForeignCommit, choice(OnForeignCommit, "on_foreign_commit")] = (
+        OnForeignCommit.FAIL
+    )
+    on_not_live: Annotated[OnNotLive, choice(OnNotLive, "on_not_live")] = OnNotLive.WARN
     ordered: bool = True
-    engine: Annotated[
-        str, dg.Resolver.default(description="Who reads Kafka.", examples=list(ENGINES))
-    ] = "python"
+    engine: Annotated[Engine, choice(Engine, "engine")] = Engine.PYTHON
     redefine: bool = False
     backfill_policy: ResolvedBackfillPolicy = None
     serial: bool = False

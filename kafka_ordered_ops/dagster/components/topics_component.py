@@ -19,6 +19,7 @@ from kafka_ordered_ops.core.errors import BrokerError, ConfigError, UnknownTopic
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.components.models import (
     ResolvedCondition,
+    ResolvedIsolation,
     ResolvedKafka,
     ResolvedKafkaName,
     ResolvedTopicPrefix,
@@ -94,7 +95,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         Sequence[str],
         dg.Resolver.default(description="Names or regular expressions to leave out."),
     ] = ()
-    isolation: Isolation = Isolation.READ_COMMITTED
+    isolation: ResolvedIsolation = Isolation.READ_COMMITTED
     automation_condition: ResolvedCondition = None
     group_name: str | None = None
     name: Annotated[
