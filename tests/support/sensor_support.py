@@ -61,9 +61,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Answer | Exception]:
     looks: list[Answer | Exception] = []
     look = Question.look
 
-    def watch(self: Question, before: Answer | None = None) -> Answer:
+    def watch(self: Question, before: Answer | None = None, *, is_first: bool = True) -> Answer:
         try:
-            found = look(self, before)
+            found = look(self, before, is_first=is_first)
         except Exception as error:
             looks.append(error)
             raise
