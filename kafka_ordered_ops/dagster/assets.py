@@ -169,9 +169,8 @@ def ordered_window_asset(
             specs=[spec.replace_attributes(partitions_def=partitions_def)],
             check_specs=[*live_specs(asset_key, made), complete_spec(asset_key)],
             backfill_policy=policy,
-            retry_policy=retry_policy,
             pool=pool,
-            **(options or {}),
+            **{"retry_policy": retry_policy, **(options or {})},
         )(step_function(function, kafka_resource, results, AssetExecutionContext, marks=[alone]))
         asset = planned_alone(asset, alone)
         run_max = policy.max_partitions_per_run

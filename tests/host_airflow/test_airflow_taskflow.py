@@ -312,11 +312,11 @@ with DAG("taskflow", schedule=[hour], start_date=datetime(2026, 11, 1, tzinfo=UT
     def tables():
         return ["a", "b"]
 
-    @task.kafka_window(output="/o", **window)
+    @task.kafka_window(output="/o", mode="auto", **window)
     def spark(spark, window, table):
         window.write(window.read())
 
-    @task.kafka_window(job="batches", **window)
+    @task.kafka_window(job="batches", mode="auto", **window)
     def batches(batches, plan, table):
         return {"rows": sum(batch.num_rows for batch in batches)}
 

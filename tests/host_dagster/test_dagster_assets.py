@@ -296,7 +296,6 @@ def test_the_same_offsets_are_the_same_version(house: House, hours: str, group_i
     ("wrong", "told"),
     [
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "StaticPartitionsDefinition"),
-        ({"topics": "orders"}, "lists"),
         ({"group_id": ""}, "group_id"),
         ({"on_covered": "again"}, "one of 'skip', 'replay', 'fail'"),
         ({"starting_offsets": "yesterday"}, "starting_offsets"),
