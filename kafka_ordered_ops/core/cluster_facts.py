@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, GroupInUseError, UnknownTopicError
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
@@ -25,6 +26,11 @@ INTERNAL_PREFIX: Final = "__"
 MEMORY_SCHEME: Final = "memory:"
 #: Digits alone would be the port of a broker on a host called "memory".
 _MEMORY_NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]*")
+
+#: ``host``, ``host:port`` or ``[IPv6]:port``, as librdkafka takes them; a host's name has at most 255 characters.
+_BROKER: Final = re.compile(
+    r"([A-Za-z_]+://)?([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.%a-z]+\])(:\d{1,5})?"
+)
 
 #: Names offered when one is unknown.
 CLOSE_MATCHES_MAX: Final = 3
@@ -98,6 +104,23 @@ def memory_name(bootstrap_servers: str) -> str | None:
     """The name of the `InMemoryKafka` that is meant; None where real brokers are."""
     name = bootstrap_servers.removeprefix(MEMORY_SCHEME)
     return name if name != bootstrap_servers and is_memory_name(name) else None
+
+
+def check_brokers(text: str, *, what: str) -> str:
+    """The text itself, if it is ``host:port,...``; the port may be left out, and a protocol be in front.
+
+    Raises `ConfigError`, which names the part that no client could connect to.
+    """
+    if memory_name(text) is None:
+        # A comma too many is the client's to skip.
+        parts = [one.strip() for one in text.split(",") if one.strip()]
+        for part in parts or [text]:
+            if not _BROKER.fullmatch(part):
+                raise ConfigError(
+                    f"{what} has {shown(part)} in it, which is no address of a broker: give host:port, or several "
+                    "with commas between them"
+                )
+    return text
 
 
 def is_pattern(name: str) -> bool:

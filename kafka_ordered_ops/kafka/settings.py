@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from kafka_ordered_ops.core.cluster_facts import memory_name
+from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.types import Isolation
 
@@ -24,11 +24,9 @@ SettingValue = str | int | float | bool
 #: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
 #: transaction's calls outlive the transaction, because they ignore the time-out of the call.
 SOCKET_TIMEOUT_MS: Final = 10_000
-#: A partition whose local queue is full is looked at again after this long. The client's own 1,000 ms
-#: cut reading to a fifth of its speed; 0 spins.
+#: A full local queue is looked at again after this long. The client's own 1,000 ms cut reading to a fifth; 0 spins.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
-#: Records fetched ahead, per consumer, all partitions together: more does not read faster, and the
-#: client's own 64 MiB add up on a worker with many tasks.
+#: Records fetched ahead by a consumer: more does not read faster, and the client's own 64 MiB add up.
 QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
 #: And of each partition: the client goes on fetching until so many wait, also past the last one that is
 #: wanted. Its own 100,000 made small slices of a long log a third dearer, and full speed needs no more than this.
@@ -61,6 +59,7 @@ FORCED_CONSUMER: Final[Mapping[str, str]] = {
 FORCED_PRODUCER: Final[Mapping[str, str]] = {"enable.idempotence": "true", "acks": "all"}
 
 #: Set for a call or a client, never by a connection. Listed so that they are overridden, not refused.
+_BROKERS: Final = ("bootstrap.servers", "metadata.broker.list")
 _FORCED_PER_CALL: Final = frozenset(
     {
         "group.id",
@@ -312,10 +311,12 @@ class ClientSettings:
             if key not in ALLOWED_KEYS and key not in allowed and key not in kept:
                 raise SettingNotAllowedError(_refusal(key, option), key=key)
             values[key] = _as_text(key, value)
-        if not (values.get("bootstrap.servers") or values.get("metadata.broker.list")):
+        if not (named := [one for one in _BROKERS if values.get(one)]):
             raise ConfigError(
-                "client settings without bootstrap.servers: name at least one broker as host:port"
+                "client settings without bootstrap.servers: name a broker as host:port"
             )
+        for key in named:
+            check_brokers(values[key], what=key)
         return cls(values, allowed, tuple(sorted(overridden)))
 
     @classmethod
@@ -342,7 +343,7 @@ class ClientSettings:
     @property
     def bootstrap_servers(self) -> str:
         """The brokers asked first, as given."""
-        return self._values.get("bootstrap.servers") or self._values["metadata.broker.list"]
+        return next(self._values[key] for key in _BROKERS if self._values.get(key))
 
     @property
     def memory_name(self) -> str | None:
@@ -429,7 +430,10 @@ def _as_text(key: str, value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # JSON's and YAML's 1e4, say: the client takes digits only
     if isinstance(value, str | int | float):
-        return str(value)
+        text = str(value)
+        if re.search("[\0\ud800-\udfff]", text):
+            raise ConfigError(f"client setting {key!r} has a NUL or half a surrogate pair in it")
+        return text
     raise ConfigError(
         f"client setting {key!r} is a {type(value).__name__}; it must be text, a number or a bool"
     )

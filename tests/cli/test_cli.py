@@ -279,6 +279,7 @@ def test_secrets_are_masked_in_unexpected_errors(
 _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

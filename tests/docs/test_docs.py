@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -90,10 +89,9 @@ def test_every_test_that_the_guarantees_name_exists() -> None:
     page = (DOCS / "guarantees.md").read_text()
     named = set(re.findall(r"`(test_\w+\.py)::(test_\w+)`", page))
     there = {
-        (path.name, node.name)
+        (path.name, name)
         for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef)
+        for name in re.findall(r"(?m)^def (test_\w+)", path.read_text())
     }
     assert named - there == set()
     promises = re.split(r"(?m)^\d+\. \*\*", page.partition("## By sink")[0])[1:]

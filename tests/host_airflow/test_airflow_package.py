@@ -237,6 +237,7 @@ with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, 
 """
 
 
+@pytest.mark.slow
 def test_a_dag_with_every_operator_parses_without_asking_anybody(tmp_path: Path) -> None:
     """The connection leads nowhere and a second one is broken; nothing is even loaded that could ask."""
     (tmp_path / "every_operator.py").write_text(DAG_FILE)

@@ -94,6 +94,7 @@ _CLI = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "wrong"),
     [

@@ -266,3 +266,28 @@ def test_a_time_out_gets_the_reason_that_only_the_callback_knew() -> None:
     reasons.clear()
     error = translate(timed_out, doing="x", where="y", reasons=reasons)
     assert isinstance(error, BrokerUnreachableError)
+
+
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        "broker",
+        "broker-1:9092, broker_2:9093,",
+        "SASL_SSL://10.0.0.1:9092",
+        "[::1]:9092,[fe80::1%eth0]:9092",
+        "memory:kafka-1",
+    ],
+)
+def test_addresses_of_brokers_are_taken_as_the_client_takes_them(brokers: str) -> None:
+    """One or several, with or without a port or a protocol, and a comma too many."""
+    assert ClientSettings.of(brokers).bootstrap_servers == brokers
+
+
+@pytest.mark.parametrize(
+    "brokers", ["a b", "host:port", "host:9092;other", "http//host", ",", "a\nb", "\ud800", "b\0:1"]
+)
+def test_what_no_client_could_connect_to_is_refused(brokers: str) -> None:
+    """At once, and not by a client that asks a name server for half a minute."""
+    for given in (brokers, {"metadata.broker.list": brokers}):
+        with pytest.raises(ConfigError, match=r"broker|bootstrap"):
+            ClientSettings.of(given)

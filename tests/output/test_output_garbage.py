@@ -175,6 +175,7 @@ def test_what_is_in_the_way_is_named_before_anything_is_read(
     assert windows.show("w").status is WindowStatus.PLANNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

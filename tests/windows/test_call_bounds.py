@@ -91,6 +91,7 @@ def some_plan() -> WindowPlan:
             return windows.plan(before("orders", 10, Earliest()), "w")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", PUBLIC)
 def test_a_call_ends_within_its_one_bound(silent: str, some_plan: WindowPlan, call: str) -> None:
     """However many questions it would ask, and whatever bound each of them has."""

@@ -94,6 +94,7 @@ FOREIGN: Sequence[tuple[str, bytes | None, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metadata", "size"), [one[1:] for one in FOREIGN], ids=[one[0] for one in FOREIGN]
 )

@@ -404,6 +404,7 @@ def test_a_topic_without_any_record_is_an_empty_window(
         windows.commit(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start",
     [Earliest(), Latest(), AtTime(BASE_MS), Relative(5_000), Committed()],

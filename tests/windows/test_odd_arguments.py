@@ -165,7 +165,8 @@ def test_an_odd_argument_of_the_service_itself_is_an_error_of_the_package(argume
     with InMemoryKafka() as kafka:
         kafka.create_topic("t", 2)
         for odd in odd_for(argument):
-            given: dict[str, Any] = {"settings": kafka.settings, "group_id": "g", argument: odd}
+            given: dict[str, Any] = {"settings": kafka.settings, "group_id": "g", "timeout_s": 1}
+            given[argument] = odd
             try:
                 with OrderedWindows(**given) as service:
                     service.plan(Window(["t"], at(5), starting_offsets=Earliest()), "w")

@@ -247,11 +247,15 @@ def test_a_report_of_a_part_keeps_a_claim_young(windows: OrderedWindows, orders:
 
 
 @pytest.mark.parametrize(
-    "spans", [{"claim_age": timedelta(0)}, {"claim_wait": timedelta(seconds=-1)}]
+    ("spans", "message"),
+    [
+        ({"claim_age": timedelta(0)}, "more than zero"),
+        ({"claim_wait": timedelta(seconds=-1)}, "is negative"),
+    ],
 )
-def test_a_policy_needs_spans_of_time(spans: dict[str, Any]) -> None:
+def test_a_policy_needs_spans_of_time(spans: dict[str, Any], message: str) -> None:
     """No age and less than no wait are slips."""
-    with pytest.raises(ConfigError, match="spans of time"):
+    with pytest.raises(ConfigError, match=message):
         Policy(**spans)
 
 

@@ -45,6 +45,7 @@ def _split(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.split(plan, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [_commit, _mark_written, _publish, _report, _split])
 @pytest.mark.parametrize("how", ["taken up", "abandoned", "planned anew"])
 def test_a_superseded_try_gets_nowhere(
