@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest $(TWO_AT_A_TIME)
 
 # Spark 4.1, for which the Kafka connector, Delta and Iceberg exist: an environment of its own.
 SPARK41 := .venv-spark41
-ON_SPARK41 := (spark41 or (spark and not slow)) and not long
+ON_SPARK41 := spark41 and not long
 
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
@@ -71,11 +71,11 @@ test-ci: $(SPARK_CLASSES) docs test-spark41 test-airflow31 ## The slower tests, 
 	$(PYTEST) -m "(slow or dagster_real) and not long and not airflow"
 	$(BIN)/python -m pytest -m "airflow and not long"
 
-test-all: test-ci ## Besides those, the long ones, one at a time
+test-all: test-ci ## Besides those, the long ones, one at a time, and the quick tests of Spark on Spark 4.1
 	$(BIN)/python -m pytest -m "long and not spark41"
-	$(SPARK41)/bin/python -m pytest -m "long and spark41"
+	$(MAKE) test-spark41 ON_SPARK41="(spark and not slow and not spark41) or (long and spark41)"
 
-test-spark41: ## The quick tests of Spark on Spark 4.1, and all of the Kafka connector, Delta and Iceberg
+test-spark41: ## On Spark 4.1: its Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
 	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(ON_SPARK41)"
 
