@@ -283,7 +283,8 @@ def test_cold_and_warm_never_take_the_same_hour() -> None:
 
 @pytest.mark.spark41
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["window", pytest.param("hourly", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["window", "hourly"])
 def test_spark_is_measured_against_the_connector(tmp_path: Path, name: str) -> None:
     """Every contender delivers all records at the smallest scale, and the page is made.
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dagster as dg
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
-from kafka_ordered_ops.dagster import KafkaResource
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at
+
+if TYPE_CHECKING:
+    import dagster as dg
 
 GROUP = "group"
 
@@ -56,6 +57,11 @@ def executed(
     made: Any, kafka: InMemoryKafka, partition_key: str | None = None
 ) -> dg.ExecuteInProcessResult:
     """One run of an asset or an op, in this process."""
+    # Spark 4.1's environment has no Dagster, and other users of this file.
+    import dagster as dg
+
+    from kafka_ordered_ops.dagster import KafkaResource
+
     resources = {"kafka": KafkaResource(config=kafka.settings)}
     with dg.DagsterInstance.ephemeral() as instance:
         if isinstance(made, dg.AssetsDefinition):

@@ -97,7 +97,7 @@ def lake_spark(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     return spark
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=[pytest.param("delta", marks=pytest.mark.long), "iceberg"])
 def lake(request: pytest.FixtureRequest, lake_spark: SparkSession, tmp_path: Path) -> Lake:
-    """A fresh table of each format."""
+    """A fresh table of each format. Delta takes twice the time, and the recipes hold it every day."""
     return Lake.make(lake_spark, request.param, tmp_path)
