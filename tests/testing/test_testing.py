@@ -102,13 +102,20 @@ def test_a_name_leads_to_one_model_while_its_block_runs() -> None:
             assert anew.topics() == []
 
 
-@pytest.mark.parametrize("name", ["", "9092", "a b", "a,b", "-a"])
+@pytest.mark.parametrize("name", ["", "a b", "a,b", "-a"])
 def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
-    """Digits alone would be the port of a host called memory."""
+    """By the cluster, and by settings that name it."""
     with pytest.raises(ConfigError, match="cannot be named"):
         InMemoryKafka(name)
-    settings = ClientSettings.from_mapping({"bootstrap.servers": f"memory:{name}"})
-    assert settings.memory_name is None
+    with pytest.raises(ConfigError, match="no address"):
+        ClientSettings.of(f"memory:{name}")
+
+
+def test_digits_are_the_port_of_a_host_called_memory() -> None:
+    """And no name of a cluster in this process."""
+    with pytest.raises(ConfigError, match="cannot be named"):
+        InMemoryKafka("9092")
+    assert ClientSettings.of("memory:9092").memory_name is None
 
 
 def test_no_client_is_made_for_a_model(kafka: InMemoryKafka) -> None:
