@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 
 _BLOCK: Final = re.compile(
     r"```(?:\{code-block\} )?(?P<language>\w+)\n(?::caption: (?P<file>\S+)\n)?(?P<text>.*?)```\n",
     re.S,
 )
-_INSTALL: Final = re.compile(r"pip install '(?:kafka-ordered-ops)(?P<extras>\[[\w,]+\])'")
+_INSTALL: Final = re.compile(r"pip install '?kafka-ordered-ops(?P<extras>\[[\w,]+\])?'?")
+_INCLUDED: Final = re.compile(
+    r"```\{literalinclude\} snippets/(?P<file>\w+\.py)\n:language: python\n```"
+)
 _TIMEOUT_S: Final = 900.0
 
 
@@ -41,8 +47,37 @@ def section(page: str, heading: str) -> Section:
     return Section(files, "\n".join(shell))
 
 
+def whole_page(page: str) -> Section:
+    """The files that a page includes whole, and all its commands, in order."""
+    text = (ROOT / "docs" / page).read_text()
+    files = {
+        one["file"]: (ROOT / "docs/snippets" / one["file"]).read_text()
+        for one in _INCLUDED.finditer(text)
+    }
+    shell = [one["text"] for one in _BLOCK.finditer(text) if one["language"] == "shell"]
+    assert shell
+    return Section(files, "\n".join(shell))
+
+
+def other_python(version: str) -> str:
+    """An interpreter of this machine, or of pyenv; without one, the test is skipped."""
+    installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")
+    for found in (*installed, shutil.which(f"python{version}")):
+        if (
+            found
+            and subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0
+        ):
+            return str(found)
+    pytest.skip(f"this machine has no Python {version}")
+
+
 def follow(
-    given: Section, folder: Path, replaced: Mapping[str, str], *, wheel: Path | None = None
+    given: Section,
+    folder: Path,
+    replaced: Mapping[str, str],
+    *,
+    wheel: Path | None = None,
+    python: str = sys.executable,
 ) -> str:
     """What the commands print.
 
@@ -51,6 +86,7 @@ def follow(
         folder: an empty one.
         replaced: what is this test's own: the broker's address, say.
         wheel: what is installed, into an environment of its own. None: the environment of the tests has it all.
+        python: the interpreter of that environment.
     """
 
     def own(text: str) -> str:
@@ -68,8 +104,10 @@ def follow(
     if wheel is None:
         commands = re.sub(r"(?m)^pip install .*$", "", commands)
     else:
-        made = f"uv venv -q --python {sys.executable} env\n. env/bin/activate\n"
-        commands = made + _INSTALL.sub(rf"uv pip install -q '{wheel}\g<extras>'", commands)
+        made = f"uv venv -q --python {python} env\n. env/bin/activate\n"
+        commands = made + _INSTALL.sub(
+            lambda found: f"uv pip install -q '{wheel}{found['extras'] or ''}'", commands
+        )
     environment = {
         name: value
         for name, value in os.environ.items()
