@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
 from kafka_ordered_ops.cli.show.tables import windows_text
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import open_lookup
@@ -34,15 +35,6 @@ _ANY_GROUP: Final = "kafka-ordered-ops-doctor"
 
 #: What is needed to use what: the distribution, and the extra that has it.
 _PACKAGES: Final = {"confluent-kafka": None, "pyarrow": None, "pyspark": "spark"}
-
-_RIGHT: Final = re.compile(
-    r"(?P<operation>[A-Z]+) on (?P<kind>group|topic|transactional ids that begin with) (?P<name>[^,]+)"
-)
-_RESOURCE: Final = {
-    "group": "--group {}",
-    "topic": "--topic {}",
-    "transactional ids that begin with": "--transactional-id {} --resource-pattern-type prefixed",
-}
 
 
 def examine(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> list[Check]:
@@ -163,14 +155,14 @@ def _connection_cure(where: str) -> str:
     )
 
 
-def _right_cure(where: str, missing: str) -> str | None:
+def _right_cure(where: str, missing: MissingRight) -> str:
     """The command of Kafka's own tool."""
-    if (match := _RIGHT.match(missing)) is None:
-        return None
-    resource = _RESOURCE[match["kind"]].format(match["name"])
+    operations = " ".join(f"--operation {one}" for one in missing.operations)
+    resource = f"--{missing.resource.replace(' ', '-')} {shlex.quote(missing.name)}"
+    prefixed = " --resource-pattern-type prefixed" if missing.is_prefix else ""
     return (
-        f"kafka-acls.sh --bootstrap-server {where} --add --allow-principal User:NAME "
-        f"--operation {match['operation']} {resource}"
+        f"kafka-acls.sh --bootstrap-server {shlex.quote(where)} --add --allow-principal User:NAME "
+        f"{operations} {resource}{prefixed}"
     )
 
 

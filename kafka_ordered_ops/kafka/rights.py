@@ -15,6 +15,7 @@ from confluent_kafka.admin import AclOperation, NewTopic
 
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
+from kafka_ordered_ops.core.rights import MissingRight, Resource
 from kafka_ordered_ops.kafka.client.answers import text_id
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
 from kafka_ordered_ops.kafka.client.calls import within
@@ -62,7 +63,7 @@ class RightsCheck:
         )
         return found[where]
 
-    def missing_on_group(self, group_id: str) -> list[str]:
+    def missing_on_group(self, group_id: str) -> list[MissingRight]:
         """READ, when it is missing: progress is committed to the group."""
         doing = "asking for the rights on the group"
         answer, error = self._ask(
@@ -73,9 +74,9 @@ class RightsCheck:
             )[group_id],
         )
         allowed = self._allowed(answer, error, doing, group_id)
-        return _missing(allowed, [AclOperation.READ], f"group {group_id}")
+        return _missing(allowed, [AclOperation.READ], Resource.GROUP, group_id)
 
-    def missing_on_ledger(self, topic: str) -> list[str]:
+    def missing_on_ledger(self, topic: str) -> list[MissingRight]:
         """READ and WRITE on the ledger's topic, or CREATE where there is none yet."""
         doing = "asking for the rights on the ledger's topic"
         answer, error = self._ask(
@@ -90,9 +91,9 @@ class RightsCheck:
         if error is not None and error.args[0].code() in _NOT_THERE:
             return self._missing_to_create(topic)
         allowed = self._allowed(answer, error, doing, topic)
-        return _missing(allowed, [AclOperation.READ, AclOperation.WRITE], f"topic {topic}")
+        return _missing(allowed, [AclOperation.READ, AclOperation.WRITE], Resource.TOPIC, topic)
 
-    def missing_on_transactions(self) -> list[str]:
+    def missing_on_transactions(self) -> list[MissingRight]:
         """WRITE on transactional ids, when it is missing; tried with an id that no group has."""
         doing = "starting a transactional producer"
         name = f"{TRANSACTIONAL_PREFIX}rights"
@@ -103,10 +104,17 @@ class RightsCheck:
             producer.init_transactions(max(within(self._timeout_s).left_s, 0.5))
         except ck.KafkaException as error:
             self._raise_unless_refused(error, doing, name)
-            return [f"WRITE on transactional ids that begin with {TRANSACTIONAL_PREFIX}"]
+            return [
+                MissingRight(
+                    (AclOperation.WRITE.name,),
+                    Resource.TRANSACTIONAL_ID,
+                    TRANSACTIONAL_PREFIX,
+                    is_prefix=True,
+                )
+            ]
         return []
 
-    def _missing_to_create(self, topic: str) -> list[str]:
+    def _missing_to_create(self, topic: str) -> list[MissingRight]:
         doing = "asking for the right to create the ledger's topic"
         _, error = self._ask(
             doing,
@@ -120,7 +128,8 @@ class RightsCheck:
         if error is None or error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
             return []
         self._raise_unless_refused(error, doing, topic)
-        return [f"CREATE on topic {topic}, which does not exist yet"]
+        create = (AclOperation.CREATE.name,)
+        return [MissingRight(create, Resource.TOPIC, topic, condition="which does not exist yet")]
 
     def _ask(
         self, doing: str, where: str, ask: Callable[[float], Future[Any]]
@@ -153,7 +162,7 @@ class RightsCheck:
 
 
 def _missing(
-    allowed: frozenset[AclOperation], wanted: Iterable[AclOperation], where: str
-) -> list[str]:
-    names = [one.name for one in wanted if not {one, AclOperation.ALL} & allowed]
-    return [f"{' and '.join(names)} on {where}"] if names else []
+    allowed: frozenset[AclOperation], wanted: Iterable[AclOperation], resource: Resource, name: str
+) -> list[MissingRight]:
+    names = tuple(one.name for one in wanted if not {one, AclOperation.ALL} & allowed)
+    return [MissingRight(names, resource, name)] if names else []

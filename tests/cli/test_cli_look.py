@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import doctor, main
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.rights import MissingRight, Resource
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.cli_support import NOWHERE, Cluster, cli
 from tests.support.cli_support import cluster as cluster
@@ -156,23 +158,50 @@ def test_doctor_names_a_cluster_that_is_away(
     assert found["versions"]["state"] == "ok"
 
 
+_MISSING = {
+    MissingRight(("READ",), Resource.GROUP, "g"): (
+        "READ on group g",
+        ["--operation", "READ", "--group", "g"],
+    ),
+    MissingRight(("READ", "WRITE"), Resource.TOPIC, "led.ger"): (
+        "READ and WRITE on topic led.ger",
+        ["--operation", "READ", "--operation", "WRITE", "--topic", "led.ger"],
+    ),
+    MissingRight(("READ",), Resource.GROUP, "Ann's $group, new"): (
+        "READ on group Ann's $group, new",
+        ["--operation", "READ", "--group", "Ann's $group, new"],
+    ),
+    MissingRight(("CREATE",), Resource.TOPIC, "t", condition="which does not exist yet"): (
+        "CREATE on topic t, which does not exist yet",
+        ["--operation", "CREATE", "--topic", "t"],
+    ),
+    MissingRight(("WRITE",), Resource.TRANSACTIONAL_ID, "koo.", is_prefix=True): (
+        "WRITE on transactional ids that begin with koo.",
+        [
+            "--operation",
+            "WRITE",
+            "--transactional-id",
+            "koo.",
+            "--resource-pattern-type",
+            "prefixed",
+        ],
+    ),
+}
+
+
 def test_every_missing_right_has_kafka_s_own_command(
     kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
-    """With the texts that a check of rights gives."""
-    missing = {
-        "READ on group g": "--operation READ --group g",
-        "READ on topic led.ger": "--operation READ --topic led.ger",
-        "CREATE on topic t, which does not exist yet": "--operation CREATE --topic t",
-        "WRITE on transactional ids that begin with koo-": "--operation WRITE --transactional-id koo- "
-        "--resource-pattern-type prefixed",
-    }
-    monkeypatch.setattr(doctor, "missing_rights", lambda *_, **__: list(missing))
+    """As a shell splits it, whatever is in a group's name."""
+    monkeypatch.setattr(doctor, "missing_rights", lambda *_, **__: list(_MISSING))
     found = run(capfd, "doctor", "-b", kafka.bootstrap, code=4)["checks"]
     rights = [one for one in found if one["name"] == "rights"]
-    assert [one["text"] for one in rights] == [f"missing: {one}" for one in missing]
-    for one, wanted in zip(rights, missing.values(), strict=True):
-        assert one["cure"].endswith(wanted)
+    command = (
+        f"kafka-acls.sh --bootstrap-server {kafka.bootstrap} --add --allow-principal User:NAME"
+    )
+    assert [(one["text"], shlex.split(one["cure"])) for one in rights] == [
+        (f"missing: {text}", [*command.split(), *words]) for text, words in _MISSING.values()
+    ]
 
 
 def test_a_clock_behind_the_records_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:

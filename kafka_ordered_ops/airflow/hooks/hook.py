@@ -94,7 +94,7 @@ class KafkaWindowsHook(BaseHook):
         except (KafkaOrderedOpsError, AirflowNotFoundException) as error:
             return False, f"{type(error).__name__}: {error}"
         if missing:
-            return False, f"Connected, but rights are missing: {'; '.join(missing)}"
+            return False, f"Connected, but rights are missing: {'; '.join(map(str, missing))}"
         if group_id is None:
             return True, (
                 "Connected. The ledger and transactions are allowed; no group is named (group.id), so its "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.rights import RightsCheck
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -14,8 +15,8 @@ def missing_rights(
     *,
     ledger_topic: str = LEDGER_TOPIC,
     timeout_s: float,
-) -> list[str]:
-    """The rights that are missing to plan and commit windows of a group, each in words; none: all are there.
+) -> list[MissingRight]:
+    """Return the rights that are missing to plan and commit windows of a group; none if all are there.
 
     The right to read a topic shows when a window is planned. Nothing is changed, and the group's running
     windows are not disturbed. Without a group only the cluster, the ledger and transactions are asked about.

@@ -1,0 +1,42 @@
+"""Rights that a principal lacks, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Resource(StrEnum):
+    """What a right is granted on."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional id"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """Operations on one resource that a principal needs and was not granted."""
+
+    #: Kafka's names, such as ``READ``.
+    operations: tuple[str, ...]
+    resource: Resource
+    name: str
+    #: Whether the right is needed on all names that begin with `name`.
+    is_prefix: bool = False
+    #: When the right is needed, if not always.
+    condition: str = ""
+
+    def __str__(self) -> str:
+        of = f"s that begin with {self.name}" if self.is_prefix else f" {self.name}"
+        condition = f", {self.condition}" if self.condition else ""
+        return f"{' and '.join(self.operations)} on {self.resource}{of}{condition}"
+
+    def to_json(self) -> dict[str, object]:
+        """The right for a program."""
+        return {
+            "operations": [*self.operations],
+            "resource": self.resource.value,
+            "name": self.name,
+            "is_prefix": self.is_prefix,
+        }
