@@ -6,7 +6,7 @@ import logging
 import platform
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -16,6 +16,7 @@ from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
 from kafka_ordered_ops.cli.show.tables import windows_text
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import TopicPartition
@@ -57,8 +58,7 @@ def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) 
         yield _failed("connection", error, _connection_cure(where))
         return
     yield Check("connection", State.OK, f"{where} answers")
-    for one in missing:
-        yield Check("rights", State.FAILED, f"missing: {one}", _right_cure(where, one))
+    yield from _missing(where, missing)
     if not missing:
         of = "the ledger and transactions" if group_id is None else f"group {group_id}"
         yield Check("rights", State.OK, f"this principal may plan and commit windows of {of}")
@@ -78,6 +78,7 @@ def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
             ) as windows,
         ):
             state = windows.state()
+        unread = [] if state is None else _missing_on_topics(settings, state, ledger_topic)
         with open_lookup(settings, timeout_s=_TIMEOUT_S) as lookup:
             topics = lookup.existing([ledger_topic, *(() if state is None else state.topics)])
             newest = lookup.greatest_timestamps(
@@ -90,6 +91,7 @@ def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
     except KafkaOrderedOpsError as error:
         yield _failed("ledger", error, None)
         return
+    yield from _missing(settings.bootstrap_servers, unread)
     for text in warnings:
         yield Check("ledger", State.WARNING, text)
     if ledger_topic not in topics:
@@ -153,6 +155,24 @@ def _connection_cure(where: str) -> str:
         f"check that {where} is the address of a broker's listener that this machine reaches, and that "
         "security.protocol and the credentials in --config are those of that listener"
     )
+
+
+def _missing_on_topics(
+    settings: ClientSettings, state: GroupState, ledger_topic: str
+) -> list[MissingRight]:
+    return missing_rights(
+        settings,
+        None,
+        ledger_topic=ledger_topic,
+        about=[state],
+        changes=False,
+        timeout_s=_TIMEOUT_S,
+    )
+
+
+def _missing(where: str, missing: Sequence[MissingRight]) -> Iterator[Check]:
+    for one in missing:
+        yield Check("rights", State.FAILED, f"missing: {one}", _right_cure(where, one))
 
 
 def _right_cure(where: str, missing: MissingRight) -> str:

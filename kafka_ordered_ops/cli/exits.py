@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.rights import MissingRight
 
 
 class ExitCode(IntEnum):
@@ -67,6 +68,8 @@ def _plain(value: Any) -> Any:
     """The value as JSON has it; an ellipsis for what JSON cannot say, which is left out."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, MissingRight):
+        return value.to_json()
     if isinstance(value, Mapping):
         return {str(key): plain for key, one in value.items() if (plain := _plain(one)) is not ...}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes | bytearray):

@@ -41,6 +41,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from kafka_ordered_ops.core.rights import MissingRight
+
 
 def invariant(holds: bool, message: str) -> None:
     """Stops at a mistake of this package's own; unlike ``assert`` it also holds under ``python -O``."""
@@ -118,7 +120,9 @@ class TlsError(BrokerError):
 
 
 class AuthorizationError(BrokerError):
-    """A right is missing: which one, on what."""
+    """The principal lacks rights: `missing` has all that the call needs, if the cluster could be asked for them."""
+
+    missing: Sequence[MissingRight] = ()
 
 
 class PlanError(KafkaOrderedOpsError):

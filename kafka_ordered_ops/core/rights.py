@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+#: Rights named in one text.
+_NAMED_MAX: Final = 20
 
 
 class Resource(StrEnum):
@@ -39,4 +44,12 @@ class MissingRight:
             "resource": self.resource.value,
             "name": self.name,
             "is_prefix": self.is_prefix,
+            "condition": self.condition or None,
         }
+
+
+def rights_text(missing: Sequence[MissingRight]) -> str:
+    """The rights in words, the first of many."""
+    more = len(missing) - _NAMED_MAX
+    named = "; ".join(map(str, missing[:_NAMED_MAX]))
+    return f"{named}; and {more:,} more" if more > 0 else named

@@ -6,13 +6,14 @@ this, the cluster says what is wrong in a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AclOperation, NewTopic
 
+from kafka_ordered_ops.core.cluster_facts import is_selected
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
 from kafka_ordered_ops.core.rights import MissingRight, Resource
@@ -33,6 +34,9 @@ _NOT_THERE: Final = frozenset(
 
 
 _REFUSALS_TOO: Final = Rules(refusals_too=True)
+
+#: By name: what was answered, and what was refused.
+_Answers = tuple[dict[str, Any], dict[str, ck.KafkaException]]
 
 
 class RightsCheck:
@@ -63,35 +67,67 @@ class RightsCheck:
         )
         return found[where]
 
-    def missing_on_group(self, group_id: str) -> list[MissingRight]:
-        """READ, when it is missing: progress is committed to the group."""
+    def missing_on_group(self, group_id: str, *, changes: bool) -> list[MissingRight]:
+        """READ to commit progress to the group, DESCRIBE to see it."""
         doing = "asking for the rights on the group"
-        answer, error = self._ask(
+        answers, refused = self._ask(
             doing,
-            group_id,
-            lambda timeout_s: self._asker.admin.describe_consumer_groups(
-                [group_id], include_authorized_operations=True, request_timeout=timeout_s
-            )[group_id],
+            [group_id],
+            lambda groups, timeout_s: self._asker.admin.describe_consumer_groups(
+                groups, include_authorized_operations=True, request_timeout=timeout_s
+            ),
         )
-        allowed = self._allowed(answer, error, doing, group_id)
-        return _missing(allowed, [AclOperation.READ], Resource.GROUP, group_id)
+        allowed = self._allowed(answers, refused, doing, group_id)
+        wanted = AclOperation.READ if changes else AclOperation.DESCRIBE
+        return _missing(allowed, [wanted], Resource.GROUP, group_id)
 
-    def missing_on_ledger(self, topic: str) -> list[MissingRight]:
-        """READ and WRITE on the ledger's topic, or CREATE where there is none yet."""
+    def missing_on_topics(
+        self, topics: Iterable[str], patterns: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> list[MissingRight]:
+        """READ on topics, and on those that patterns select: of topics that exist, as far as this principal sees."""
+        names = set(topics)
+        if patterns:
+            listed = self._asker.listing(self._timeout_s)
+            names.update(one for one in listed if is_selected(one, patterns, exclude))
+        doing = "asking for the rights on topics"
+        answers, refused = self._describe_topics(doing, sorted(names))
+        found = []
+        for name in sorted(names):
+            allowed = self._allowed(answers, refused, doing, name)
+            found += _missing(allowed, [AclOperation.READ], Resource.TOPIC, name)
+        return found
+
+    def missing_on_ledger(self, topic: str, *, changes: bool) -> list[MissingRight]:
+        """READ, and to change a group WRITE, on the ledger's topic; for CREATE see `missing_to_create`."""
         doing = "asking for the rights on the ledger's topic"
-        answer, error = self._ask(
+        answers, refused = self._describe_topics(doing, [topic])
+        allowed = self._allowed(answers, refused, doing, topic)
+        wanted = [AclOperation.READ, *([AclOperation.WRITE] if changes else [])]
+        return _missing(allowed, wanted, Resource.TOPIC, topic)
+
+    def missing_to_create(self, topic: str) -> list[MissingRight]:
+        """CREATE, where there is no ledger, or where this principal cannot see whether there is one."""
+        answers, refused = self._describe_topics("asking for the ledger's topic", [topic])
+        if topic in answers:
+            return []
+        doing = "asking for the right to create the ledger's topic"
+        _, uncreatable = self._ask(
             doing,
-            topic,
-            lambda timeout_s: self._asker.admin.describe_topics(
-                ck.TopicCollection([topic]),
-                include_authorized_operations=True,
+            [topic],
+            lambda names, timeout_s: self._asker.admin.create_topics(
+                [NewTopic(name, num_partitions=LEDGER_PARTITIONS) for name in names],
+                validate_only=True,
                 request_timeout=timeout_s,
-            )[topic],
+            ),
         )
-        if error is not None and error.args[0].code() in _NOT_THERE:
-            return self._missing_to_create(topic)
-        allowed = self._allowed(answer, error, doing, topic)
-        return _missing(allowed, [AclOperation.READ, AclOperation.WRITE], Resource.TOPIC, topic)
+        error = uncreatable.get(topic)
+        if error is None or error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            return []
+        self._raise_unless_refused(error, doing, topic)
+        is_absent = refused[topic].args[0].code() in _NOT_THERE
+        condition = "which does not exist yet" if is_absent else "unless it exists"
+        create = (AclOperation.CREATE.name,)
+        return [MissingRight(create, Resource.TOPIC, topic, condition=condition)]
 
     def missing_on_transactions(self) -> list[MissingRight]:
         """WRITE on transactional ids, when it is missing; tried with an id that no group has."""
@@ -114,44 +150,41 @@ class RightsCheck:
             ]
         return []
 
-    def _missing_to_create(self, topic: str) -> list[MissingRight]:
-        doing = "asking for the right to create the ledger's topic"
-        _, error = self._ask(
+    def _describe_topics(self, doing: str, names: Sequence[str]) -> _Answers:
+        return self._ask(
             doing,
-            topic,
-            lambda timeout_s: self._asker.admin.create_topics(
-                [NewTopic(topic, num_partitions=LEDGER_PARTITIONS)],
-                validate_only=True,
+            names,
+            lambda names, timeout_s: self._asker.admin.describe_topics(
+                ck.TopicCollection(names),
+                include_authorized_operations=True,
                 request_timeout=timeout_s,
-            )[topic],
+            ),
         )
-        if error is None or error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
-            return []
-        self._raise_unless_refused(error, doing, topic)
-        create = (AclOperation.CREATE.name,)
-        return [MissingRight(create, Resource.TOPIC, topic, condition="which does not exist yet")]
 
     def _ask(
-        self, doing: str, where: str, ask: Callable[[float], Future[Any]]
-    ) -> tuple[Any, ck.KafkaException | None]:
-        """The answer, or the broker's refusal; what passes by itself, a coordinator that loads, is asked again."""
-        found, refused = self._asker.ask(
-            doing,
-            [where],
-            lambda _, timeout_s: {where: ask(timeout_s)},
-            lambda answer: answer,
-            _REFUSALS_TOO,
-            self._timeout_s,
+        self,
+        doing: str,
+        names: Sequence[str],
+        ask: Callable[[list[str], float], Mapping[str, Future[Any]]],
+    ) -> _Answers:
+        """The answers, and the broker's refusals; what passes by itself, a coordinator that loads, is asked again."""
+        return self._asker.ask(
+            doing, names, ask, lambda answer: answer, _REFUSALS_TOO, self._timeout_s
         )
-        return found.get(where), refused.get(where)
 
     def _allowed(
-        self, answer: Any, error: ck.KafkaException | None, doing: str, where: str
+        self,
+        answers: Mapping[str, Any],
+        refused: Mapping[str, ck.KafkaException],
+        doing: str,
+        name: str,
     ) -> frozenset[AclOperation]:
-        """What this principal may do; nothing, where it may not even ask."""
-        if error is None:
-            return frozenset(answer.authorized_operations or ())
-        self._raise_unless_refused(error, doing, where)
+        """What this principal may do: nothing, where it may not even ask; all, where the cluster does not report it."""
+        if (error := refused.get(name)) is None:
+            return frozenset(answers[name].authorized_operations or {AclOperation.ALL})
+        if error.args[0].code() in _NOT_THERE:
+            return frozenset({AclOperation.ALL})
+        self._raise_unless_refused(error, doing, name)
         return frozenset()
 
     def _raise_unless_refused(self, error: ck.KafkaException, doing: str, where: str) -> None:
@@ -162,7 +195,9 @@ class RightsCheck:
 
 
 def _missing(
-    allowed: frozenset[AclOperation], wanted: Iterable[AclOperation], resource: Resource, name: str
+    allowed: Collection[AclOperation], wanted: Iterable[AclOperation], resource: Resource, name: str
 ) -> list[MissingRight]:
-    names = tuple(one.name for one in wanted if not {one, AclOperation.ALL} & allowed)
+    names = tuple(
+        one.name for one in wanted if one not in allowed and AclOperation.ALL not in allowed
+    )
     return [MissingRight(names, resource, name)] if names else []

@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import (
     Concatenate,
     Final,
@@ -42,6 +42,8 @@ _PAUSE_S: Final = 0.5
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+RightsNamed = Callable[[str, Sequence[object]], AbstractContextManager[None]]
+
 
 class Gate:
     """The way into one service.
@@ -50,24 +52,29 @@ class Gate:
         name: what the service is, for messages.
         timeout_s: bound for each call, the wait for other threads' calls included.
         is_patient: whether a call that fails by what passes is made again.
+        rights_named: a block that names all rights that a call lacks, by the call's name and its arguments.
     """
 
-    def __init__(self, name: str, timeout_s: float, *, is_patient: bool) -> None:
+    def __init__(
+        self, name: str, timeout_s: float, *, is_patient: bool, rights_named: RightsNamed
+    ) -> None:
         self.name = name
         self._timeout_s = timeout_s
         self._is_patient = is_patient
+        self.rights_named = rights_named
         self._home = Home()
         self._lock = threading.RLock()
         self._closed = False
 
-    def run(self, what: str, call: Callable[[], _R]) -> _R:
-        """Makes a call; raises `ClosedError` and `NotShareableError`, and what the call raises in the end."""
+    def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
+        """Makes a call about its arguments; raises `ClosedError` and `NotShareableError`, and what the call raises in the end."""
         self.check()
         with calls.call(f"{self.name}: {what}", self._timeout_s) as one, self._turn(what):
             self.check()
             while True:
                 try:
-                    return call()
+                    with self.rights_named(what, about):
+                        return call()
                 except _PASSING as error:
                     left_s = one.deadline.left_s if one.deadline else 0.0
                     if not self._is_patient or left_s <= _PAUSE_S:
@@ -156,6 +163,7 @@ def _gated(
 
     @functools.wraps(method)
     def through(self: Gated, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return self._gate.run(method.__name__, lambda: method(self, *args, **kwargs))
+        about = (*args, *kwargs.values())
+        return self._gate.run(method.__name__, lambda: method(self, *args, **kwargs), about)
 
     return through

@@ -10,7 +10,9 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
@@ -48,7 +50,11 @@ from kafka_ordered_ops.windows.gate import Gate
 from kafka_ordered_ops.windows.maintenance import Maintenance
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import GroupQueries
+from kafka_ordered_ops.windows.queries.rights import all_rights_named
 from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
+
+#: Calls that need no right to change anything, nor one on the group.
+_LOOKS: Final = frozenset({*vars(GroupQueries), "replay"})
 
 #: Steps around open windows, plans nothing where all is taken, changes nothing of the group.
 DEFAULT_POLICY: Final = Policy()
@@ -136,7 +142,12 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             clock=clock,
         )
         super().__init__(
-            Gate(f"the windows of group {group_id}", timeout_s, is_patient=outages_pass(settings)),
+            Gate(
+                f"the windows of group {group_id}",
+                timeout_s,
+                is_patient=outages_pass(settings),
+                rights_named=partial(_rights_named, settings, group_id, ledger_topic),
+            ),
             closes=(self._ledger, self._lookup),
         )
 
@@ -336,7 +347,8 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
         `write` is given the plans that have to be read, in their order, and returns an output for each.
         """
-        return deliver(self, plans, write, reopen)
+        with self._gate.rights_named("deliver_many", [plans]):
+            return deliver(self, plans, write, reopen)
 
     # --- keeping ---------------------------------------------------------------------------------
 
@@ -372,3 +384,17 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
     def _adopting(self) -> Callable[[], object] | None:
         return self.adopt if self._on_foreign_commit is OnForeignCommit.ADOPT else None
+
+
+def _rights_named(
+    settings: ClientSettings, group_id: str, ledger_topic: str, what: str, about: Sequence[object]
+) -> AbstractContextManager[None]:
+    """Of the calls that change nothing, only a preview asks for the group's offsets."""
+    changes = what != "preview" and what not in _LOOKS
+    return all_rights_named(
+        settings,
+        group_id if changes or what == "preview" else None,
+        ledger_topic=ledger_topic,
+        about=about,
+        changes=changes,
+    )

@@ -36,6 +36,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
@@ -43,7 +44,14 @@ from kafka_ordered_ops.kafka.read.reader import RangeReader, read_ranges
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
 from tests.support.logs import read_plan
-from tests.support.windows_support import BASE_MS, TIMEOUT_S, before, offsets_of, wait_until_gone
+from tests.support.windows_support import (
+    BASE_MS,
+    TIMEOUT_S,
+    at,
+    before,
+    offsets_of,
+    wait_until_gone,
+)
 from tests.support.wire import commit_offsets, write_batch
 
 _PARTITIONS = 16
@@ -384,6 +392,23 @@ def right(
     return AclBinding(kind, name, pattern, "User:job", "*", operation, AclPermissionType.ALLOW)
 
 
+def rights_of(topic: str, ledger: str, group_id: str) -> dict[str, AclBinding]:
+    """All that planning and committing windows of a topic needs."""
+    return {
+        "read the topic": right(ResourceType.TOPIC, topic, AclOperation.READ),
+        "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
+        "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
+        "create the ledger": right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
+        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
+        "write the transaction": right(
+            ResourceType.TRANSACTIONAL_ID,
+            "koo.",
+            AclOperation.WRITE,
+            ResourcePatternType.PREFIXED,
+        ),
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "named"),
@@ -406,19 +431,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
     for future in admin.create_topics(topics).values():
         future.result(TIMEOUT_S)
     write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
-    rights = {
-        "read the topic": right(ResourceType.TOPIC, name, AclOperation.READ),
-        "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
-        "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
-        "create the ledger": right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
-        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
-        "write the transaction": right(
-            ResourceType.TRANSACTIONAL_ID,
-            "koo.",
-            AclOperation.WRITE,
-            ResourcePatternType.PREFIXED,
-        ),
-    }
+    rights = rights_of(name, ledger, group_id)
     window = before(name, 12, Earliest())
     guarded.grant(*(one for what, one in rights.items() if what != missing))
     with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
@@ -430,3 +443,62 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
         plan = windows.plan(window, "w")
         assert plan.attempt == 1
         windows.commit(plan)
+
+
+@pytest.mark.slow
+def test_an_error_names_all_rights_that_its_call_lacks(
+    guarded: Guarded, ledger: str, group_id: str
+) -> None:
+    """Not the first one it hits: of a plan, of a commit, of a read; and nothing that the call does not need."""
+    admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
+    name, other = (f"{one}-{uuid.uuid4().hex[:8]}" for one in ("orders", "orders"))
+    new = [NewTopic(one, 1, 1, config={"retention.ms": "-1"}) for one in (name, other)]
+    for future in admin.create_topics([*new, NewTopic(ledger, 16, 1, config=_COMPACTED)]).values():
+        future.result(TIMEOUT_S)
+    for one in (name, other):
+        write_batch(guarded.bootstrap, one, [BASE_MS, BASE_MS + 20_000])
+    rights = rights_of(name, ledger, group_id)
+    rights["read the other"] = right(ResourceType.TOPIC, other, AclOperation.READ)
+    window = Window([name, other], at(12), starting_offsets=Earliest())
+    on_topics = [f"READ on topic {one}" for one in sorted((name, other))]
+    on_ledger = f"READ and WRITE on topic {ledger}"
+    on_group = f"READ on group {group_id}"
+    on_transactions = "WRITE on transactional ids that begin with koo."
+
+    def lacks(call: Callable[[], object], *missing: str) -> None:
+        with pytest.raises(AuthorizationError) as caught:
+            call()
+        assert [str(one) for one in caught.value.missing] == [*missing]
+        assert all(one in str(caught.value) for one in missing)
+        assert isinstance(caught.value.__cause__, AuthorizationError)
+        assert "secret" not in str(caught.value)
+
+    with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
+        guarded.grant(right(ResourceType.TOPIC, "another", AclOperation.READ))
+        create = f"CREATE on topic {ledger}, unless it exists"
+        everything = (*on_topics, on_group, on_ledger, on_transactions, create)
+        lacks(lambda: windows.plan(window, "w"), *everything)
+        guarded.grant(rights["read the ledger"], rights["read the topic"])
+        lacks(
+            lambda: windows.plan(window, "w"),
+            f"READ on topic {other}",
+            on_group,
+            f"WRITE on topic {ledger}",
+            on_transactions,
+        )
+        guarded.grant(*rights.values())
+        plan = windows.plan(window, "w")
+        guarded.grant(rights["read the ledger"], rights["write the ledger"])
+        lacks(lambda: windows.commit(plan), *on_topics, on_group, on_transactions)
+        # Whoever only looks needs neither to write nor the group.
+        guarded.grant(rights["read the topic"])
+    with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
+        lacks(windows.state, f"READ on topic {ledger}")
+        lacks(
+            lambda: windows.preview(window, "v"),
+            f"READ on topic {other}",
+            f"DESCRIBE on group {group_id}",
+            f"READ on topic {ledger}",
+        )
+        guarded.grant(*rights.values())
+        assert windows.commit(plan).status.is_done
