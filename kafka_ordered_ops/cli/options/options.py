@@ -19,7 +19,7 @@ from kafka_ordered_ops.cli.options.help import CLUSTER, MESSAGES, OTHERS, RECORD
 from kafka_ordered_ops.cli.options.profile import use_profile, variable
 from kafka_ordered_ops.cli.options.times import moment, span
 from kafka_ordered_ops.cli.show.screen import Screen
-from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
 
 if TYPE_CHECKING:
@@ -129,15 +129,9 @@ class Cluster:
             raise ConfigError(
                 "no broker is named: give -b HOST:PORT, or bootstrap.servers in --config FILE"
             )
-        try:
-            return ClientSettings.from_mapping(values, extra_allowed=self.allow_setting)
-        except SettingNotAllowedError as error:
-            raise type(error)(
-                error.message.replace(
-                    "name it in extra_allowed", f"give --allow-setting {error.key}"
-                ),
-                key=error.key,
-            ) from None
+        return ClientSettings.from_mapping(
+            values, extra_allowed=self.allow_setting, option="--allow-setting"
+        )
 
     def told_settings(self, screen: Screen) -> ClientSettings:
         """The settings, once the screen knows which of them are secret and which were overridden."""
