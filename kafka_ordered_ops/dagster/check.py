@@ -1,4 +1,4 @@
-"""A check of its own: have the topics' partitions come to the end of an asset's window?"""
+"""A separate asset check: whether the topics' partitions have reached the end of an asset's window."""
 
 # Without postponed annotations: Dagster wants to see the type of a step's context.
 
@@ -39,24 +39,26 @@ def partitions_live_check(
     *,
     name: str = CHECK_NAME,
     lag: timedelta | None = None,
-    blocking: bool = False,
+    blocking: bool = True,
 ) -> AssetChecksDefinition:
-    """A check that the partitions of an asset's topics have come to a cutoff, to be run whenever you like.
+    """Return a check that all Kafka partitions of an asset's topics have reached a cutoff.
 
-    In a run of partitions the cutoff is the end of the last of them. In a run without, as of a schedule, it is the
-    end of the newest partition that has ended; of an asset without partitions, the time of day. `lag` sets the time
-    of day back.
+    In a run with partitions, the cutoff is the end of the last partition. In other runs it is the end of the newest
+    partition that has ended, or, for an asset without partitions, the current time. `lag` sets the current time back.
 
-    It looks at the logs as they are now: of an old partition retention may have taken what proved it live.
+    The check fails as an error and blocks downstream assets of the same run. With ``blocking=False`` it only warns.
+
+    The check reads the logs as they are now. For an old partition, retention may have deleted the record that proved
+    it live.
 
     Args:
         asset: what `ordered_window_asset` or `build_ordered_window_asset` returned.
-        name: the check's; that inside the asset's step is called ``partitions_live``.
-        lag: how far behind the clock the records may be; needed for assets without partitions.
-        blocking: in a run with the asset, a failure is an error and holds up what is downstream; else it warns.
+        name: the name of the check. The check in the asset's own step is called ``partitions_live``.
+        lag: how far the records may be behind the clock; required for assets without partitions.
+        blocking: whether a failure is an error that blocks downstream assets, or a warning.
 
     Raises:
-        ConfigError: no asset of windows, a negative lag, or none for an asset without partitions.
+        ConfigError: an asset not built by this package, a negative lag, or no lag for an asset without partitions.
     """
     about = window_asset(asset)
     if about.partitions_def is None and lag is None:
@@ -70,7 +72,12 @@ def partitions_live_check(
     @asset_check(
         asset=about.key,
         name=name,
-        description="Every partition of the topics has a record from after the window, or is idle.",
+        description="Every Kafka partition has a record stamped at or after the end of the window, or is idle. "
+        + (
+            "A failure blocks downstream assets."
+            if blocking
+            else "A failure only warns: downstream assets run."
+        ),
         blocking=blocking,
         required_resource_keys={about.kafka_resource},
     )

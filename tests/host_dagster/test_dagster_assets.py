@@ -268,7 +268,11 @@ def test_partitions_that_are_not_live(house: House, hours: str, group_id: str) -
     assert "is not live" in failure_of(result)
     with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
         assert windows.list() == []
-    result = house.materialize(copied(house, hours, group_id, partitions_def=definition), late)
+    warns = copied(house, hours, group_id, partitions_def=definition)
+    assert "only warns" in str(next(iter(warns.check_specs)).description)
+    result = house.materialize(warns, late)
+    said = [record.user_message for record in house.instance.all_logs(result.run_id)]
+    assert any("is delivered nevertheless (on_not_live='warn')" in line for line in said)
     check = check_of(result)
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
     table = check.metadata["partitions"]

@@ -34,7 +34,9 @@ def checked(
         jobs=[dg.define_asset_job("check", dg.AssetSelection.checks(checks))],
         resources={"kafka": house.kafka},
     )
-    result = definitions.resolve_job_def("check").execute_in_process(instance=house.instance, **run)
+    result = definitions.resolve_job_def("check").execute_in_process(
+        instance=house.instance, raise_on_error=False, **run
+    )
     [found] = result.get_asset_check_evaluations()
     return found
 
@@ -58,7 +60,7 @@ def test_the_check_is_about_the_last_partition_of_its_run(
     assert found.metadata["cutoff"].value == "2026-01-05T06:00:00Z"
     for run in ({"tags": span(KEYS[2], KEYS[6])}, {}):
         found = checked(house, asset, checks, **run)
-        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.ERROR)
         last = KEYS[6] if run else KEYS[7]
         assert (found.description or "").startswith(f"{last}: 0 of 1 partitions live, 1 waiting")
         table = found.metadata["partitions"]
@@ -69,10 +71,10 @@ def test_the_check_is_about_the_last_partition_of_its_run(
 
 
 @pytest.mark.slow
-def test_a_blocking_check_holds_up_what_is_downstream(
+def test_the_check_blocks_downstream_assets_by_default(
     house: House, hours: str, group_id: str
 ) -> None:
-    """In one run with the asset; the window itself is delivered."""
+    """In one run with the asset; the window itself is delivered. With blocking=False the check only warns."""
     asset = copied(house, hours, group_id, partitions_def=EIGHT)
 
     @dg.multi_asset(
@@ -82,25 +84,29 @@ def test_a_blocking_check_holds_up_what_is_downstream(
     def report() -> dg.MaterializeResult[Any]:
         return dg.MaterializeResult()
 
-    checks = partitions_live_check(asset, name="complete", blocking=True)
-    assert [spec.name for spec in checks.check_specs] == ["complete"]
-    definitions = dg.Definitions(
-        assets=[asset, report],
-        asset_checks=[checks],
-        jobs=[dg.define_asset_job("all", "*")],
-        resources={"kafka": house.kafka},
-    )
-    job = definitions.resolve_job_def("all")
+    checks = partitions_live_check(asset, name="complete")
+    [spec] = checks.check_specs
+    assert (spec.name, spec.blocking) == ("complete", True)
 
-    def materialized(key: str) -> set[str]:
-        result = job.execute_in_process(
+    def materialized(key: str, checks: dg.AssetChecksDefinition) -> set[str]:
+        definitions = dg.Definitions(
+            assets=[asset, report],
+            asset_checks=[checks],
+            jobs=[dg.define_asset_job("all", "*")],
+            resources={"kafka": house.kafka},
+        )
+        result = definitions.resolve_job_def("all").execute_in_process(
             instance=house.instance, partition_key=key, raise_on_error=False
         )
         events = result.get_asset_materialization_events()
         return {event.node_name for event in events}
 
-    assert materialized(KEYS[5]) == {"orders", "report"}
-    assert materialized(KEYS[6]) == {"orders"}
+    assert materialized(KEYS[5], checks) == {"orders", "report"}
+    assert materialized(KEYS[6], checks) == {"orders"}
+    warns = partitions_live_check(asset, blocking=False)
+    [spec] = warns.check_specs
+    assert "only warns" in str(spec.description)
+    assert materialized(KEYS[6], warns) == {"orders", "report"}
 
 
 def test_without_partitions_the_clock_and_a_lag_decide(

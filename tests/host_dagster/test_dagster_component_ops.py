@@ -148,7 +148,7 @@ def test_a_check_from_the_same_file() -> None:
     """Of the asset's topics, by the asset's cluster; one without partitions is told how far behind it may be."""
     kafka = {"config": {"bootstrap.servers": "localhost:9092"}}
     plain: dict[str, Any] = {"check": {}}
-    for more in (plain, {"partitions": None, "check": {"lag": "PT1H", "blocking": True}}):
+    for more in (plain, {"partitions": None, "check": {"lag": "PT1H", "blocking": False}}):
         given = {**GIVEN, "kafka": kafka, **more}
         made = OrderedWindowComponent.resolve_from_yaml(json.dumps(given))
         defs = dg.component_defs(component=made)
@@ -156,7 +156,7 @@ def test_a_check_from_the_same_file() -> None:
         assert isinstance(check, dg.AssetChecksDefinition)
         [spec] = check.check_specs
         assert (spec.asset_key.to_user_string(), spec.name) == ("lake/orders", "topics_live")
-        assert spec.blocking is ("partitions" in more)
+        assert spec.blocking is ("partitions" not in more)
         assert set(defs.resources or {}) <= check.required_resource_keys
     with pytest.raises(ConfigError, match="lag="):
         asset_of(partitions=None, check={})

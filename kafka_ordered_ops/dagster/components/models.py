@@ -208,7 +208,7 @@ class LiveCheckModel(dg.Model):
 
     name: str = CHECK_NAME
     lag: str | None = None
-    blocking: bool = False
+    blocking: bool = True
 
 
 def _check_of(context: dg.ResolutionContext, given: LiveCheckModel | None) -> dict[str, Any] | None:

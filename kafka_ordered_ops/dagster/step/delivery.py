@@ -37,7 +37,7 @@ from kafka_ordered_ops.dagster.metadata.results import (
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.dagster.step.completeness import covered_text
 from kafka_ordered_ops.dagster.step.job import AssetWindows, Job
-from kafka_ordered_ops.dagster.step.liveness import look_at
+from kafka_ordered_ops.dagster.step.liveness import look_at, not_live_text
 from kafka_ordered_ops.dagster.step.open_partitions import (
     Pieces,
     piece_of,
@@ -108,6 +108,8 @@ class Step:
             pieces = self._asked(windows)
             asked = pieces.asked
             live = look_at(windows, self.settings, asked)
+            if live is not None and not live.is_live:
+                self.context.log.warning("%s", not_live_text(asked, live))
             records, ran = self._delivered(windows, asked, job, job_told, plans)
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started

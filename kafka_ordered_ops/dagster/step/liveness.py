@@ -26,12 +26,22 @@ if TYPE_CHECKING:
 #: The name of the check.
 PARTITIONS_LIVE: Final = "partitions_live"
 
+_FAILS: Final = "Otherwise the step fails before anything is planned (on_not_live='fail')."
+_WARNS: Final = (
+    "A failure only warns (on_not_live='warn'): the window is delivered, downstream assets run, and records that "
+    "come later are delivered with a later window, flagged late. on_not_live='fail' fails the step instead."
+)
+
 
 def live_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
     """The check of an asset: none where nobody looks."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return []
-    told = "Every partition has a record stamped at or after the window's cutoff, or is idle."
+    told = (
+        "Every Kafka partition has a record stamped at or after the window's cutoff, or is idle. "
+    )
+    fails = settings.on_not_live is OnNotLive.FAIL
+    told += _FAILS if fails else _WARNS
     return [AssetCheckSpec(PARTITIONS_LIVE, asset=key, description=told)]
 
 
@@ -60,6 +70,14 @@ def look_at(
             metadata={"partitions": partitions_table(found)},
         )
     return found
+
+
+def not_live_text(asked: Sequence[Asked], found: Liveness) -> str:
+    """What the run's log says of a window that is delivered although it is not live."""
+    return (
+        f"window {asked[-1].window_id} is not live: {found}. It is delivered nevertheless (on_not_live='warn'): records "
+        "that come later are delivered with a later window, flagged late"
+    )
 
 
 def live_result(found: Liveness | None, settings: WindowSettings) -> AssetCheckResult | None:
