@@ -20,6 +20,7 @@ from dagster import (
     RetryPolicy,
     SourceAsset,
     TimeWindowPartitionMapping,
+    TimeWindowPartitionsDefinition,
     multi_asset,
 )
 
@@ -108,7 +109,7 @@ def ordered_window_asset(
         topics: see `WindowSettings`, also for the arguments that are not named here.
         group_id: the consumer group whose progress the windows are: no other asset's. Two assets of one group in one
             code location do not load; elsewhere the second one's first plan is refused.
-        partitions_def: intervals of time, or None.
+        partitions_def: intervals of time, or None. Without a ``timezone``, Dagster's partitions are in UTC.
         backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass, and of a serial
             asset one run each.
         automation_condition: when Dagster asks for a run by itself: `catch_up_condition`, say.
@@ -135,6 +136,10 @@ def ordered_window_asset(
     alone = alone_name(made.group_id, cluster or kafka_resource)
     check_partitions(partitions_def, made)
     spec = (translator or KafkaWindowTranslator()).asset_spec(asset_key, made)
+    if isinstance(partitions_def, TimeWindowPartitionsDefinition):
+        # Dagster takes partitions without a time zone as UTC, and shows it nowhere.
+        zone = {"kafka_ordered_ops/time_zone": partitions_def.timezone}
+        spec = spec.merge_attributes(metadata=zone)
     if serial:
         spec = spec.replace_attributes(
             deps=[*spec.deps, _partition_before(asset_key, partitions_def)]

@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.metadata.tables import partitions_table
 from kafka_ordered_ops.dagster.registry import WindowAsset, window_asset
 from kafka_ordered_ops.dagster.step.delivery import errors_for_dagster
-from kafka_ordered_ops.dagster.step.times import in_ms
+from kafka_ordered_ops.dagster.step.times import in_ms, times_of
 from kafka_ordered_ops.hosting.arguments import with_known_names
 from kafka_ordered_ops.hosting.window_spec import span_of
 
@@ -84,7 +84,8 @@ def partitions_live_check(
     def check(context: AssetCheckExecutionContext) -> AssetCheckResult:
         kafka: KafkaResource = getattr(context.resources, about.kafka_resource)
         now = datetime.now(UTC) - (lag or timedelta(0))
-        key, cutoff = _cutoff(about, context.run.tags, now)
+        with errors_for_dagster():
+            key, cutoff = _cutoff(about, context.run.tags, now)
         if cutoff is None:
             return AssetCheckResult(passed=True, description="no partition has ended yet")
         with errors_for_dagster():
@@ -124,8 +125,8 @@ def _cutoff(
     key = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
     if key is None:
         newest_first = reversed(definition.get_partition_keys(now))
-        windows = ((one, definition.time_window_for_partition_key(one)) for one in newest_first)
+        windows = ((one, times_of(definition, one)) for one in newest_first)
         key = next((one for one, times in windows if times.end <= now), None)
         if key is None:
             return None, None
-    return key, definition.time_window_for_partition_key(key).end
+    return key, times_of(definition, key).end

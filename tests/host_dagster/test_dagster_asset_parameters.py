@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -99,3 +100,41 @@ def test_the_cure_is_the_resources_own_field() -> None:
     kafka = KafkaResource(config={"bootstrap.servers": "b:1", "debug": "all"})
     with pytest.raises(SettingNotAllowedError, match="name it in settings_allowed"):
         kafka.client_settings()
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_the_time_zone_of_partitions_is_shown(zone: str | None) -> None:
+    """Without one Dagster takes UTC: the asset's page says so, whoever translates its spec."""
+    more: dict[str, Any] = {} if zone is None else {"timezone": zone}
+    hours = dg.HourlyPartitionsDefinition("2026-01-05-00:00", **more)
+    asset = build_ordered_window_asset(**GIVEN, partitions_def=hours)
+    [spec] = asset.specs
+    assert spec.metadata["kafka_ordered_ops/time_zone"] == (zone or "UTC")
+    assert "kafka_ordered_ops/group" in spec.metadata
+    [spec] = build_ordered_window_asset(**GIVEN).specs
+    assert "kafka_ordered_ops/time_zone" not in spec.metadata
+
+
+class Naive(dg.TimeWindowPartitionsDefinition):
+    """Partitions of somebody's own, whose times name no moment."""
+
+    def time_window_for_partition_key(  # type: ignore[override]  # not cached as there
+        self, partition_key: str
+    ) -> dg.TimeWindow:
+        times = super().time_window_for_partition_key(partition_key)
+        return dg.TimeWindow(times.start.replace(tzinfo=None), times.end.replace(tzinfo=None))
+
+
+def test_a_partition_without_a_time_zone_is_refused_by_name(tmp_path: Path) -> None:
+    """And not taken as UTC, nor as the machine's time; nothing is asked of Kafka."""
+    days = Naive(start="2026-01-05", fmt="%Y-%m-%d", cron_schedule="0 0 * * *")
+    asset = build_ordered_window_asset(
+        **{**GIVEN, "output": str(tmp_path)}, starting_offsets="earliest", partitions_def=days
+    )
+    kafka = KafkaResource(config={"bootstrap.servers": "localhost:1"})
+    with pytest.raises(dg.Failure, match=r"ConfigError: partition 2026-01-05: .* has no time zone"):
+        dg.materialize([asset], partition_key="2026-01-05", resources={"kafka": kafka})
+    with dg.instance_for_test() as instance:
+        context = dg.build_sensor_context(instance, resources={"kafka": kafka})
+        with pytest.raises(ConfigError, match=r"partition 2026-01-05: .* has no time zone"):
+            build_partitions_live_sensor(asset).evaluate_tick(context)

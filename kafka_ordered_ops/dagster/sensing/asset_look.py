@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.times import time_ms, time_text
 from kafka_ordered_ops.dagster.registry import WindowAsset
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, merged
 from kafka_ordered_ops.dagster.settings import window_id_of
+from kafka_ordered_ops.dagster.step.times import times_of
 from kafka_ordered_ops.hosting.search import NewestReached
 from kafka_ordered_ops.hosting.window_spec import span_of
 
@@ -131,7 +132,7 @@ class AssetLook:
 
     def _times_of(self, definition: TimeWindowPartitionsDefinition, key: str) -> TimeRange:
         if (times := self._times.get(key)) is None:
-            window = definition.time_window_for_partition_key(key)
+            window = times_of(definition, key)
             since_ms = time_ms(window.start, what="start")
             times = self._times[key] = TimeRange(since_ms, time_ms(window.end, what="end"))
         return times

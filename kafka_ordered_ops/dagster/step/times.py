@@ -13,6 +13,7 @@ from dagster import (
     DagsterRun,
     OpExecutionContext,
     PartitionsDefinition,
+    TimeWindow,
     TimeWindowPartitionsDefinition,
 )
 
@@ -69,13 +70,21 @@ def asked_of(
     if isinstance(definition, TimeWindowPartitionsDefinition):
         asked = []
         for name in context.partition_keys:
-            times = definition.time_window_for_partition_key(name)
+            times = times_of(definition, name)
             window = settings.window(times.end, times.start)
             asked.append(Asked(window_id_of(key, name), window, name))
         return sorted(asked, key=lambda one: one.window.cutoff_ms)
     first = first_of(context.instance, context.run)
     cutoff = began(context.instance, first)
     return [Asked(window_id_of(key, first.run_id), settings.window(cutoff, None), None)]
+
+
+def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindow:
+    """Return the start and end of a partition; raise `ConfigError` for times without a zone."""
+    times = definition.time_window_for_partition_key(name)
+    for moment in times:
+        time_ms(moment, what=f"partition {name}: its time")
+    return times
 
 
 def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
