@@ -231,13 +231,15 @@ class WindowHandle:
     @contextmanager
     def temporary_folder(self) -> Iterator[str]:
         """A folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
-        from kafka_ordered_ops.output.filesystem import normal_root
+        from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 
         root = None if self.output is None else normal_root(self.output)
-        if root is not None:
-            os.makedirs(root, exist_ok=True)
-        # Hidden from Spark, which may read the folder of all outputs at any time.
-        with tempfile.TemporaryDirectory(prefix=".koo-read-", dir=root) as folder:
+        with as_sink_error(f"there is no folder for what is read first, in {root or 'TMPDIR'}"):
+            if root is not None:
+                files_for(root).make_folder(root)
+            # Hidden from Spark, which may read the folder of all outputs at any time.
+            made = tempfile.TemporaryDirectory(prefix=".koo-read-", dir=root)
+        with made as folder:
             yield folder
 
     def progress(self) -> Callable[[int, int], None]:

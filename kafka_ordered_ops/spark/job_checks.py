@@ -174,7 +174,9 @@ def check_submit(how: Submission) -> None:
 
 
 def check_writable(output: str | os.PathLike[str]) -> None:
-    """Makes the folder for outputs where it is missing, and writes a file there that nobody sees.
+    """Write a file that nobody sees to the folder for outputs, or to the one in which it is to be created.
+
+    Nothing is left, not even the folder: the call may still be refused for another reason.
 
     Raises:
         ConfigError: as `check_output`; or the path leads to no folder that this process may write to.
@@ -183,8 +185,7 @@ def check_writable(output: str | os.PathLike[str]) -> None:
     root = check_output(output)
     with as_sink_error(f"the output folder {root} cannot be used"):
         try:
-            files_for(root).make_folder(root)
-            with tempfile.TemporaryFile(dir=root):
+            with tempfile.TemporaryFile(dir=_nearest(root)):
                 pass
         except OSError as error:
             if error.errno not in _FOR_GOOD:
@@ -193,6 +194,17 @@ def check_writable(output: str | os.PathLike[str]) -> None:
                 f"windows cannot be written to {root}: {error.strerror}. Name a folder that this process may "
                 "write to"
             ) from error
+
+
+def _nearest(path: str) -> str:
+    """The path, or the nearest of its parents that exists."""
+    while True:
+        try:
+            os.lstat(path)
+        except FileNotFoundError:
+            path = os.path.dirname(path)
+        else:
+            return path
 
 
 def check_application(application: object) -> str:

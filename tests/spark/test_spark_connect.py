@@ -26,6 +26,7 @@ def test_windows_over_spark_connect(
         **os.environ,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.getcwd(),
     }
     if not shutil.which("java"):
         from kafka_ordered_ops.embedded import java_home_for_spark
@@ -45,6 +46,8 @@ def test_windows_over_spark_connect(
         text=True,
         check=False,
         timeout=_TIMEOUT_S,
+        # A server keeps its tables below the folder in which it was started.
+        cwd=tmp_path,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

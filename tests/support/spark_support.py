@@ -44,11 +44,13 @@ _TRANSACTION_TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small session for all tests: starting one takes seconds."""
     from kafka_ordered_ops.spark.session import local_session
 
-    conf = spark41_conf() if on_spark41() else None
+    conf = spark41_conf() if on_spark41() else {}
+    # Else below the folder in which the tests are run.
+    conf["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
     session = local_session("tests", cores=2, memory="1g", java_home=_java_home(), conf=conf)
     yield session
     session.stop()

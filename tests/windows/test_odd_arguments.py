@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -140,9 +141,14 @@ def test_all_methods_are_tried() -> None:
 
 @pytest.mark.parametrize(("method", "argument"), CASES)
 def test_an_odd_argument_is_an_error_of_the_package(
-    windows: OrderedWindows, method: str, argument: str
+    windows: OrderedWindows,
+    method: str,
+    argument: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Never an AssertionError, TypeError or AttributeError; and the group can be read afterwards."""
+    """Never an AssertionError, TypeError or AttributeError; the group can be read afterwards, and no folder is left."""
+    monkeypatch.chdir(tmp_path)
     names = public_methods()[method]
     for odd in odd_for(argument):
         given = {name: good(windows, name) for name in names}
@@ -156,6 +162,7 @@ def test_an_odd_argument_is_an_error_of_the_package(
             pass
         except Exception as error:
             raise AssertionError(f"{method}({argument}={odd!r:.80}) raises {error!r}") from error
+    assert list(tmp_path.iterdir()) == []
     assert {record.plan.window_id for record in windows.list()} >= {"done", "open", "split"}
 
 
