@@ -66,8 +66,8 @@ def test_the_tutorials_run_as_their_pages_have_them(
         folder.mkdir()
     printed = follow(first_window(), folders[0], replaced, wheel=wheel, python=python)
     assert "already published; nothing was done" in printed
-    times = pq.read_table(folders[0] / "out/orders")["timestamp"].to_pylist()
-    assert times
-    assert times == sorted(times)
+    times = pq.read_table(folders[0] / "out/orders")["timestamp"].cast("int64").to_numpy()
+    assert len(times) > 0
+    assert (times[1:] >= times[:-1]).all()
     printed = follow(query(), folders[1], replaced, wheel=wheel, python=python)
     assert printed.count("customer") == 2
