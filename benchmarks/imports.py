@@ -1,4 +1,4 @@
-"""What a host pays for a file with this package in it: its own import, and then every name of the host's room.
+"""Measure what importing this package adds to a host's own import time.
 
 ``python -m benchmarks.imports`` in an environment that has Airflow and Dagster; writes ``imports.md``.
 """
@@ -22,18 +22,18 @@ from benchmarks.tables import spread_text
 
 ROUNDS: Final = 5
 
-#: Seconds beyond the host's own that a file may cost.
+#: Seconds that the package may add to the host's own import.
 LIMIT_S: Final = 2.0
 
 _TIMEOUT_S: Final = 120.0
 
-#: Around the steps of a host: prints when each of them was done.
+#: Code around the steps of a host: prints how long each step took.
 _BEFORE: Final = """import sys, time
 moments = [time.perf_counter()]
 """
 _BETWEEN: Final = "\nmoments.append(time.perf_counter())\n"
 _AFTER: Final = """
-heavy = [name for name in ('pyspark', 'pyarrow', 'confluent_kafka') if name in sys.modules]
+heavy = [name for name in ('pyspark', 'pyarrow', 'numpy', 'confluent_kafka') if name in sys.modules]
 assert not heavy, heavy
 print(*(later - sooner for sooner, later in zip(moments, moments[1:])))
 """
@@ -44,24 +44,24 @@ _ALL_NAMES: Final = "for name in room.__all__:\n    getattr(room, name)"
 
 @dataclass(frozen=True)
 class Step:
-    """A part of what is imported, after those before it."""
+    """One step of the imports, run after the steps before it."""
 
-    told: str
+    label: str
     code: str
 
 
 @dataclass(frozen=True)
 class Host:
-    """What is imported for one host; the first step is the host's own."""
+    """The imports for one host; the first step is the host itself."""
 
     title: str
     steps: Sequence[Step]
-    #: What is to be known of the numbers.
+    #: How to read the numbers.
     note: str = ""
 
 
 def hosts() -> list[Host]:
-    """All of them, with the versions that are installed."""
+    """Return all hosts, with their installed versions."""
     airflow = Host(
         "A DAG's file in Airflow",
         [
@@ -70,7 +70,7 @@ def hosts() -> list[Host]:
                 "from airflow.sdk import DAG, BaseOperator, BaseSensorOperator",
             ),
             Step(
-                "and then every name of `kafka_ordered_ops.airflow`",
+                "then every name of `kafka_ordered_ops.airflow`",
                 f"import kafka_ordered_ops.airflow as room\n{_ALL_NAMES}",
             ),
         ],
@@ -80,23 +80,22 @@ def hosts() -> list[Host]:
         [
             Step(f"Dagster {version('dagster')}: `import dagster`", "import dagster"),
             Step(
-                "and then `import kafka_ordered_ops.dagster`",
+                "then `import kafka_ordered_ops.dagster`",
                 "import kafka_ordered_ops.dagster as room",
             ),
-            Step("and then NumPy, of which plans are made", "import numpy"),
-            Step("and then every name of `kafka_ordered_ops.dagster`", _ALL_NAMES),
+            Step("then every name of `kafka_ordered_ops.dagster`", _ALL_NAMES),
         ],
         note="""
-Its names load when they are used, so a code location pays for those that it uses: with one asset, nearly all. `dg` looks
-at every name of each installed package that registers components, in every project: all rows below the first are what it
-costs to have this package installed.
+Names load on first use, so a code location pays only for the names that it uses. One asset uses nearly all of them. `dg`
+looks up every name of each installed package that registers components, in every project. The rows below the first are
+therefore what `dg` pays in every project once this package is installed.
 """,
     )
     return [airflow, dagster]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, and writes the tables."""
+    """Measure and write the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.imports", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     out: Path = parser.parse_args(arguments).out
@@ -107,13 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _rounds(host: Host, environment: dict[str, str]) -> list[list[float]]:
-    """Of each round the seconds of each step."""
+    """Return the seconds of each step, for each round."""
     _seconds(host, environment)  # Airflow writes its configuration, and Python its caches.
     return [_seconds(host, environment) for _ in range(ROUNDS)]
 
 
 def _seconds(host: Host, environment: dict[str, str]) -> list[float]:
-    """Of a fresh interpreter."""
+    """Return the seconds of each step in a fresh interpreter."""
     steps = "".join(step.code + _BETWEEN for step in host.steps)
     ran = subprocess.run(
         [sys.executable, "-c", _BEFORE + steps + _AFTER],
@@ -130,11 +129,11 @@ def _report(measured: Sequence[tuple[Host, list[list[float]]]]) -> str:
     beyond = [Spread.of([sum(one[1:]) for one in rounds]) for _, rounds in measured]
     met = all(one is not None and one.median <= LIMIT_S for one in beyond)
     tables = "\n".join(_table(host, rounds) for host, rounds in measured)
-    return f"""# What an import costs
+    return f"""# Import times
 
-Made by `make bench`: {ROUNDS} fresh interpreters for each table; the median, and the least and the greatest in
-parentheses. The goal is at most {LIMIT_S:g} s beyond the host's own: {"yes" if met else "no"}. PySpark, PyArrow and the Kafka client
-are not loaded.
+`make bench` writes this page. Each table is measured in {ROUNDS} fresh interpreters and shows the median, with the least and
+the greatest in parentheses. Goal: at most {LIMIT_S:g} s on top of the host's own import, {"met" if met else "not met"}. The imports load neither
+PySpark, PyArrow, NumPy nor the Kafka client.
 
 {tables}
 Measured on {datetime.now(UTC):%d %B %Y}: `python -m benchmarks.imports`.
@@ -144,7 +143,7 @@ Measured on {datetime.now(UTC):%d %B %Y}: `python -m benchmarks.imports`.
 def _table(host: Host, rounds: list[list[float]]) -> str:
     lines = [f"## {host.title}", "", "| | seconds |", "| --- | ---: |"]
     for step, seconds in zip(host.steps, zip(*rounds, strict=True), strict=True):
-        lines.append(f"| {step.told} | {spread_text(Spread.of(seconds))} |")
+        lines.append(f"| {step.label} | {spread_text(Spread.of(seconds))} |")
     return "\n".join([*lines, host.note])
 
 
