@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,7 +67,7 @@ def test_the_tutorials_run_as_their_pages_have_them(
         folder.mkdir()
     printed = follow(first_window(), folders[0], replaced, wheel=wheel, python=python)
     assert "already published; nothing was done" in printed
-    times = pq.read_table(folders[0] / "out/orders")["timestamp"].cast("int64").to_numpy()
+    times = pq.read_table(folders[0] / "out/orders")["timestamp"].cast(pa.int64()).to_numpy()
     assert len(times) > 0
     assert (times[1:] >= times[:-1]).all()
     printed = follow(query(), folders[1], replaced, wheel=wheel, python=python)
