@@ -1,10 +1,13 @@
 """How the documentation is built: `make docs`; a warning is an error."""
 
+import os
 import sys
 from pathlib import Path
 
 import kafka_ordered_ops
 
+# Airflow writes a configuration where it is imported first.
+os.environ.setdefault("AIRFLOW_HOME", str(Path(__file__).parents[1] / "build/airflow"))
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "kafka-ordered-ops"
@@ -23,11 +26,15 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]
 
+# A name in single backticks, in a docstring, links to its entry where there is one.
+default_role = "py:obj"
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
 
 html_theme = "furo"
 html_title = "kafka-ordered-ops"
