@@ -8,7 +8,7 @@ the delivery.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.arguments import shown
@@ -45,10 +45,11 @@ def outputs_of(
     if reported is not None:
         check_each(plans, reported)
         return list(reported)
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or _is_async(returned):
+    if inspect.isawaitable(returned) or isinstance(returned, Iterator | AsyncIterator):
         raise SinkError(
-            f"{_what(plans)}: the function has returned {shown(returned)}, and none of its work was done. Nothing was "
-            "committed: make it a plain function"
+            f"{_what(plans)}: the function has returned {shown(returned)}, whose work is done only when somebody "
+            "iterates or awaits it. Nothing was committed: do the work inside the function, and return nothing, or a "
+            "little JSON"
         )
     # A window that has no offsets needs no file; a part of one does, which is joined with the others.
     if output is not None and any(plan.offsets or plan.part is not None for plan in plans):
@@ -71,10 +72,6 @@ def _is_staged(value: Any) -> bool:
     if inspect.isclass(value):
         return False
     return all(callable(getattr(value, name, None)) for name in ("to_json", "publish", "discard"))
-
-
-def _is_async(value: Any) -> bool:
-    return inspect.isasyncgen(value)
 
 
 def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:

@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.errors import (
     RecordsLostError,
     SinkError,
     WindowCoveredError,
+    WindowSupersededError,
 )
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import window_batches
@@ -87,6 +88,25 @@ def test_a_block_that_raises_commits_nothing(face: tuple[OrderedWindows, Window]
         assert offsets(window.to_arrow()) == IN_ORDER
     assert windows.show("w").status is WindowStatus.PUBLISHED
     assert [record.plan.window_id for record in windows.list()] == ["w"]
+
+
+def test_a_block_that_was_overtaken_is_told(face: tuple[OrderedWindows, Window]) -> None:
+    """A newer attempt has delivered and committed the same records: this one's are a second copy."""
+    windows, question = face
+
+    def overtaken() -> None:
+        with windows.open(question, "w") as older:
+            with windows.open(question, "w") as newer:
+                newer.to_arrow()
+            older.to_arrow()
+
+    with pytest.raises(WindowSupersededError, match="Another attempt took the window over"):
+        overtaken()
+    before = windows.show("w")
+    assert (before.status, before.plan.attempt) == (WindowStatus.PUBLISHED, 2)
+    with windows.open(question, "w") as again:
+        assert again.is_replay
+    assert windows.show("w") == before
 
 
 def test_a_window_that_is_done_gives_its_records_again(

@@ -170,6 +170,27 @@ def test_a_function_that_fails_commits_nothing(face: OrderedWindows) -> None:
     assert (result.attempt, result.returned) == (2, 5)
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda window: window.to_batches(),
+        lambda window: map(len, window.to_batches()),
+        lambda window: (batch for batch in window.to_batches()),
+        lambda window: _async(window),
+    ],
+    ids=["batches", "map", "generator", "coroutine"],
+)
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_function_that_leaves_its_work_to_others_commits_nothing(
+    face: OrderedWindows, job: Callable[[OpenWindow], Any]
+) -> None:
+    """What it has returned would read the records only when somebody iterates it, and nobody does."""
+    with pytest.raises(SinkError, match="Nothing was committed: do the work inside"):
+        face.run(hour(), "w", function=job)
+    assert face.show("w").status is WindowStatus.PLANNED
+    assert face.run(hour(), "w", function=lambda window: window.to_arrow().num_rows).returned == 5
+
+
 def test_a_function_with_an_output_must_write(face: OrderedWindows, tmp_path: Path) -> None:
     """One that returns without writing would publish nothing in the place of the records."""
     with pytest.raises(SinkError, match="neither written nor reported"):

@@ -69,6 +69,28 @@ def test_a_superseded_try_gets_nowhere(
     assert windows.show("w") == record
 
 
+@pytest.mark.parametrize("how", ["committed", "published"])
+def test_a_second_copy_is_refused_when_the_window_is_done(
+    windows: OrderedWindows, orders: str, how: str
+) -> None:
+    """An attempt that hands over an output after a newer one has committed is told; to commit again is no news."""
+    asked = before(orders, 12, Earliest())
+    old, newest = (windows.plan(asked, "w") for _ in range(2))
+    shelf = Shelf()
+    windows.commit(newest, shelf.write(newest) if how == "published" else None)
+    record, shown = windows.show("w"), dict(shelf.published)
+    for step in (
+        lambda: windows.mark_written(old, {"rows": 1}),
+        lambda: windows.commit(old, shelf.write(old)),
+        lambda: windows.publish(old, shelf.write(old)),
+        lambda: windows.deliver(old, shelf.write, shelf.reopen),
+    ):
+        with pytest.raises(WindowSupersededError, match="Another attempt"):
+            step()
+        assert (windows.show("w"), shelf.published) == (record, shown)
+    assert windows.commit(old).status is record.plan.status
+
+
 def test_attempts_rise_with_every_try(windows: OrderedWindows, orders: str) -> None:
     """Only the newest commits; an abandoned id starts over, under another claim."""
     asked = before(orders, 12, Earliest())

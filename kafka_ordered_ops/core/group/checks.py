@@ -226,6 +226,18 @@ def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
         raise superseded(record, plan)
 
 
+def owned_output(view: GroupView, plan: WindowPlan) -> WindowRecord:
+    """As `owned`, for a plan that hands over an output.
+
+    Also raises `WindowSupersededError` for an attempt that was open while a newer one committed: its output is a
+    second copy of the records. Replays come with the number that was committed, or a higher one.
+    """
+    record = owned(view, plan)
+    if plan.status.is_open and plan.attempt < record.plan.attempt:
+        raise superseded(record, plan)
+    return record
+
+
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
     """What an attempt is told that no longer owns its window."""
     given_up = record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND)

@@ -40,7 +40,7 @@ from kafka_ordered_ops.core.group.checks import (
     known_state,
     known_window,
     owned,
-    superseded,
+    owned_output,
 )
 from kafka_ordered_ops.core.group.group_state import (
     Change,
@@ -87,7 +87,7 @@ def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int)
         UnknownWindowError, WindowSupersededError
         PartsMissingError: the window was split, and not all parts have reported.
     """
-    record = owned(view, plan)
+    record = owned_output(view, plan)
     _check_parts(record)
     # Written again when the output of an earlier attempt is gone: the newest result counts.
     if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
@@ -177,11 +177,8 @@ def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
         UnknownWindowError, WindowSupersededError
         ConfigError: the window is not committed yet.
     """
-    record = known_window(view, plan.window_id)
-    if record.plan.claim_id != plan.claim_id:
-        raise superseded(record, plan)
+    record = owned_output(view, plan)
     if not record.status.is_done:
-        owned(view, plan)
         raise ConfigError(
             f"window {plan.window_id} of group {plan.group_id} is {record.status}: commit it before its output "
             "is made visible"
