@@ -120,16 +120,18 @@ class OpenWindow:
         def finished(facts: Mapping[str, Any]) -> None:
             self.facts = facts
 
+        resources = ExitStack()
         stream = _Stream(
             self.window_id,
             read_batches(
                 self.plan,
                 self.settings,
-                lambda: self._resources.enter_context(self._handle.temporary_folder()),
+                lambda: resources.enter_context(self._handle.temporary_folder()),
                 ordered=ordered,
                 progress=self._handle.progress(),
                 finished=finished,
             ),
+            resources,
         )
         self._streams.append(stream)
         return stream
@@ -257,22 +259,41 @@ class OpenWindow:
 
 
 class _Stream(Iterator["pa.RecordBatch"]):
-    """Batches until the window is closed: then an error, for an early end would look like a complete one."""
+    """Batches until the window is closed or they fail: then errors, for an early end would look like a complete one."""
 
-    def __init__(self, window_id: str, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(
+        self, window_id: str, batches: Iterator[pa.RecordBatch], resources: ExitStack
+    ) -> None:
         self._window_id = window_id
         self._batches: Any = batches
+        #: What the batches need; released with the last one.
+        self._resources = resources
         self._is_cut = False
+        self._failure: BaseException | None = None
 
     def __next__(self) -> pa.RecordBatch:
         if self._is_cut:
             raise _closed(self._window_id)
-        return next(self._batches)  # type: ignore[no-any-return]
+        if self._failure is not None:
+            raise ClosedError(
+                f"window {self._window_id}: these batches have failed, and the rest of them never came "
+                f"({type(self._failure).__name__}: {self._failure}). Call to_batches again to read all of them"
+            ) from self._failure
+        try:
+            return next(self._batches)  # type: ignore[no-any-return]
+        except StopIteration:
+            self._resources.close()
+            raise
+        except BaseException as error:
+            self._failure = error
+            self._resources.close()
+            raise
 
     def close(self) -> None:
         """Ends it; one that has come to its end stays so."""
         self._is_cut = True
         self._batches.close()
+        self._resources.close()
 
 
 def _closed(window_id: str) -> ClosedError:

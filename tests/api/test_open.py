@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +177,48 @@ def test_a_stream_does_not_outlive_its_block(face: tuple[OrderedWindows, Window]
         with pytest.raises(ClosedError):
             late()
     assert windows.show(window.window_id).status.is_done
+
+
+def test_batches_that_have_failed_do_not_end_as_if_they_were_complete(
+    face: tuple[OrderedWindows, Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever goes on after the error gets another one; a new stream has all of the records."""
+    windows, question = face
+    with windows.open(question) as window:
+        handle = window._handle
+        with monkeypatch.context() as patch:
+            patch.setattr(handle, "progress", lambda: lambda done, total: 1 / 0)
+            stream = window.to_batches(ordered=False)
+        with pytest.raises(ZeroDivisionError):
+            list(stream)
+        with pytest.raises(ClosedError, match=r"never came \(ZeroDivisionError.*to_batches again"):
+            list(stream)
+        assert offsets(window.to_arrow()) == IN_ORDER
+
+
+def test_what_waits_on_disk_goes_with_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of each, and not only at that of the block: several readings take no more room than one."""
+    read_batches = functools.partial(window_batches.read_batches, run_bytes=1)
+    monkeypatch.setattr(window_batches, "read_batches", read_batches)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with InMemoryKafka() as kafka:
+        kafka.create_topic("orders", 3)
+        for number in range(9):
+            kafka.produce("orders", value=b"x", partition=number % 3, timestamp_ms=BASE_MS)
+        with (
+            OrderedWindows(kafka.bootstrap, "g") as windows,
+            windows.open(_window("orders")) as window,
+        ):
+            for _ in range(2):
+                stream = window.to_batches()
+                first = next(stream)
+                assert len(list(tmp_path.iterdir())) == 1
+                assert sum(one.num_rows for one in (first, *stream)) == 9
+                assert list(tmp_path.iterdir()) == []
+            next(window.to_batches())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_session_the_window_says_what_to_give(
