@@ -168,6 +168,8 @@ class CliOptions(_Directive):
         context = typer.Context(command)
         skipped = self.options.get("but", "").split()
         only = self.options.get("only", "").split()
+        if unknown := {*skipped, *only} - {one.name for one in command.params}:
+            raise self.error(f"no such options: {', '.join(sorted(unknown))}")
         rows = []
         for one in command.params:
             if one.name in skipped or (only and one.name not in only):

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.exits import ExitCode
-from kafka_ordered_ops.cli.options.options import Cluster, Records, command
-from kafka_ordered_ops.cli.options.profile import variable
-from kafka_ordered_ops.cli.options.times import span
+from kafka_ordered_ops.cli.options.options import Cluster, Records, command, group_option
 from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,14 +48,7 @@ def live(
     awaited: Awaited,
     group_id: Annotated[
         str | None,
-        typer.Option(
-            "-g",
-            "--group",
-            metavar="GROUP",
-            envvar=variable("group"),
-            show_envvar=False,
-            help="Show this group's lag and open windows too.",
-        ),
+        group_option("Show this group's lag and open windows too."),
     ] = None,
     grace: Annotated[
         str | None,
@@ -78,13 +70,13 @@ def live(
     from kafka_ordered_ops.windows.queries.live import liveness_rule, wait_live
 
     window = awaited.window()
-    grace_span = None if grace is None else span(grace, what="grace")
+    grace_span = None if grace is None else as_span(grace, what="grace")
     liveness_rule(window, grace_span)
     if timeout is not None and not wait:
         raise ConfigError(
             f"--timeout {timeout} is the end of a wait: give --wait too, or leave it out"
         )
-    timeout_s = span(timeout or _TIMEOUT, what="timeout").total_seconds()
+    timeout_s = as_span(timeout or _TIMEOUT, what="timeout").total_seconds()
     settings = cluster.told_settings(screen)
 
     def look(before: Liveness | None) -> Liveness:

@@ -8,8 +8,7 @@ import typer
 
 from kafka_ordered_ops.cli.exits import ExitCode
 from kafka_ordered_ops.cli.options.help import Commands
-from kafka_ordered_ops.cli.options.options import Cluster, Connection, command
-from kafka_ordered_ops.cli.options.profile import variable
+from kafka_ordered_ops.cli.options.options import Cluster, Connection, command, group_option
 from kafka_ordered_ops.cli.show.screen import Screen
 
 GROUPS_EXAMPLES: Final = """\b
@@ -82,16 +81,9 @@ def lag(screen: Screen, connection: Connection) -> None:
 def doctor(
     screen: Screen,
     cluster: Cluster,
-    group: Annotated[
+    group_id: Annotated[
         str | None,
-        typer.Option(
-            "-g",
-            "--group",
-            metavar="GROUP",
-            envvar=variable("group"),
-            show_envvar=False,
-            help="Check this group's rights and progress too.",
-        ),
+        group_option("Check this group's rights and progress too."),
     ] = None,
 ) -> None:
     """Check connection, rights, ledger, clock and versions. Each fault is shown with its cure."""
@@ -100,7 +92,7 @@ def doctor(
 
     settings = cluster.told_settings(screen)
     with screen.progress("looking"):
-        checks = examine(settings, group, cluster.ledger)
+        checks = examine(settings, group_id, cluster.ledger)
     if screen.as_json:
         screen.emit({"checks": [one.to_json() for one in checks]})
     else:

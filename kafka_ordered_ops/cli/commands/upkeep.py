@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafka_ordered_ops.cli.options.options import Connection, command
-from kafka_ordered_ops.cli.options.times import span
 from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.arguments import as_span
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.adoption import Adoption
@@ -88,7 +88,7 @@ def prune(
     """Reduce old windows in the ledger to stubs. Ids, times, counts and the group's progress stay."""
     from kafka_ordered_ops.cli.show.tables import windows_text
 
-    age = span(older_than, what="older than")
+    age = as_span(older_than, what="older than")
     with connection.open(screen) as windows, screen.progress("pruning"):
         names = windows.prune(age, forget=forget)
     if screen.as_json:

@@ -16,9 +16,10 @@ import typer
 
 from kafka_ordered_ops.cli.options import times
 from kafka_ordered_ops.cli.options.help import CLUSTER, MESSAGES, OTHERS, RECORDS
-from kafka_ordered_ops.cli.options.profile import use_profile, variable
-from kafka_ordered_ops.cli.options.times import moment, span
+from kafka_ordered_ops.cli.options.profile import kept_option, use_profile
+from kafka_ordered_ops.cli.options.times import moment
 from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation, OnForeignCommit
 
@@ -38,29 +39,30 @@ WindowIdOption = Annotated[
 ]
 
 
+def group_option(help_text: str) -> Any:
+    """The option that names the consumer group."""
+    return kept_option("-g", "--group", metavar="GROUP", help=help_text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Which cluster, and how to reach it."""
 
     bootstrap: Annotated[
         str | None,
-        typer.Option(
+        kept_option(
             "-b",
             "--bootstrap-server",
             "--bootstrap",
             metavar="HOST:PORT",
-            envvar=variable("bootstrap-server"),
-            show_envvar=False,
             help="Brokers to connect to first.",
         ),
     ] = None
     profile: Annotated[
         str | None,
-        typer.Option(
+        kept_option(
             "--profile",
             metavar="NAME",
-            envvar=variable("profile"),
-            show_envvar=False,
             is_eager=True,
             callback=use_profile,
             rich_help_panel=CLUSTER,
@@ -69,11 +71,9 @@ class Cluster:
     ] = None
     config: Annotated[
         Path | None,
-        typer.Option(
+        kept_option(
             "--config",
             metavar="FILE",
-            envvar=variable("config"),
-            show_envvar=False,
             rich_help_panel=CLUSTER,
             help="Client settings, a .properties file; for secrets.",
         ),
@@ -89,22 +89,18 @@ class Cluster:
     ] = field(default_factory=list)
     allow_setting: Annotated[
         list[str],
-        typer.Option(
+        kept_option(
             "--allow-setting",
             metavar="KEY",
-            envvar=variable("allow-setting"),
-            show_envvar=False,
             rich_help_panel=CLUSTER,
             help="Accept a client setting outside the allow-list, at your own risk (repeatable).",
         ),
     ] = field(default_factory=list)
     ledger_topic: Annotated[
         str | None,
-        typer.Option(
+        kept_option(
             "--ledger-topic",
             metavar="TOPIC",
-            envvar=variable("ledger-topic"),
-            show_envvar=False,
             rich_help_panel=CLUSTER,
             help="Topic that holds plans and progress, if it has another name.",
         ),
@@ -150,14 +146,7 @@ class Connection(Cluster):
 
     group_id: Annotated[
         str,
-        typer.Option(
-            "-g",
-            "--group",
-            metavar="GROUP",
-            envvar=variable("group"),
-            show_envvar=False,
-            help="Consumer group that keeps the progress.",
-        ),
+        group_option("Consumer group that keeps the progress."),
     ]
 
     def open(self, screen: Screen) -> OrderedWindows:
@@ -257,7 +246,7 @@ class Looking:
         return (
             None
             if self.max_out_of_orderness is None
-            else span(self.max_out_of_orderness, what="maximum out-of-orderness")
+            else as_span(self.max_out_of_orderness, what="maximum out-of-orderness")
         )
 
 

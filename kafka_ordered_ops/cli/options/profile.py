@@ -37,6 +37,12 @@ def variable(option: str) -> str:
     return _PREFIX + option.lstrip("-").replace("-", "_").upper()
 
 
+def kept_option(*names: str, **given: Any) -> Any:
+    """A `typer.Option` that may be set once: by its variable, or by its key in a profile."""
+    named = next(name for name in names if name.startswith("--"))
+    return typer.Option(*names, envvar=variable(named), show_envvar=False, **given)
+
+
 def use_profile(context: typer.Context, name: str | None) -> str | None:
     """Makes a profile's values the defaults of a command's options: a callback of ``--profile``.
 

@@ -10,7 +10,8 @@ import typer
 
 from kafka_ordered_ops.cli.options.help import OTHERS, RECORDS, SERIES
 from kafka_ordered_ops.cli.options.options import Cutoff, Looking, Topics
-from kafka_ordered_ops.cli.options.times import bound, moment, span
+from kafka_ordered_ops.cli.options.times import bound, moment
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, time_ms, time_text
 from kafka_ordered_ops.core.types import OnCovered, OnDataLoss, OnOpenClaim
@@ -164,7 +165,7 @@ class Series(Asked, Times):
     def _series(self, spec: WindowSpec, every_text: str) -> list[Window]:
         if self.until is None:
             raise ConfigError(f"--every {every_text} has no end: give --until TIME too")
-        every, until = span(every_text, what="every"), moment(self.until, what="until")
+        every, until = as_span(every_text, what="every"), moment(self.until, what="until")
         if not every:
             raise ConfigError(f"--every {every_text} goes nowhere: give a span as PT1H or P1D")
         if self.since is not None:
@@ -251,7 +252,7 @@ class Policies:
                 f"{option} {text} belongs to --on-open-claim {needed}, and that is {self.on_open_claim}: change "
                 "one of them"
             )
-        return span(text, what=option.strip("-").replace("-", " "))
+        return as_span(text, what=option.strip("-").replace("-", " "))
 
 
 def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafka_ordered_ops.cli.options.help import JOB
-from kafka_ordered_ops.cli.options.profile import variable
+from kafka_ordered_ops.cli.options.profile import kept_option
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.engine import Engine
@@ -37,11 +37,9 @@ class Sink:
 
     output: Annotated[
         str,
-        typer.Option(
+        kept_option(
             "--output",
             metavar="DIR",
-            envvar=variable("output"),
-            show_envvar=False,
             help="Folder for window_id=<id>/ with Parquet files.",
         ),
     ]

@@ -7,12 +7,15 @@ from contextvars import ContextVar
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import as_moment, as_span, shown
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import duration_text, parse_duration_ms, parse_time_ms
+from kafka_ordered_ops.core.times import duration_text
 
 _AGO: Final = re.compile(r"-((?:\d+[smhdw])+|P\S+)", re.ASCII)
 _PIECE: Final = re.compile(r"(\d+)([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+_MS: Final = timedelta(milliseconds=1)
 
 #: When the command began: all of its relative times count from there.
 _STARTED: Final = ContextVar[datetime]("started")
@@ -24,7 +27,7 @@ def begin() -> None:
 
 
 def moment(text: str, *, what: str) -> datetime:
-    """The moment that a text names.
+    """The moment that a text names, in UTC.
 
     An ISO 8601 time with a zone; a bare date, which is midnight in UTC; ``now``; ``today`` and ``yesterday``, at
     midnight in UTC; or a span ago, as ``-1h``, ``-1d12h`` or ``-PT1H``.
@@ -39,13 +42,17 @@ def moment(text: str, *, what: str) -> datetime:
     except ValueError:
         pass
     try:
-        parse_time_ms(text, what=what)
-    except ConfigError as error:
-        raise ConfigError(_advice(text, what)) from error
-    try:
-        return datetime.fromisoformat(text)
+        has_zone = datetime.fromisoformat(text).tzinfo is not None
     except ValueError as error:
-        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+        raise ConfigError(
+            f"{what} {shown(text)} is not an ISO 8601 time such as 2026-11-20T12:00:00Z. A bare date is midnight in UTC; "
+            "now, today, yesterday and -1h count from now"
+        ) from error
+    if not has_zone:
+        raise ConfigError(
+            f"{what} {text!r} has no time zone: write {text}Z for UTC, or {text}+01:00"
+        )
+    return as_moment(text, what=what)
 
 
 def bound(text: str) -> str:
@@ -58,21 +65,12 @@ def bound(text: str) -> str:
     """
     what = "starting offsets"
     if match := _AGO.fullmatch(text):
-        ago = match[1] if match[1].startswith("P") else _iso(match[1], what=what)
-        return f"-{ago}"
+        return f"-{duration_text(_ago(match[1], what=what) // _MS)}"
     try:
         datetime.fromisoformat(text)
     except ValueError:
         return moment(text, what=what).isoformat() if _relative(text, what=what) else text
     return moment(text, what=what).isoformat()
-
-
-def span(text: str, *, what: str) -> timedelta:
-    """The length of an ISO 8601 span; raises `ConfigError`."""
-    try:
-        return timedelta(milliseconds=parse_duration_ms(text, what=what))
-    except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} is longer than the calendar") from error
 
 
 def _relative(text: str, *, what: str) -> datetime | None:
@@ -82,32 +80,18 @@ def _relative(text: str, *, what: str) -> datetime | None:
     if (match := _AGO.fullmatch(text)) is None:
         return words.get(text)
     try:
-        ago = match[1] if match[1].startswith("P") else _iso(match[1], what=what)
-        return now - span(ago, what=what)
+        return now - _ago(match[1], what=what)
     except OverflowError as error:
-        raise ConfigError(f"{what} {text!r} lies beyond the calendar") from error
+        raise ConfigError(f"{what} {shown(text)} lies beyond the calendar") from error
 
 
-def _iso(text: str, *, what: str) -> str:
-    """The ISO 8601 text of a span as 1d12h."""
+def _ago(text: str, *, what: str) -> timedelta:
+    """The length of 1d12h, or of an ISO 8601 span."""
+    if text.startswith("P"):
+        return as_span(text, what=what)
     pieces = _PIECE.findall(text)
     try:
-        length = sum(
-            (timedelta(**{_UNITS[unit]: int(count)}) for count, unit in pieces), timedelta()
-        )
-    except OverflowError as error:
-        raise ConfigError(f"{what} '-{text}' lies beyond the calendar") from error
-    return duration_text(length // timedelta(milliseconds=1))
-
-
-def _advice(text: str, what: str) -> str:
-    try:
-        has_zone = datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        has_zone = True
-    if not has_zone:
-        return f"{what} {text!r} has no time zone: write {text}Z for UTC, or {text}+01:00"
-    return (
-        f"{what} {text!r} is not an ISO 8601 time such as 2026-11-20T12:00:00Z. A bare date is midnight in UTC; now, today, "
-        "yesterday and -1h count from now"
-    )
+        return sum((timedelta(**{_UNITS[unit]: int(count)}) for count, unit in pieces), timedelta())
+    except (OverflowError, ValueError) as error:
+        # A ValueError where there are more digits than Python reads.
+        raise ConfigError(f"{what} {shown(f'-{text}')} is longer than any calendar") from error
