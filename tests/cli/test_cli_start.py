@@ -32,7 +32,11 @@ from tests.support.hosts_support import kafka as kafka
 from tests.support.windows_support import at
 
 #: Help needs none of them, and each takes longer to load than all that it needs.
-HEAVY = ("numpy", "pyarrow", "confluent_kafka", "pyspark", "rich.console")
+HEAVY = (
+    *("numpy", "pyarrow", "confluent_kafka", "pyspark", "matplotlib", "pydantic", "rich.console"),
+    *("tomllib", "kafka_ordered_ops.core.window.window", "kafka_ordered_ops.kafka"),
+    *("kafka_ordered_ops.windows", "kafka_ordered_ops.hosting", "kafka_ordered_ops.embedded"),
+)
 
 Captured = pytest.CaptureFixture[str]
 
@@ -68,7 +72,9 @@ def refused(capfd: Captured, *words: str) -> str:
 # --- help, version, completion ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["--version", "--help", "run --help", "windows list --help"])
+@pytest.mark.parametrize(
+    "words", ["--version", "--help", "run --help", "doctor --help", "windows list --help"]
+)
 def test_help_and_version_load_nothing_that_they_do_not_need(words: str) -> None:
     """Loading takes most of a short command's time."""
     program = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 #: The sections behind the first one, by the name that an option gives as its `rich_help_panel`.
 CLUSTER: Final = "The cluster"
@@ -36,11 +36,24 @@ class _Sectioned(TyperCommand):
                     formatter.write_dl(found)
 
 
+class _Group(TyperGroup):
+    """A group whose own flags need no conversion: for that, newer typers load pydantic, which takes longer than a help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options before the command; those that typer adds, as for completion, have no default."""
+        found = super().get_params(ctx)
+        for one in found:
+            if getattr(one, "is_flag", False) and one.default is None:
+                one.default = False
+        return found
+
+
 class Commands(typer.Typer):
     """Commands with plain help in sections."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(
+            cls=_Group,
             no_args_is_help=True,
             rich_markup_mode=None,
             # Its tracebacks show the values of variables, and some of these are passwords.

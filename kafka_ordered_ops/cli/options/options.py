@@ -319,6 +319,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+@functools.cache
 def _options_of(group: type[Any]) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(group, include_extras=True)
     options = []

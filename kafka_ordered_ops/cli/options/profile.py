@@ -6,9 +6,7 @@ An option wins over its variable, and the variable over the profile. Both are na
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,6 +87,8 @@ def _profile(path: Path, name: str | None) -> dict[str, Any]:
         raise ConfigError(f"{where} is not a table: write [{name or _DEFAULT}]")
     for key, value in found.items():
         if key not in KEYS:
+            import difflib
+
             close = difflib.get_close_matches(key, KEYS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it may have {', '.join(KEYS)}"
             raise ConfigError(f"{where} has {key!r}: {hint}")
@@ -102,6 +102,8 @@ def _profile(path: Path, name: str | None) -> dict[str, Any]:
 
 
 def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
