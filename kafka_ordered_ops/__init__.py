@@ -5,11 +5,11 @@
     windows = OrderedWindows("localhost:9092", group_id="orders-hourly")
     windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), output="/lake/orders")
 
-    with windows.open(Window("orders", cutoff=noon)) as window:  # committed if the block ends well
+    with windows.open(Window("orders", cutoff=noon)) as window:  # commits if the block does not raise
         table = window.to_arrow()
 
-Names are loaded when they are first used: importing the package loads neither the Kafka client nor
-PySpark, so that a scheduler can parse a hundred files that mention it.
+Names load on first use: importing the package loads neither the Kafka client nor PySpark, so a scheduler can
+parse hundreds of files that use it.
 """
 
 from __future__ import annotations

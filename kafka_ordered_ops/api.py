@@ -1,4 +1,4 @@
-"""The public `OrderedWindows`: the service, and the calls that bring windows, outputs and Spark together."""
+"""Define the public `OrderedWindows`: the service plus the calls that combine windows, outputs and Spark."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ _DEFAULT_POLICY: Final = Policy()
 
 
 class OrderedWindows(Service, in_steps={"open", "run"}):
-    """Windows of one consumer group: `run` and `open` deliver a window, the others are the steps and the upkeep.
+    """Windows of one consumer group. `run` and `open` deliver a window; the other methods are steps and maintenance.
 
     ::
 
         windows = OrderedWindows("localhost:9092", group_id="orders-hourly")
         windows.run(Window("orders", cutoff=noon, starting_offsets="earliest"), output="/lake/orders")
 
-    A context manager; `close` closes its connections. Threads may share it, and take turns. Every call raises
-    `ClosedError` after `close`, and `NotShareableError` in a forked process.
+    Use it as a context manager, or call `close` to close its connections. Threads may share one object and take turns.
+    Every call raises `ClosedError` after `close`, and `NotShareableError` in a forked process.
 
     Args:
         settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
-        group_id: the consumer group whose progress the windows are. It has no live members.
-        ledger_topic: the compacted topic that holds plans and progress; created on demand.
-        timeout_s: bound for each call to the cluster, retries included. Not counted: reading timestamps, which
-            `stall_timeout_s` bounds, the job and the publishing of an output, and a policy's `claim_wait`.
-        lookup_timeout_s: bound for one question to the cluster, which is then asked over a new connection.
-        stall_timeout_s: how long a scan waits for any partition to move.
-        run_id: who plans, for people: a scheduler's run id.
+        group_id: the consumer group that stores the progress of the windows. It must have no live members.
+        ledger_topic: the compacted topic that stores plans and progress; created on demand.
+        timeout_s: time limit for each call to the cluster, retries included. It does not cover reading timestamps
+            (`stall_timeout_s`), the job, publishing an output, or a policy's `claim_wait`.
+        lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
+        stall_timeout_s: how long a scan or read waits while no partition moves.
+        run_id: who plans, shown to people: for example a scheduler's run id.
         owner: the task or asset that plans the group's windows; another owner is refused. None: not checked.
-        on_foreign_commit: ``fail`` when another program moved the group's committed offset, or ``adopt`` it.
-        progress: called with (offsets done, offsets in all) as a scan goes on.
-        clock: the time in seconds since the epoch; for tests.
+        on_foreign_commit: what to do if another program moved the group's committed offset: ``fail`` or ``adopt``.
+        progress: called with (offsets done, offsets in all) during a scan.
+        clock: returns the time in seconds since the epoch; for tests.
 
     Raises:
-        ConfigError: a value of another type or out of range, or a setting that is not allowed.
+        ConfigError: a value of the wrong type or out of range, or a setting that is not allowed.
     """
 
     def run(
@@ -87,31 +87,31 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         engine: Engine | str | None = None,
         ordered: bool = True,
     ) -> RunResult:
-        """Deliver a window: plan, read, write, commit, publish. The same call again does only what is left.
+        """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
-        Without a function or an application the records are copied to `output` as they are. A call that fails or
-        is killed at any point commits nothing or everything; the next one takes up the same records.
+        Without a function or an application, the records are copied to `output` unchanged. A call that fails or is
+        killed commits everything or nothing, and the next call takes up the same records.
 
         Args:
             window: which records.
             window_id: the window's id; None: made from the group and the window's topics and times.
-            policy: what to do when other windows stand in its way.
-            output: the folder that gets ``window_id=<id>/`` with Parquet files; or a sink, such as a `DeltaSink`.
-            function: called with the `OpenWindow`, in this process. With an `output` it calls ``window.write``.
-                Without one its normal return means that the records are delivered, at least once.
+            policy: what to do if other windows are in the way.
+            output: the folder that gets ``window_id=<id>/`` with Parquet files, or a sink such as a `DeltaSink`.
+            function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
+                Without an output, a normal return means that the records were delivered, at least once.
             application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
-            arguments: the application's own.
+            arguments: the arguments of the application.
             submit: how spark-submit is run.
-            spark: the session that reads and writes. None: this process does, without Spark.
+            spark: the session that reads and writes. None: this process reads and writes, without Spark.
             engine: who reads Kafka: ``python`` or ``connector`` (Spark's executors), or ``local`` (this process).
-                None: ``python`` where there is Spark, else ``local``.
-            ordered: in total order by (timestamp, topic, partition, offset), or as the records come.
+                None: ``python`` with Spark, otherwise ``local``.
+            ordered: True for total order by (timestamp, topic, partition, offset), False for the order of reading.
 
         Raises:
-            ConfigError: an argument that is wrong; nothing was planned.
-            HeldLimitError: without Spark, more records than memory holds for the order.
+            ConfigError: an invalid argument; nothing was planned.
+            HeldLimitError: without Spark, the window does not fit the memory limit for sorting.
             JobFailedError: the application failed.
-            KafkaOrderedOpsError: as `plan` and `commit` raise them. What the function raises passes.
+            KafkaOrderedOpsError: as `plan` and `commit` raise it. Exceptions of the function propagate.
         """
         self._window_id(window, window_id)
         job = _Job(
@@ -141,25 +141,25 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         spark: Any = None,
         engine: Engine | str | None = None,
     ) -> Iterator[OpenWindow]:
-        """Plan a window for a ``with`` block, and commit it if the block ends well.
+        """Plan a window for a ``with`` block, and commit it if the block does not raise.
 
-        If the block raises, nothing is committed, and the next `open` takes up the same plan. What the block does
-        with the records happens at least once: a crash between its end and the commit repeats it. A window that was
-        committed before gives its records again (`OpenWindow.is_replay`), and committing changes nothing.
+        If the block raises, nothing is committed, and the next `open` takes up the same plan. Side effects of the block
+        happen at least once: a crash between the end of the block and the commit repeats the block. A window that was
+        committed before is read again (`OpenWindow.is_replay`), and committing it changes nothing.
 
         Args:
             window: which records.
             window_id: the window's id; None: made from the group and the window's topics and times.
-            policy: what to do when other windows stand in its way.
+            policy: what to do if other windows are in the way.
             output: the folder or sink for ``window.write(df)``, published after the commit.
             spark: the session for ``window.read()``.
-            engine: who reads Kafka for Spark.
+            engine: who reads Kafka if Spark is used.
 
         Raises:
-            ConfigError: an argument that is wrong; nothing was planned.
-            WindowCoveredError: other windows have taken all its records: the block does not run.
-            SinkError: the block has ended, and has written nothing to `output`.
-            KafkaOrderedOpsError: as `plan` and `commit` raise them.
+            ConfigError: an invalid argument; nothing was planned.
+            WindowCoveredError: other windows have taken all of its records; the block does not run.
+            SinkError: the block ended without writing to `output`.
+            KafkaOrderedOpsError: as `plan` and `commit` raise it.
         """
         self._window_id(window, window_id)
         job = _Job(
@@ -169,8 +169,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         if plan.content is PlanContent.COVERED:
             self.commit(plan)
             raise WindowCoveredError(
-                f"window {plan.window_id} of group {plan.group_id} has no records of its own: other windows have taken "
-                "all that it asks for. Skip it, or open it with Policy(on_covered='replay') to read the same records "
+                f"window {plan.window_id} of group {plan.group_id} has no records: other windows have taken all records "
+                "that it asks for. Skip it, or open it with Policy(on_covered='replay') to read the same records "
                 "again",
                 window_id=plan.window_id,
             )
@@ -179,14 +179,14 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         with job.opened(plan) as opened:
             yield opened
             delivered = opened.outputs(None)
-        # A window that is done keeps what it was delivered as, unless it was written again.
+        # A finished window keeps its first result unless it was written again.
         if plan.status.is_open or opened.has_output:
             self.commit(plan, delivered[0])
 
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What is to be done with a window, checked when it is made: before the window is planned."""
+    """What to do with a window; checked when it is created, before the window is planned."""
 
     settings: ClientSettings
     group_id: str
@@ -198,7 +198,7 @@ class _Job:
     spark: Any = None
     engine: Engine | str | None = None
     ordered: bool = True
-    #: Whether a block does the work, which needs neither a function nor an output.
+    #: True if a block does the work: then neither a function nor an output is required.
     is_block: bool = False
 
     def __post_init__(self) -> None:
@@ -230,20 +230,20 @@ class _Job:
         return check_output(self.output)
 
     def reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
-        """Finds what an earlier attempt delivered."""
+        """Find what an earlier attempt delivered."""
         sink, folder = self._sink, self.folder
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
             found = (sink.found(result) if sink is not None else None) or found_output(result)
             if found is None and folder is None and plan.status is WindowStatus.PUBLISHED:
-                # Of a sink that nobody here knows: it has the records.
+                # A user's own sink holds the records.
                 return Reported()
             return found
 
         return reopen
 
     def write(self, plan: WindowPlan) -> Staged:
-        """Does it."""
+        """Write the window."""
         with self.opened(plan) as window:
             if self.application is not None:
                 return self._submitted(window)
@@ -255,7 +255,7 @@ class _Job:
 
     @contextlib.contextmanager
     def opened(self, plan: WindowPlan) -> Iterator[OpenWindow]:
-        """The window, until the block ends."""
+        """Open the window until the block ends."""
         handle = WindowHandle(
             [plan],
             self.settings,
@@ -291,22 +291,22 @@ class _Job:
         if self.function is not None and self.application is not None:
             raise ConfigError("function and application are both given: give one of them")
         if self.application is None and (self.arguments or self.submit is not None):
-            raise ConfigError("arguments and submit belong to an application: give application=")
+            raise ConfigError("arguments and submit are for an application: give application=")
         if self.application is not None and self.spark is not None:
             raise ConfigError(
-                "application and spark are both given: an application has a session of its own; give a function "
-                "for a session of this process"
+                "application and spark are both given: an application creates its own session. Pass a function "
+                "to use this session"
             )
         if self._copies_alone:
             if self.output is None:
                 raise ConfigError(
-                    "there is nothing to do with the window's records: give output=, a folder; or function= or "
+                    "there is nothing to do with the window's records: give output= (a folder or a sink), function= or "
                     "application="
                 )
             if self._sink is not None:
                 raise ConfigError(
-                    f"output is {shown(self.output)}, which takes a Spark DataFrame: give spark= too, or a "
-                    "function that makes one"
+                    f"output is {shown(self.output)}, which takes a Spark DataFrame: give spark= as well, or a "
+                    "function that creates one"
                 )
             if self.engine is not None and self.engine != Engine.LOCAL:
                 raise ConfigError(
@@ -314,7 +314,7 @@ class _Job:
                 )
 
     def _submitted(self, window: OpenWindow) -> Staged:
-        """What an application has delivered."""
+        """Return what an application has delivered."""
         arguments, how = arguments_of(self.arguments), submit_of(self.submit)
         application = os.fspath(self.application or "")
         if self.folder is not None:
@@ -325,13 +325,13 @@ class _Job:
             return Reported.of(told)
         if found is None or self._sink is None:
             raise SinkError(
-                f"window {window.window_id}: the application has written a hidden output, and run was not told where: "
-                "nobody could publish it. Nothing was committed: give run the same output=, a folder or a sink",
+                f"window {window.window_id}: the application wrote a hidden output, but run has no output= to publish it "
+                "to. Nothing was committed: give the same output= (a folder or a sink) to run",
                 window_id=window.window_id,
             )
         return found
 
 
 def _is_hidden(told: Mapping[str, Any]) -> bool:
-    """Whether an application tells of an output that waits to be published."""
+    """Return whether an application reports an output that waits to be published."""
     return "claim_id" in told or isinstance(told.get("write"), Mapping)

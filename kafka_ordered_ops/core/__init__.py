@@ -1,4 +1,4 @@
 """Pure decisions: facts go in, plans and states come out.
 
-Nothing in this room knows a client, a clock, a thread or a logger.
+This room uses no client, clock, thread or logger.
 """

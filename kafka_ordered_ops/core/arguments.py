@@ -1,7 +1,7 @@
-"""Arguments are checked where they come in: type and range, before anything is touched.
+"""Check arguments where they come in, by type and range, before anything is touched.
 
-What a constructor lets through is written into the ledger, and every process of the group reads it back. So a
-value is refused here, by name, unless it is read back as itself.
+Every process of a group reads back from the ledger what a constructor accepted. A value is therefore refused by
+name unless it reads back as itself.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from kafka_ordered_ops.core.times import (
     time_ms,
 )
 
-#: Longest group: as long as a window id. Kafka's own limit (32,767 bytes) is far beyond what its tools show.
+#: Longest group name: as long as a window id. Kafka's own limit (32,767 bytes) is far beyond what its tools show.
 GROUP_LENGTH_MAX: Final = 512
 
 #: Longest run id: hosts use less than half of it.
 RUN_ID_LENGTH_MAX: Final = 512
 
-#: Longest owner: a DAG's and a task's id have 250 characters each.
+#: Longest owner: the ids of a DAG and a task have 250 characters each.
 OWNER_LENGTH_MAX: Final = 1_024
 
-#: Longest bound for one call: a month. Beyond some weeks clients count milliseconds wrongly.
+#: Longest time limit for one call: a month. Beyond some weeks, clients count milliseconds wrongly.
 TIMEOUT_S_MAX: Final = 31 * 86_400.0
 
-#: What an error shows of a value.
+#: Length of a value in an error message.
 _SHOWN_LENGTH: Final = 60
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: its text, cut short."""
+    """Return the text of a value for an error message, cut short."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - whatever was given, the error is about the argument
@@ -49,7 +49,7 @@ def shown(value: object) -> str:
 
 
 def check_choice(value: object, kind: type[_Choice], *, what: str) -> _Choice:
-    """A member of an enumeration, given as such or as its text; raises `ConfigError`."""
+    """Return the member of an enumeration, given as such or as its text; raise `ConfigError` for others."""
     if isinstance(value, str):
         try:
             return kind(value)
@@ -61,14 +61,14 @@ def check_choice(value: object, kind: type[_Choice], *, what: str) -> _Choice:
 
 
 def check_flag(value: object, *, what: str) -> bool:
-    """True or false and nothing like it; raises `ConfigError`."""
+    """Return a boolean; raise `ConfigError` for any other type."""
     if not isinstance(value, bool):
         raise ConfigError(f"{what} is {shown(value)}: give True or False")
     return value
 
 
 def check_count(value: object, *, what: str, least: int, greatest: int) -> int:
-    """A whole number in a range, both ends included; raises `ConfigError`."""
+    """Return a whole number within a range, ends included; raise `ConfigError` for others."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
         raise ConfigError(
             f"{what} is {shown(value)}: give a whole number from {least:,} to {greatest:,}"
@@ -77,7 +77,7 @@ def check_count(value: object, *, what: str, least: int, greatest: int) -> int:
 
 
 def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> str:
-    """Printable text of a bounded length; raises `ConfigError`.
+    """Return printable text of a limited length; raise `ConfigError` for others.
 
     Line breaks, control characters and halves of surrogate pairs are not printable.
     """
@@ -85,39 +85,39 @@ def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> 
         raise ConfigError(f"{what} is {shown(value)}: give text")
     if not least <= len(value) <= length_max or not value.isprintable():
         raise ConfigError(
-            f"{what} {shown(value)} has {len(value):,} characters: use {least} to {length_max:,}, all of them "
-            "printable"
+            f"{what} {shown(value)} has {len(value):,} characters: use {least} to {length_max:,} "
+            "printable characters"
         )
-    # Of a subclass, only its text.
+    # For a subclass of str, only its text.
     return str.__str__(value)
 
 
 def check_texts(value: object, *, what: str) -> tuple[str, ...]:
-    """A list or tuple of strings; raises `ConfigError`. A set has no order, and a string is no list."""
+    """Return a list or tuple of strings as a tuple; raise `ConfigError` for others, including a set or a string."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
         raise ConfigError(f"{what} is {shown(value)}: give a name or pattern, or a list of them")
     for one in value:
         if not isinstance(one, str):
-            raise ConfigError(f"{what} has {shown(one)} in it: give a list of names or patterns")
+            raise ConfigError(f"{what} contains {shown(one)}: give a list of names or patterns")
     return tuple(str.__str__(one) for one in value)
 
 
 def check_span(value: object, *, what: str) -> timedelta:
-    """A span of time that is not negative; raises `ConfigError`."""
+    """Return a duration that is not negative; raise `ConfigError` for others."""
     if not isinstance(value, timedelta):
         raise ConfigError(f"{what} is {shown(value)}: give a timedelta")
     if value < timedelta(0):
-        raise ConfigError(f"{what} {value} is negative, and spans of time are not")
+        raise ConfigError(f"{what} {value} is negative: a duration must not be negative")
     return value
 
 
 def as_names(value: object, *, what: str) -> tuple[str, ...]:
-    """Names or patterns, given as a list or tuple, or as one text for one of them; raises `ConfigError`."""
+    """Return names or patterns, given as a list, a tuple or one text; raise `ConfigError` for others."""
     return check_texts([value] if isinstance(value, str) else value, what=what)
 
 
 def as_span(value: object, *, what: str) -> timedelta:
-    """A span of time, given as a timedelta or as ISO 8601 text such as PT15M; raises `ConfigError`."""
+    """Return a duration, given as a timedelta or as ISO 8601 text such as PT15M; raise `ConfigError` for others."""
     if isinstance(value, str):
         return timedelta(milliseconds=parse_duration_ms(value, what=what))
     if not isinstance(value, timedelta):
@@ -128,16 +128,16 @@ def as_span(value: object, *, what: str) -> timedelta:
 
 
 def as_moment(value: object, *, what: str) -> datetime:
-    """A time, given as an aware datetime or as ISO 8601 text with a zone; in UTC and whole milliseconds.
+    """Return a time in UTC and whole milliseconds, given as an aware datetime or as ISO 8601 text with a zone.
 
     Raises:
-        ConfigError: neither, without a zone, or outside the years 1 to 9999.
+        ConfigError: another type, without a zone, or outside the years 1 to 9999.
     """
     if isinstance(value, str):
         try:
             return time_at(parse_time_ms(value, what=what))
         except OverflowError as error:
-            raise ConfigError(f"{what} {shown(value)} lies beyond the calendar") from error
+            raise ConfigError(f"{what} {shown(value)} is beyond the calendar") from error
     if not isinstance(value, datetime):
         raise ConfigError(
             f"{what} is {shown(value)}: give a datetime with a zone, or ISO 8601 text such as "
@@ -147,7 +147,7 @@ def as_moment(value: object, *, what: str) -> datetime:
 
 
 def check_timeout_s(value: object, *, what: str) -> float:
-    """A bound in seconds, above zero and at most `TIMEOUT_S_MAX`; raises `ConfigError`."""
+    """Return a time limit in seconds, above zero and at most `TIMEOUT_S_MAX`; raise `ConfigError` for others."""
     number = _number(value)
     if number is None or not 0 < number <= TIMEOUT_S_MAX:
         raise ConfigError(
@@ -157,26 +157,26 @@ def check_timeout_s(value: object, *, what: str) -> float:
 
 
 def check_group(value: object) -> str:
-    """The name of a consumer group; raises `ConfigError`."""
+    """Return a valid name of a consumer group; raise `ConfigError` for others."""
     return check_text(value, what="group", length_max=GROUP_LENGTH_MAX)
 
 
 def check_run_id(value: object) -> str | None:
-    """Who plans, in a host's words; raises `ConfigError`."""
+    """Return a valid run id, or None; raise `ConfigError` for others."""
     if value is None:
         return None
     return check_text(value, what="run_id", length_max=RUN_ID_LENGTH_MAX, least=0)
 
 
 def check_owner_name(value: object) -> str | None:
-    """Who plans a group's windows; raises `ConfigError`."""
+    """Return a valid owner, or None; raise `ConfigError` for others."""
     if value is None:
         return None
     return check_text(value, what="owner", length_max=OWNER_LENGTH_MAX)
 
 
 def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
-    """A clock that tells seconds from 1970 to 9999, and raises `ConfigError` instead of anything else."""
+    """Wrap a clock: it returns seconds from 1970 to 9999, or raises `ConfigError`."""
     if not callable(clock):
         raise ConfigError(f"clock is {shown(clock)}: give a function such as time.time")
 
@@ -185,7 +185,7 @@ def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
         now_s = _number(value)
         if now_s is None or not 0 <= now_s <= TIME_MS_MAX / 1000:
             raise ConfigError(
-                f"the clock says {shown(value)}: give a function that returns seconds since 1970, before the year "
+                f"the clock returned {shown(value)}: give a function that returns seconds since 1970, before the year "
                 "10000"
             )
         return now_s
@@ -194,7 +194,7 @@ def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
 
 
 def _number(value: object) -> float | None:
-    """A finite number; None for anything else."""
+    """Return a finite number; None for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

@@ -1,7 +1,6 @@
-"""What a cluster says, as values that no client library knows; and the rules for what it is asked.
+"""Facts about a cluster, as values that no client library knows, and the rules for requests.
 
-Whoever stands behind the questions, a real cluster or a model of one, answers with these, and refuses in the
-same words.
+A real cluster and the model of one answer with the same values and the same errors.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class TopicFacts:
     """A topic as the cluster describes it."""
 
     name: str
-    #: Tells a topic from one of the same name that was deleted before it (Kafka's base64 form).
+    #: Distinguishes a topic from a deleted topic of the same name (Kafka's base64 form).
     topic_id: str
     #: Partition numbers, rising.
     partitions: tuple[int, ...]
@@ -55,7 +54,7 @@ class LogEnd:
 
     #: The high watermark.
     offset: int
-    #: Rises with every leader; None where the broker does not tell. Under one leader a log only grows.
+    #: Rises with every leader; None if the broker does not report it. Under one leader a log only grows.
     leader_epoch: int | None
 
 
@@ -96,20 +95,20 @@ class ScanBatch:
 
 
 def is_memory_name(name: str) -> bool:
-    """Whether an `InMemoryKafka` can have this name."""
+    """Return whether an `InMemoryKafka` can have this name."""
     return _MEMORY_NAME.fullmatch(name) is not None
 
 
 def memory_name(bootstrap_servers: str) -> str | None:
-    """The name of the `InMemoryKafka` that is meant; None where real brokers are."""
+    """Return the name of the `InMemoryKafka` that is meant; None where real brokers are."""
     name = bootstrap_servers.removeprefix(MEMORY_SCHEME)
     return name if name != bootstrap_servers and is_memory_name(name) else None
 
 
 def check_brokers(text: str, *, what: str) -> str:
-    """The text itself, if it is ``host:port,...``; the port may be left out, and a protocol be in front.
+    """Return the text itself if it is ``host:port,...``; the port and a leading protocol are optional.
 
-    Raises `ConfigError`, which names the part that no client could connect to.
+    Raises `ConfigError`, which names the part that is not an address.
     """
     if memory_name(text) is None:
         # A comma too many is the client's to skip.
@@ -117,21 +116,21 @@ def check_brokers(text: str, *, what: str) -> str:
         for part in parts or [text]:
             if not _BROKER.fullmatch(part):
                 raise ConfigError(
-                    f"{what} has {shown(part)} in it, which is no address of a broker: give host:port, or several "
-                    "with commas between them"
+                    f"{what} contains {shown(part)}, which is not an address of a broker: use host:port, or several "
+                    "separated by commas"
                 )
     return text
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a topic is asked for by pattern rather than by name."""
+    """Return whether a topic is asked for by pattern rather than by name."""
     return name.startswith(PATTERN_MARK)
 
 
 def matching_topics(
     patterns: Iterable[str], exclude: Iterable[str], listed: Collection[str]
 ) -> list[str]:
-    """Of the topics that a cluster lists, those that names and patterns select, less the excluded, sorted.
+    """Return the topics of a cluster that names and patterns select, without the excluded ones, sorted.
 
     A name that begins with ``^`` is a regular expression (Python's) for the whole name. Patterns never
     match internal topics, whose names begin with ``__``; a plain name may.
@@ -151,19 +150,19 @@ def matching_topics(
             f"no topic matches {', '.join(asked) or 'an empty selection'}"
             f"{f' once {len(excluded)} are excluded' if excluded else ''}: patterns must match the "
             f"whole name and never match internal topics ({INTERNAL_PREFIX}*); topics that this "
-            "principal may not describe are not seen",
+            "principal may not DESCRIBE are not visible",
             topics=tuple(asked),
         )
     return found
 
 
 def is_selected(topic: str, patterns: Iterable[str], exclude: Iterable[str]) -> bool:
-    """Whether names and patterns, less the excluded, select a topic."""
+    """Return whether names and patterns, less the excluded, select a topic."""
     return topic in _selected(patterns, [topic]) and topic not in _selected(exclude, [topic])
 
 
 def unknown_topics(names: Sequence[str], listed: Iterable[str]) -> UnknownTopicError:
-    """The error for topics that do not exist, with the names nearest to them."""
+    """Return the error for topics that do not exist, with the names nearest to them."""
     known = sorted(listed)
     shown = []
     for name in names[:TOPICS_NAMED_MAX]:
@@ -171,8 +170,8 @@ def unknown_topics(names: Sequence[str], listed: Iterable[str]) -> UnknownTopicE
         shown.append(f"{name} (nearest: {', '.join(close)})" if close else name)
     more = len(names) - len(shown)
     return UnknownTopicError(
-        f"unknown topics: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}. Nothing was "
-        "created by asking; check the names, and that this principal may DESCRIBE them",
+        f"unknown topics: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}. The request did not "
+        "create them. Check the names, and that this principal may DESCRIBE them",
         topics=tuple(names),
     )
 
@@ -180,7 +179,7 @@ def unknown_topics(names: Sequence[str], listed: Iterable[str]) -> UnknownTopicE
 def check_partitions_exist(
     partitions: Iterable[TopicPartition], topics: Mapping[str, TopicFacts]
 ) -> None:
-    """Raises `UnknownTopicError` for partitions that their topics, which exist, do not have."""
+    """Raise `UnknownTopicError` for partitions that their topics, which exist, do not have."""
     absent = [tp for tp in partitions if tp.partition not in topics[tp.topic].partitions]
     if absent:
         raise UnknownTopicError(
@@ -191,11 +190,11 @@ def check_partitions_exist(
 
 
 def check_group_empty(group_id: str, members: Sequence[str]) -> None:
-    """Raises `GroupInUseError` when a group has members: a window's commit would pass over their heads."""
+    """Raise `GroupInUseError` if a group has members: a window's commit would bypass them."""
     if members:
         raise GroupInUseError(
             f"group {group_id} has {len(members)} live members ({', '.join(members[:3])}): windows need "
-            "a group of their own. Stop the members, or use another group",
+            "a separate group. Stop the members, or use another group",
             group_id=group_id,
             members=members,
         )
@@ -211,7 +210,7 @@ def _selected(names: Iterable[str], listed: Collection[str]) -> set[str]:
             whole = re.compile(name)
         except re.error as error:
             raise ConfigError(
-                f"topic pattern {name!r} is no regular expression: {error}"
+                f"topic pattern {name!r} is not a regular expression: {error}"
             ) from error
         selected.update(
             topic

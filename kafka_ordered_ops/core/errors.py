@@ -1,26 +1,26 @@
-"""Every error this package raises, in one tree.
+"""Define every error of this package, in one tree.
 
 ::
 
     KafkaOrderedOpsError
       ConfigError (also ValueError)    arguments and settings; raised before anything is touched
         SettingNotAllowedError         a client setting outside the allow-list
-        EnvironmentConflictError       libraries installed side by side that break each other
+        EnvironmentConflictError       installed libraries break each other
         ClosedError                    used after it was closed
-        NotShareableError              used by a forked process, pickled, or used by several threads for too long
+        NotShareableError              used in a forked process, pickled, or busy in another thread for too long
       BrokerError                      the cluster, or the way to it
         BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
-      PlanError                        no window can be planned from what was found
+      PlanError                        the window cannot be planned
         UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
         LogTruncatedError  PartitionSetChangedError  WindowMismatchError  PlanTooLargeError
         StartingOffsetsRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
         WindowRewoundError
-      RecordsLostError                 retention or deletion took records that were still to be delivered
+      RecordsLostError                 retention or deletion removed records before delivery
       LedgerError
         LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
         LedgerRecordError
       GroupInUseError                  the group has live members
-      ForeignCommitError               somebody else moved the group
+      ForeignCommitError               another program moved the group's offset
       CommitError
         WindowFencedError  WindowSupersededError  CommitUnknownError  PartsMissingError
       ReadError
@@ -30,9 +30,9 @@
       OffsetMapError
         OffsetMapDecodeError  OffsetMapTooLargeError
       SinkError                        the job or the sink failed; nothing was committed
-        JobFailedError                 the job itself: it raised, was killed, or took too long
+        JobFailedError                 the job itself raised, was killed, or took too long
 
-A message says what happened, where (``topic[partition]``, group, window), which numbers were wanted and
+A message states what happened, where (``topic[partition]``, group, window), which numbers were expected and
 found, and what to do. The same facts are fields. Hosts look at `retriable` and nothing else.
 """
 
@@ -45,15 +45,15 @@ from kafka_ordered_ops.core.rights import MissingRight
 
 
 def invariant(holds: bool, message: str) -> None:
-    """Stops at a mistake of this package's own; unlike ``assert`` it also holds under ``python -O``."""
+    """Stop at a bug of this package; unlike ``assert``, it also works under ``python -O``."""
     if not holds:
         raise AssertionError(message)
 
 
 class KafkaOrderedOpsError(Exception):
-    """The root. `facts` are set as attributes; subclasses declare theirs with a type."""
+    """The base class of all errors. `facts` become attributes; subclasses declare theirs with a type."""
 
-    #: Whether the same call may succeed later with nothing changed by a person.
+    #: Whether the same call may succeed later without a person changing anything.
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str, **facts: Any) -> None:
@@ -64,7 +64,7 @@ class KafkaOrderedOpsError(Exception):
             setattr(self, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark and multiprocessing carry errors between processes; the default loses keyword arguments.
+        # Spark and multiprocessing pickle errors; the default way loses keyword arguments.
         return _rebuild, (type(self), self.message, self.facts)
 
 
@@ -75,32 +75,32 @@ def _rebuild(
 
 
 class ConfigError(KafkaOrderedOpsError, ValueError):
-    """An argument or a setting is wrong; nothing has been touched."""
+    """An argument or a setting is invalid. Nothing was touched."""
 
 
 class SettingNotAllowedError(ConfigError):
-    """A client setting is outside the allow-list (it could run code, or break a guarantee)."""
+    """A client setting is not on the allow-list: it could run code or break a guarantee."""
 
     key: str
 
 
 class EnvironmentConflictError(ConfigError):
-    """Installed libraries break each other, such as pyspark beside pyspark-client."""
+    """Installed libraries break each other, for example pyspark and pyspark-client."""
 
 
 class ClosedError(ConfigError):
-    """Something was used after it had been closed."""
+    """An object was used after it was closed."""
 
 
 class NotShareableError(ConfigError):
-    """Connections belong to one process: they were used in a forked one, or were to be copied or pickled.
+    """An object with connections was used in a forked process, copied or pickled.
 
-    Also raised when a call waits in vain for another thread's call on the same object.
+    Also raised when a call waits too long for another thread's call on the same object.
     """
 
 
 class BrokerError(KafkaOrderedOpsError):
-    """The cluster answered with an error, or could not be asked."""
+    """The cluster answered with an error, or could not be reached."""
 
     code: str
 
@@ -116,27 +116,27 @@ class AuthenticationError(BrokerError):
 
 
 class TlsError(BrokerError):
-    """The encrypted connection could not be made: unknown authority, wrong host name, plain text."""
+    """The TLS connection failed: unknown authority, wrong host name, or a plain-text listener."""
 
 
 class AuthorizationError(BrokerError):
-    """The principal lacks rights: `missing` has all that the call needs, if the cluster could be asked for them."""
+    """A right is missing. `missing` has all missing rights that the call needs, if the cluster reports them."""
 
     missing: Sequence[MissingRight] = ()
 
 
 class PlanError(KafkaOrderedOpsError):
-    """No window can be planned from what was found."""
+    """The window cannot be planned."""
 
 
 class UnknownTopicError(PlanError):
-    """A topic does not exist, or a pattern matches none. Asking did not create it."""
+    """A topic does not exist, or a pattern matches none. The request did not create the topic."""
 
     topics: Sequence[str]
 
 
 class CommittedOffsetMissingError(PlanError):
-    """The window starts at the committed offset, and there is none."""
+    """The window starts at the committed offset, but there is none."""
 
     partitions: Sequence[str]
 
@@ -150,7 +150,7 @@ class CutoffInFutureError(PlanError):
 
 
 class TopicRecreatedError(PlanError):
-    """The topic was deleted and recreated: offsets of the old one mean nothing in the new one."""
+    """The topic was deleted and recreated: offsets of the old topic mean nothing in the new one."""
 
     topic: str
     expected_id: str
@@ -158,58 +158,58 @@ class TopicRecreatedError(PlanError):
 
 
 class LogTruncatedError(PlanError):
-    """A log lost its tail: offsets that the group has done or claimed are gone, or stand for other records now."""
+    """A log was truncated: offsets that the group has done or claimed are gone or hold other records now."""
 
-    #: By partition: the offset up to which the group knows the log, and where that log ends.
+    #: By partition: the offset up to which the group knows the log, and the end of what is left.
     truncated: Mapping[str, tuple[int, int]]
 
 
 class PartitionSetChangedError(PlanError):
-    """The topic has fewer partitions than the group's state knows."""
+    """The topic has fewer partitions than the group's state."""
 
     topic: str
 
 
 class WindowMismatchError(PlanError):
-    """A window of this id exists, and was asked for with other arguments."""
+    """A window with this id was planned with other arguments."""
 
     window_id: str
     differences: Mapping[str, tuple[Any, Any]]
 
 
 class PlanTooLargeError(PlanError):
-    """The plan passes a limit: it names the topic, the number and how to narrow the window."""
+    """The plan exceeds a limit. The message names the topic, the number, and how to narrow the window."""
 
     topic: str
 
 
 class StartingOffsetsRequiredError(PlanError):
-    """The group has no progress on a topic, and the window does not say where to start."""
+    """The group has no progress on a topic, and the window has no starting offsets."""
 
     topics: Sequence[str]
 
 
 class WindowCoveredError(PlanError):
-    """Other windows have taken everything this one asks for (``on_covered="fail"``)."""
+    """Other windows have taken all records that this window asks for (``on_covered="fail"``)."""
 
     window_id: str
 
 
 class UnknownWindowError(PlanError):
-    """The ledger has no window of this id in this group."""
+    """The ledger has no window with this id in this group."""
 
     window_id: str
 
 
 class GroupMismatchError(PlanError):
-    """The window's mode, isolation, topics or owner are not those that its group was planned with so far."""
+    """The window's mode, isolation, topics or owner differ from those of its group."""
 
-    #: Field -> (of the group, of the window)
+    #: By field: (the group's, the window's).
     differences: Mapping[str, tuple[Any, Any]]
 
 
 class OpenClaimError(PlanError):
-    """Open windows may hold records that this one asks for, and it is not to step around them."""
+    """Open windows may hold records that this window asks for, and the policy does not step around them."""
 
     retriable = True
     window_id: str
@@ -217,26 +217,26 @@ class OpenClaimError(PlanError):
 
 
 class WindowPrunedError(PlanError):
-    """The window was committed long ago, and its offsets were pruned from the ledger."""
+    """The window is done, and its offsets were pruned from the ledger."""
 
     window_id: str
 
 
 class WindowRewoundError(PlanError):
-    """Progress was moved back behind a part of the committed window: it can be neither kept nor planned again."""
+    """Progress was moved back before some of the window's offsets: it can be neither kept nor planned again."""
 
     window_id: str
 
 
 class RecordsLostError(KafkaOrderedOpsError):
-    """Retention or deletion took records that were still to be delivered."""
+    """Retention or deletion removed records before they were delivered."""
 
-    #: ``topic[partition]`` -> half-open offset ranges
+    #: By ``topic[partition]``: half-open offset ranges.
     lost: Mapping[str, Sequence[tuple[int, int]]]
 
 
 class LedgerError(KafkaOrderedOpsError):
-    """The ledger topic cannot be trusted or used."""
+    """The ledger topic cannot be used."""
 
 
 class LedgerUnavailableError(LedgerError):
@@ -246,27 +246,27 @@ class LedgerUnavailableError(LedgerError):
 
 
 class LedgerLostError(LedgerError):
-    """Committed offsets show that a ledger existed; it no longer knows this group."""
+    """Committed offsets show that the ledger existed, but it no longer knows this group."""
 
 
 class LedgerCorruptError(LedgerError):
-    """A ledger record cannot be read: it is damaged, or something else writes to the topic."""
+    """A ledger record is unreadable: it is damaged, or another program writes to the topic."""
 
 
 class LedgerRecordError(LedgerError):
-    """A change was refused: one of its records could not be read again, or is too large. Nothing was written."""
+    """A change was refused because one of its records would be unreadable or too large. Nothing was written."""
 
-    #: ``state``, ``window`` or ``times``, and which one.
+    #: ``state``, ``window`` or ``times``, and its name.
     kind: str
     name: str
 
 
 class LedgerVersionError(LedgerError):
-    """A ledger record was written by a newer version of this package."""
+    """A newer version of this package wrote a ledger record."""
 
 
 class GroupInUseError(KafkaOrderedOpsError):
-    """The consumer group has live members; a commit would pass over their heads."""
+    """The consumer group has live members; committing would bypass them."""
 
     retriable = True
     group_id: str
@@ -274,9 +274,9 @@ class GroupInUseError(KafkaOrderedOpsError):
 
 
 class ForeignCommitError(KafkaOrderedOpsError):
-    """Somebody else moved the group's committed offset."""
+    """Another program moved the group's committed offset."""
 
-    #: ``topic[partition]`` -> (offset this package last knew, offset found)
+    #: By ``topic[partition]``: (the offset that this package last knew, the offset found).
     moved: Mapping[str, tuple[int | None, int | None]]
 
 
@@ -285,25 +285,25 @@ class CommitError(KafkaOrderedOpsError):
 
 
 class WindowFencedError(CommitError):
-    """Another process kept taking over the group's transactional id until the deadline, or it timed out."""
+    """Other processes kept taking over the group's transactional id until the deadline."""
 
     retriable = True
 
 
 class WindowSupersededError(CommitError):
-    """A newer attempt, an abandonment or a new plan owns this window now: this attempt may not commit."""
+    """The window was abandoned, planned again, or taken up by a newer attempt: this attempt may not commit it."""
 
     window_id: str
 
 
 class CommitUnknownError(CommitError):
-    """No answer to the commit, and its outcome could not be read back: it may have been stored."""
+    """The commit got no answer, and its outcome could not be read back: it may have been stored."""
 
     retriable = True
 
 
 class PartsMissingError(CommitError):
-    """Not all parts of a split window have reported yet."""
+    """Some parts of a split window have not reported yet."""
 
     retriable = True
     window_id: str
@@ -315,51 +315,51 @@ class ReadError(KafkaOrderedOpsError):
 
 
 class ReadTimeoutError(ReadError):
-    """No position moved for too long: positions reached and ends wanted, by ``topic[partition]``."""
+    """No position moved for too long. The error has positions reached and ends wanted by ``topic[partition]``."""
 
     retriable = True
     positions: Mapping[str, tuple[int, int]]
 
 
 class CorruptRecordError(ReadError):
-    """A record fails its checksum, or cannot be decoded."""
+    """A record fails its checksum or cannot be decoded."""
 
 
 class RecordTooLargeError(ReadError):
-    """A record passes the client's size limit."""
+    """A record exceeds the client's size limit."""
 
 
 class OrderingError(KafkaOrderedOpsError):
-    """Records cannot be put in order within the limits."""
+    """Records cannot be sorted within the limits."""
 
 
 class HeldLimitError(OrderingError):
-    """More records or bytes would have to be held than the limit allows."""
+    """Sorting would hold more records or bytes than the limit allows."""
 
     limit: int
 
 
 class OffsetMapError(KafkaOrderedOpsError):
-    """The metadata of a committed offset is a problem."""
+    """The metadata of a committed offset cannot be used."""
 
 
 class OffsetMapDecodeError(OffsetMapError):
-    """Commit metadata claims to be an offset map and is damaged."""
+    """Commit metadata has the format of an offset map but is damaged."""
 
 
 class OffsetMapTooLargeError(OffsetMapError):
-    """An offset map does not fit the metadata of a commit."""
+    """An offset map does not fit into the metadata of a commit."""
 
 
 class SinkError(KafkaOrderedOpsError):
-    """The job or the sink failed. Nothing was committed: the same window can be run again."""
+    """The job or the sink failed. Nothing was committed, and the same window can run again."""
 
 
 class JobFailedError(SinkError):
     """The job raised, was killed, or took too long. Nothing was committed.
 
-    Retriable, as schedulers take any failed task: a lost executor and a full disk are the usual causes, and a
-    mistake in the job's code fails again.
+    It is retriable, as failed tasks are for schedulers: usual causes are a lost executor or a full disk. A bug in the
+    job's code fails again.
     """
 
     retriable = True

@@ -1,4 +1,4 @@
-"""Functions of the user's, before they are called."""
+"""Check a user's function before it is called."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kafka_ordered_ops.core.errors import ConfigError
 
 
 def check_does_work(function: Callable[..., Any]) -> None:
-    """Raises `ConfigError` for what does nothing when it is called: its window would be committed all the same."""
+    """Raise `ConfigError` for async functions and generators: calling them does nothing, yet the window would commit."""
     called = function
     while isinstance(called, functools.partial):
         called = called.func
-    # Of an object that can be called, what is called; a class is an object of its own kind.
+    # For a callable object, its `__call__`; a class is a callable of its own kind.
     kinds = () if inspect.isclass(called) else type(called).__mro__
     own = next((vars(kind)["__call__"] for kind in kinds if "__call__" in vars(kind)), None)
     for check, kind in (
@@ -31,5 +31,5 @@ def check_does_work(function: Callable[..., Any]) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called, for messages."""
+    """Return the name of a function for messages."""
     return str(getattr(function, "__qualname__", repr(function)))

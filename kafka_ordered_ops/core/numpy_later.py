@@ -1,7 +1,7 @@
-"""numpy, imported when it is first used.
+"""Import numpy on first use.
 
-Hosts load the definitions of windows in every process that parses a DAG or lists assets, and compute nothing there:
-for them numpy's 0.2 s would be most of the import.
+Hosts load the definitions of windows in every process that parses a DAG or lists assets, and compute nothing
+there. For them, numpy's 0.2 s would be most of the import.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class OffsetSet:
     _edges: tuple[int, ...] | Int64Array
 
     def __init__(self, boundaries: Int64Array | None = None) -> None:
-        """Takes strictly rising boundaries ``[start, end, ...]``; use `of` or `from_ranges` for loose ranges."""
+        """Take strictly rising boundaries ``[start, end, ...]``; use `of` or `from_ranges` for loose ranges."""
         if boundaries is None:
             self._edges = ()
             return
@@ -64,12 +64,12 @@ class OffsetSet:
 
     @classmethod
     def of(cls, *ranges: tuple[int, int]) -> OffsetSet:
-        """The union of half-open ranges, in any order; empty ones vanish."""
+        """Return the union of half-open ranges, in any order; empty ones vanish."""
         return cls.from_ranges(ranges)
 
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> OffsetSet:
-        """The union of half-open ranges, in any order, overlapping or touching."""
+        """Return the union of half-open ranges, in any order, overlapping or touching."""
         filled = [pair for pair in ranges if pair[0] < pair[1]]
         if len(filled) > _SMALL // 2:
             return _union(np.array(filled, dtype=np.int64))
@@ -84,7 +84,7 @@ class OffsetSet:
 
     @classmethod
     def from_offsets(cls, offsets: Int64Array) -> OffsetSet:
-        """Exactly these offsets, in any order."""
+        """Return exactly these offsets, in any order."""
         if not offsets.size:
             return EMPTY_SET
         unique = np.unique(offsets)
@@ -95,7 +95,7 @@ class OffsetSet:
 
     @classmethod
     def from_edges(cls, edges: Sequence[int]) -> OffsetSet:
-        """The set of strictly rising boundaries ``[start, end, ...]``, as plain integers."""
+        """Return the set of strictly rising boundaries ``[start, end, ...]``, as plain integers."""
         if len(edges) > _SMALL:
             return cls(np.array(edges, dtype=np.int64))
         _check_pairs(len(edges))
@@ -147,17 +147,17 @@ class OffsetSet:
         return int(self._edges[-1])
 
     def first_missing(self, at_or_after: int = 0) -> int:
-        """The lowest offset at or after `at_or_after` that is not in the set."""
+        """Return the lowest offset at or after `at_or_after` that is not in the set."""
         index = bisect_right(self._edges, at_or_after)
         return int(self._edges[index]) if index % 2 else at_or_after
 
     def mask(self, offsets: Int64Array) -> BoolArray:
-        """For each offset whether it is in the set."""
+        """Return for each offset whether it is in the set."""
         inside: BoolArray = (np.searchsorted(self._edges, offsets, side="right") & 1).astype(bool)
         return inside
 
     def within(self, start: int, end: int) -> OffsetSet:
-        """The part in [start, end)."""
+        """Return the part in [start, end)."""
         if not self or start >= end or not (start < self.end and self.first < end):
             return EMPTY_SET
         if start <= self.first and self.end <= end:
@@ -199,7 +199,7 @@ class OffsetSet:
         return not self - other
 
     def _combine(self, other: OffsetSet, operation: Callable[[Any, Any], Any]) -> OffsetSet:
-        """The sweep; `operation` takes two truth values, or two arrays of them."""
+        """Return the sweep; `operation` takes two truth values, or two arrays of them."""
         left, right = self._edges, other._edges
         if isinstance(left, tuple) and isinstance(right, tuple):
             edges, inside = [], False
@@ -217,7 +217,7 @@ class OffsetSet:
         return len(self._edges) > 0
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Return how many ranges."""
         return len(self._edges) // 2
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -246,21 +246,21 @@ def _check_pairs(count: int) -> None:
 
 
 def _checked(edges: Sequence[int]) -> tuple[int, ...]:
-    """The boundaries of a small set."""
+    """Return the boundaries of a small set."""
     rise = all(map(operator.lt, edges, edges[1:]))
     invariant(not edges or (rise and edges[0] >= 0 and edges[-1] <= INT64_MAX), _RISE)
     return tuple(edges)
 
 
 def _small(edges: tuple[int, ...]) -> OffsetSet:
-    """A small set of checked boundaries."""
+    """Return a small set of checked boundaries."""
     made = OffsetSet.__new__(OffsetSet)
     made._edges = edges
     return made
 
 
 def _union(pairs: Int64Array) -> OffsetSet:
-    """The union of many ranges, none of them empty."""
+    """Return the union of many ranges, none of them empty."""
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     reach = np.maximum.accumulate(pairs[:, 1])
     opens = np.concatenate(([True], pairs[1:, 0] > reach[:-1]))
@@ -273,7 +273,7 @@ EMPTY_SET: Final = OffsetSet()
 
 
 def union_of(sets: Iterable[OffsetSet]) -> OffsetSet:
-    """The union of many sets in one sweep."""
+    """Return the union of many sets in one sweep."""
     filled = [one for one in sets if one]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY_SET
@@ -289,7 +289,7 @@ class GrowingOffsetSet:
         self._ends: SortedDict[int, int] = SortedDict(initial.ranges)
 
     def add(self, start: int, end: int | None = None) -> None:
-        """Adds the range [start, end), or the one offset `start`."""
+        """Add the range [start, end), or the one offset `start`."""
         end = start + 1 if end is None else end
         if start >= end:
             return
@@ -308,12 +308,12 @@ class GrowingOffsetSet:
         return at >= 0 and bool(self._ends.peekitem(at)[1] > offset)
 
     def first_missing(self, at_or_after: int = 0) -> int:
-        """The lowest offset at or after `at_or_after` that is not in the set."""
+        """Return the lowest offset at or after `at_or_after` that is not in the set."""
         at = self._ends.bisect_right(at_or_after) - 1
         if at < 0:
             return at_or_after
         return max(at_or_after, int(self._ends.peekitem(at)[1]))
 
     def freeze(self) -> OffsetSet:
-        """The set as it is now, as a value."""
+        """Return the set as it is now, as a value."""
         return OffsetSet(np.array(list(self._ends.items()), dtype=np.int64).ravel())

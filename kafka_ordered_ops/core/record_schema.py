@@ -1,4 +1,4 @@
-"""The shape in which records travel through this package: Arrow record batches of one schema."""
+"""The schema in which records travel through this package: Arrow record batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-#: Values of the column ``timestamp_type``; null when the record carries no timestamp at all.
+#: Values of the column ``timestamp_type``; null if the record has no timestamp.
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 

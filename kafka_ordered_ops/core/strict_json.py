@@ -1,8 +1,8 @@
-"""JSON that outlives the process: read strictly, or not at all.
+"""Strict parsing of stored JSON.
 
-The standard parser takes NaN, lets the last of two equal keys win, and dies on deep nesting and on very
-long integers. State that decides what is delivered is read with none of that: every field is known, typed
-and bounded, and what is wrong is named with its path.
+The standard parser accepts NaN, lets the last of two equal keys win, and fails on deep nesting and very long
+integers. Stored state decides what is delivered, so every field is known, typed and bounded, and errors name the
+path of the field.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class JsonError(ValueError):
-    """What is wrong, and where; the caller turns it into an error of its own room."""
+    """Invalid JSON, with its place; callers turn it into their own errors."""
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON with sorted keys: equal values give equal text."""
+    """Return compact JSON with sorted keys: equal values give equal text."""
     return json.dumps(
         value, separators=(",", ":"), sort_keys=True, ensure_ascii=False, allow_nan=False
     )
 
 
 def as_read_back(value: Any, *, limit_bytes: int) -> Any:
-    """What `loads` gives for the text of `dumps`; raises `JsonError` for a value that does not survive that.
+    """Return what `loads` gives for the text of `dumps`; raise `JsonError` if the value does not survive.
 
-    A number beyond 64 bits, say, can be written, and never be read again.
+    For example, a number beyond 64 bits can be written but not read back.
     """
     try:
         return loads(dumps(value).encode(), limit_bytes=limit_bytes)
@@ -41,7 +41,7 @@ def as_read_back(value: Any, *, limit_bytes: int) -> Any:
 
 
 def loads(text: str | bytes, *, limit_bytes: int) -> Any:
-    """Parses JSON of at most `limit_bytes`; raises `JsonError`."""
+    """Parse JSON of at most `limit_bytes`; raises `JsonError`."""
     size = len(text)
     if size > limit_bytes:
         raise JsonError(f"{size:,} bytes where at most {limit_bytes:,} are allowed")
@@ -60,12 +60,12 @@ def loads(text: str | bytes, *, limit_bytes: int) -> Any:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise JsonError("a key stands twice in one object")
+        raise JsonError("an object has a key twice")
     return result
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise JsonError(f"{text[:20]} is not a number of JSON")
+    raise JsonError(f"{text[:20]} is not a JSON number")
 
 
 def _finite_float(text: str) -> float:
@@ -86,7 +86,7 @@ class JsonVersionError(JsonError):
 
 
 class Fields:
-    """One JSON object, taken apart field by field; `done` refuses what nobody asked for."""
+    """One JSON object, read field by field; `done` refuses unknown fields."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
@@ -101,76 +101,76 @@ class Fields:
         if name not in self._rest:
             raise JsonError(f"{self._where}.{name} is missing")
         value = self._rest.pop(name)
-        # bool is an int to isinstance, and true is no offset.
+        # bool is an int to isinstance, but true is not an offset.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
             raise JsonError(f"{self._where}.{name} is {type(value).__name__}")
         return value
 
     def has(self, name: str) -> bool:
-        """Whether a field is there that records of older versions do not have."""
+        """Return whether a field is there that records of older versions do not have."""
         return name in self._rest
 
     def integer(self, name: str, *, least: int = INT64_MIN) -> int:
-        """An int64 of at least `least`."""
+        """Return an int64 of at least `least`."""
         value: int = self._take(name, int)
         if value < least:
             raise JsonError(f"{self._where}.{name} is {value}, below {least}")
         return value
 
     def integer_or_none(self, name: str, *, least: int = INT64_MIN) -> int | None:
-        """An int64 of at least `least`, or null."""
+        """Return an int64 of at least `least`, or null."""
         is_null = self._rest.get(name, 0) is None and self._drop(name)
         return None if is_null else self.integer(name, least=least)
 
     def text(self, name: str) -> str:
-        """A string."""
+        """Return a string."""
         value: str = self._take(name, str)
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """A string or null."""
+        """Return a string or null."""
         return None if self._rest.get(name, 0) is None and self._drop(name) else self.text(name)
 
     def boolean(self, name: str) -> bool:
-        """True or false."""
+        """Return true or false."""
         value: bool = self._take(name, bool)
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return a list of strings."""
         values: list[Any] = self._take(name, list)
         if not all(isinstance(value, str) for value in values):
-            raise JsonError(f"{self._where}.{name} holds something that is not text")
+            raise JsonError(f"{self._where}.{name} contains a value that is not text")
         return tuple(values)
 
     def integers(self, name: str) -> list[int]:
-        """A list of int64."""
+        """Return a list of int64."""
         values: list[Any] = self._take(name, list)
         if not all(type(value) is int for value in values):
-            raise JsonError(f"{self._where}.{name} holds something that is not an integer")
+            raise JsonError(f"{self._where}.{name} contains a value that is not an integer")
         return values
 
     def objects(self, name: str) -> Iterator[Fields]:
-        """A list of objects."""
+        """Return a list of objects."""
         values: list[Any] = self._take(name, list)
         return (Fields(value, f"{self._where}.{name}[{n}]") for n, value in enumerate(values))
 
     def object(self, name: str) -> Fields:
-        """One object."""
+        """Return one object."""
         return Fields(self._take(name, dict), f"{self._where}.{name}")
 
     def object_or_none(self, name: str) -> Fields | None:
-        """One object or null."""
+        """Return one object or null."""
         return None if self._rest.get(name, 0) is None and self._drop(name) else self.object(name)
 
     def anything(self, name: str) -> Any:
-        """Any JSON value; for what a person or a host wrote, which is shown and never decided on."""
+        """Return any JSON value, written by a person or host: shown, never used for decisions."""
         if name not in self._rest:
             raise JsonError(f"{self._where}.{name} is missing")
         return self._rest.pop(name)
 
     def choice(self, name: str, kind: type[_Choice]) -> _Choice:
-        """A member of a string enumeration."""
+        """Return a member of a string enumeration."""
         value = self.text(name)
         try:
             return kind(value)
@@ -178,7 +178,7 @@ class Fields:
             raise JsonError(f"{self._where}.{name} is {value!r}") from error
 
     def choice_or_none(self, name: str, kind: type[_Choice]) -> _Choice | None:
-        """A member of a string enumeration, or null."""
+        """Return a member of a string enumeration, or null."""
         return (
             None
             if self._rest.get(name, 0) is None and self._drop(name)
@@ -186,7 +186,7 @@ class Fields:
         )
 
     def done(self) -> None:
-        """Raises `JsonError` when fields are left that nobody asked for."""
+        """Raise `JsonError` if unknown fields are left."""
         if self._rest:
             names: Sequence[str] = sorted(self._rest)
             raise JsonError(f"{self._where} has unknown fields: {', '.join(names)}")

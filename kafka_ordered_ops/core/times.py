@@ -1,4 +1,4 @@
-"""Times and spans at the edge: aware datetimes and ISO text in, milliseconds since the epoch inside."""
+"""Convert times and durations: aware datetimes and ISO text outside, milliseconds since the epoch inside."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
-#: What a datetime in UTC can say: years 1 to 9999.
+#: The range of a datetime in UTC: years 1 to 9999.
 TIME_MS_MIN: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MS
 TIME_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MS
 
-#: The longest span that a timedelta can say.
+#: The longest duration of a timedelta.
 SPAN_MS_MAX: Final = timedelta.max // _MS
 
-# What `time_text` writes where the calendar of datetime ends (year 9999).
+# The text of `time_text` beyond the calendar of datetime (year 9999).
 _BEYOND_CALENDAR = re.compile(r"@(-?\d{1,19})", re.ASCII)
 # Weeks, days, hours, minutes and seconds; no months or years, whose length depends on the calendar.
 _DURATION = re.compile(
@@ -30,10 +30,10 @@ _DURATION = re.compile(
 
 
 def time_ms(moment: datetime, *, what: str) -> int:
-    """Milliseconds since the epoch of an aware datetime, rounded down.
+    """Return the milliseconds since the epoch of an aware datetime, rounded down.
 
     Raises:
-        ConfigError: this is no datetime, it has no zone, or in UTC it lies outside the years 1 to 9999.
+        ConfigError: not a datetime, no time zone, or outside the years 1 to 9999 in UTC.
     """
     if not isinstance(moment, datetime):
         raise ConfigError(
@@ -41,24 +41,23 @@ def time_ms(moment: datetime, *, what: str) -> int:
         )
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ConfigError(
-            f"{what} {moment.isoformat()} has no time zone, so it names no moment: "
+            f"{what} {moment.isoformat()} has no time zone: "
             "add one, such as +00:00 or tzinfo=timezone.utc"
         )
-    # Not `moment - _EPOCH`: what that gives is a kind of datetime's own business, and pendulum's is no timedelta.
+    # Not `moment - _EPOCH`: a subclass of datetime may return something else; pendulum's is not a timedelta.
     found_ms = datetime.__sub__(moment, _EPOCH) // _MS
     if not TIME_MS_MIN <= found_ms <= TIME_MS_MAX:
         raise ConfigError(
-            f"{what} {moment.isoformat()} lies in UTC outside the years 1 to 9999: give a time that the calendar "
-            "has in UTC too"
+            f"{what} {moment.isoformat()} is outside the years 1 to 9999 in UTC: give a time within them"
         )
     return found_ms
 
 
 def parse_time_ms(text: str, *, what: str) -> int:
-    """Milliseconds since the epoch of an ISO 8601 time with a zone, such as 2026-11-20T12:00:00Z.
+    """Return the milliseconds since the epoch of an ISO 8601 time with a zone, such as 2026-11-20T12:00:00Z.
 
     Raises:
-        ConfigError: not a time, one without a zone, or one beyond 64 bits.
+        ConfigError: not a time, without a zone, or beyond 64 bits.
     """
     _check_is_text(text, what)
     if match := _BEYOND_CALENDAR.fullmatch(text):
@@ -75,12 +74,12 @@ def parse_time_ms(text: str, *, what: str) -> int:
 
 
 def time_at(timestamp_ms: int) -> datetime:
-    """The moment so many milliseconds after the epoch, in UTC; raises `OverflowError` beyond the calendar."""
+    """Return the UTC datetime of milliseconds since the epoch; raise `OverflowError` beyond the calendar."""
     return _EPOCH + timestamp_ms * _MS
 
 
 def time_text(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC, with milliseconds only where there are some; beyond year 9999 ``@<ms>``."""
+    """Return ISO 8601 text in UTC, with milliseconds only if there are any; beyond year 9999 ``@<ms>``."""
     try:
         moment = time_at(timestamp_ms)
     except OverflowError:
@@ -90,26 +89,26 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def parse_duration_ms(text: str, *, what: str) -> int:
-    """Milliseconds of an ISO 8601 span such as PT10M, P1D or P1DT12H.
+    """Return the milliseconds of an ISO 8601 duration such as PT10M, P1D or P1DT12H.
 
     Raises:
-        ConfigError: not such a span; months and years have no fixed length and are refused.
+        ConfigError: not a duration, or one with months or years, which have no fixed length.
     """
     _check_is_text(text, what)
     match = _DURATION.fullmatch(text)
     counts = {unit: count for unit, count in match.groupdict().items() if count} if match else {}
     if not counts:
-        raise ConfigError(f"{what} {text!r} is not an ISO 8601 span such as PT10M, PT1H or P1D")
+        raise ConfigError(f"{what} {text!r} is not an ISO 8601 duration such as PT10M, PT1H or P1D")
     try:
-        # Seconds have three decimals at most.
+        # Seconds have at most three decimals.
         seconds = timedelta(seconds=float(counts.pop("seconds", 0)))
         return (timedelta(**{unit: int(count) for unit, count in counts.items()}) + seconds) // _MS
     except (OverflowError, ValueError) as error:
-        raise ConfigError(f"{what} {text[:60]!r} is longer than any calendar") from error
+        raise ConfigError(f"{what} {text[:60]!r} is longer than datetime allows") from error
 
 
 def duration_text(span_ms: int) -> str:
-    """The ISO 8601 text of a span, in the fewest parts."""
+    """Return the ISO 8601 text of a duration, in as few parts as possible."""
     seconds, ms = divmod(span_ms, 1000)
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3_600)

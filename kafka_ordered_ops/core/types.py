@@ -1,4 +1,4 @@
-"""The words of the package as types: a place in a log, a time, a partition."""
+"""The basic types of the package: a place in a log, a time, a partition, and the choices."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class TopicPartition:
 
 
 class Isolation(StrEnum):
-    """Which records count: those of committed transactions only, or all up to the high watermark."""
+    """Which records count: only those of committed transactions, or all up to the high watermark."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
 class OnDataLoss(StrEnum):
-    """What to do when records of a window are gone: stop, or write them down as lost and go on."""
+    """What to do if records of a window are gone: fail, or record the offsets as lost and continue."""
 
     FAIL = "fail"
     WARN = "warn"
 
 
 class OnCovered(StrEnum):
-    """What to do with a window of which other windows have taken everything.
+    """What to do with a window if other windows have taken all of its records.
 
-    Skip plans it with nothing in it, and no sink ever sees it. Replay gives the plan of the committed window
-    that has the same times and topics. Fail says so.
+    `SKIP` plans it empty, and no sink sees it. `REPLAY` returns the plan of the committed window with the same times
+    and topics. `FAIL` raises `WindowCoveredError`.
     """
 
     SKIP = "skip"
@@ -49,8 +49,8 @@ class OnCovered(StrEnum):
 class Mode(StrEnum):
     """What the windows of a group take.
 
-    Catch-up: everything stamped before the cutoff that no window has taken. Interval: what is stamped from
-    `since` to the cutoff, and late records of intervals that were planned before.
+    Catch-up: every record stamped before the cutoff that no window has taken. Interval: records stamped from `since`
+    up to the cutoff, and late records of intervals planned before.
     """
 
     CATCH_UP = "catch_up"
@@ -60,8 +60,8 @@ class Mode(StrEnum):
 class OnOpenClaim(StrEnum):
     """What a plan does about open windows of the group that may hold records it asks for.
 
-    Step around leaves their offsets alone. Wait waits until they are committed or abandoned. Take over
-    abandons those that nobody has touched for longer than an age limit. Fail says so.
+    `STEP_AROUND` leaves their offsets alone. `WAIT` waits until they are committed or abandoned. `TAKE_OVER` abandons
+    windows that no attempt has touched for longer than an age limit. `FAIL` raises `OpenClaimError`.
     """
 
     STEP_AROUND = "step_around"
@@ -71,16 +71,16 @@ class OnOpenClaim(StrEnum):
 
 
 class OnForeignCommit(StrEnum):
-    """What to do when somebody else moved the group's committed offset: stop, or take it as progress."""
+    """What to do if another program moved the group's committed offset: fail, or adopt it as progress."""
 
     FAIL = "fail"
     ADOPT = "adopt"
 
 
 class WindowStatus(StrEnum):
-    """A window's life: planned, written, committed, published; or abandoned; or rewound.
+    """The states of a window: planned, written, committed, published; or abandoned; or rewound.
 
-    Rewound: it was committed, and then progress was moved back behind some of its offsets.
+    Rewound: the window was committed, and then progress was moved back before some of its offsets.
     """
 
     PLANNED = "planned"
@@ -102,7 +102,7 @@ class WindowStatus(StrEnum):
 
 
 class PlanContent(StrEnum):
-    """What a plan holds: offsets, nothing because nothing happened, nothing because others took it."""
+    """The content of a plan: records; nothing, because no records exist; or nothing, because other windows have them."""
 
     RECORDS = "records"
     EMPTY = "empty"

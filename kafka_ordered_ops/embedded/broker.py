@@ -111,7 +111,7 @@ class EmbeddedKafka:
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def start(self) -> None:
-        """Starts with empty data, and returns when the broker answers."""
+        """Start with empty data, and return when the broker answers."""
         if self._folder is not None:
             raise EmbeddedKafkaError(
                 "The embedded broker was started already; stop() ends it, and restart() keeps its data"
@@ -131,7 +131,7 @@ class EmbeddedKafka:
             raise
 
     def stop(self) -> None:
-        """Ends the broker and deletes its data; without a broker it does nothing."""
+        """End the broker and delete its data; without a broker it does nothing."""
         # Nothing it could still write is wanted: no need for it to end in good order.
         self.kill()
         if self._folder is not None:
@@ -139,7 +139,7 @@ class EmbeddedKafka:
             self._folder = None
 
     def kill(self) -> None:
-        """Ends the broker with SIGKILL, as a crash would; its data stay for `restart`."""
+        """End the broker with SIGKILL, as a crash would; its data stay for `restart`."""
         if self._guard is not None:
             self._guard.end("kill")
             self._guard = None
@@ -149,11 +149,11 @@ class EmbeddedKafka:
         self._require_guard().order("stop")
 
     def resume(self) -> None:
-        """Lets a paused broker go on (SIGCONT)."""
+        """Let a paused broker go on (SIGCONT)."""
         self._require_guard().order("cont")
 
     def restart(self) -> None:
-        """Starts again on the same port and data; a broker that still runs ends in good order first."""
+        """Start again on the same port and data; a broker that still runs ends in good order first."""
         self._require_folder()
         if self._guard is not None:
             # A paused process would take note of the request only when it goes on.
@@ -215,7 +215,7 @@ class EmbeddedKafka:
 
 
 def _port_open(port: int) -> bool:
-    """Whether somebody listens: much cheaper to ask than a client that has to be told no."""
+    """Return whether somebody listens: much cheaper to ask than a client that has to be told no."""
     try:
         with socket.create_connection((HOST, port), timeout=_METADATA_TIMEOUT_S):
             return True
@@ -224,7 +224,7 @@ def _port_open(port: int) -> bool:
 
 
 def _names_itself(bootstrap: str) -> bool:
-    """Whether the broker answers a metadata request with itself among the living."""
+    """Return whether the broker answers a metadata request with itself among the living."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

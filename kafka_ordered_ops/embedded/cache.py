@@ -12,7 +12,7 @@ CACHE_VARIABLE = "KAFKA_ORDERED_OPS_CACHE"
 
 
 def cache_dir() -> Path:
-    """The cache folder of this user, made if need be."""
+    """Return the cache folder of this user, made if need be."""
     explicit = os.environ.get(CACHE_VARIABLE)
     if explicit:
         folder = Path(explicit).expanduser().absolute()
@@ -27,7 +27,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Holds the lock `name` among all processes of this cache.
+    """Hold the lock `name` among all processes of this cache.
 
     The kernel frees it when its holder dies, so a killed process leaves nothing to clean up.
     """

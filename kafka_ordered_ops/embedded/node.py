@@ -86,7 +86,7 @@ SETTINGS = {
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, and that no outgoing connection will be given."""
+    """Return a port of 127.0.0.1 that nobody listens on, and that no outgoing connection will be given."""
     for port in random.sample(_PORTS, _PORT_TRIES):
         with socket.socket() as probe:
             # As Java's server sockets do: a port whose last connections are still fading is free.
@@ -106,7 +106,7 @@ def launch(
     remove: Path | None = None,
     cluster_id: str | None = None,
 ) -> Guard:
-    """Starts a node with its data in ``folder/data``, which is formatted the first time.
+    """Start a node with its data in ``folder/data``, which is formatted the first time.
 
     Args:
         folder: where the node keeps its settings, its log and its data.
@@ -188,7 +188,7 @@ class Guard:
 
 
 def _format(java: Sequence[str], data: Path, node_id: str, cluster_id: str) -> None:
-    """Fills `data` with what a new node needs: Kafka's feature levels, and ids of its own."""
+    """Fill `data` with what a new node needs: Kafka's feature levels, and ids of its own."""
     template = cache_dir() / f"kafka-{jars.KAFKA_VERSION}-bootstrap.checkpoint"
     if not template.exists():
         with locked("format"):
@@ -247,7 +247,7 @@ def _make_template(java: Sequence[str], template: Path) -> None:
 
 
 def kafka_uuid() -> str:
-    """A random id in Kafka's form: 16 bytes in URL-safe base64, which may not begin with a dash."""
+    """Return a random id in Kafka's form: 16 bytes in URL-safe base64, which may not begin with a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode("ascii")
         if not text.startswith("-"):

@@ -54,7 +54,7 @@ _PRODUCER: Final[Mapping[str, str | int | bool]] = {
 def create_topic(
     bootstrap: str, topic: str, *, partitions: int, config: Mapping[str, str] | None = None
 ) -> None:
-    """Creates a topic and waits until it can be written to.
+    """Create a topic and wait until it can be written to.
 
     Raises:
         BrokerError: the broker refused, or did not answer.
@@ -73,7 +73,7 @@ def create_topic(
 
 
 def produce(bootstrap: str, records: Iterable[Record], *, progress: Progress | None = None) -> int:
-    """Writes the records, in their order within each partition; returns how many.
+    """Write the records, in their order within each partition; return how many.
 
     Raises:
         BrokerError: a record was not stored.
@@ -106,7 +106,7 @@ def produce(bootstrap: str, records: Iterable[Record], *, progress: Progress | N
 
 
 def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
-    """The end offset of every partition of a topic."""
+    """Return the end offset of every partition of a topic."""
     consumer = _reader(bootstrap, "end-offsets")
     try:
         partitions = consumer.list_topics(topic, REQUEST_TIMEOUT_S).topics[topic].partitions
@@ -123,7 +123,7 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def committed_offsets(bootstrap: str, group_id: str, topic: str) -> dict[int, int]:
-    """The offsets that a group has committed on a topic; partitions without one are absent."""
+    """Return the offsets that a group has committed on a topic; partitions without one are absent."""
     # A consumer that never subscribes is no member. The admin client's call for it kills the process where
     # the broker answers that the group's coordinator is another one, or not there yet (librdkafka 2.16).
     consumer = _reader(bootstrap, group_id)

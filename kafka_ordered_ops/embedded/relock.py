@@ -14,7 +14,7 @@ from kafka_ordered_ops.embedded import jars
 
 
 def main() -> None:
-    """Resolves the roots, hashes what they need, and replaces the list."""
+    """Resolve the roots, hashes what they need, and replace the list."""
     listed = resolve()
     lines = [f"{digest}  {path}\n" for path, digest in sorted(listed.items())]
     jars.LIST.write_text("".join(lines), encoding="ascii")
@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def resolve() -> dict[str, str]:
-    """Asks Maven for the class path of `jars.ROOTS`: the hash of each jar by its path."""
+    """Ask Maven for the class path of `jars.ROOTS`: the hash of each jar by its path."""
     from jgo.constants import MAVEN_CENTRAL_URL
     from jgo.maven import MavenContext
     from jgo.parse import Coordinate

@@ -87,7 +87,7 @@ def read_committed_offsets(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """A group's committed offsets, asked once; see `OffsetsReader.read`."""
+    """Return a group's committed offsets, asked once; see `OffsetsReader.read`."""
     with OffsetsReader(settings, group_id) as reader:
         return reader.read(partitions, timeout_s=timeout_s)
 
@@ -109,7 +109,7 @@ class OffsetsReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         if self._consumer is not None and self._home.is_here:
             self._consumer.close()
             self._consumer = None
@@ -117,7 +117,7 @@ class OffsetsReader:
     def read(
         self, partitions: Sequence[TopicPartition], *, timeout_s: float = TIMEOUT_S
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The committed offsets; None where the group has none.
+        """Return the committed offsets; None where the group has none.
 
         Waits while another process's open transaction holds an offset of the group back, so that what is
         returned cannot change by itself.
@@ -145,7 +145,7 @@ def send_offsets_to_transaction(
     *,
     timeout_s: float,
 ) -> None:
-    """Puts offsets into the producer's open transaction, metadata exactly as given.
+    """Put offsets into the producer's open transaction, metadata exactly as given.
 
     Not as a member of the group: whoever calls makes sure that it is empty. `timeout_s` is what the client
     is told; a hung broker holds it up to ``socket.timeout.ms`` longer.
@@ -239,7 +239,7 @@ def _ask_members(settings: ClientSettings, group_id: str, timeout_s: float) -> N
 
 
 def _held_back(settings: ClientSettings, group_id: str, timeout_s: float) -> LedgerUnavailableError:
-    """Raises what the broker says is the matter; when it has no complaint, an open transaction is."""
+    """Raise what the broker says is the matter; when it has no complaint, an open transaction is."""
     _ask_members(settings, group_id, EXPLAIN_TIMEOUT_S)
     return LedgerUnavailableError(
         f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the group's "
@@ -326,11 +326,11 @@ class _Library:
             raise _unfit(f"version {found:#010x} is loaded, {expected:#010x} was built against")
 
     def __getattr__(self, name: str) -> Any:
-        """The C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
+        """Return the C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
         raise AttributeError(name)
 
     def handle_of(self, client: ck.Producer | ck.Consumer, kind: str) -> int:
-        """The address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
+        """Return the address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
 
         Raises `ConfigError` when the client does not look as it must.
         """
@@ -347,7 +347,7 @@ class _Library:
     def partition_list(
         self, offsets: Mapping[TopicPartition, CommittedOffset | None]
     ) -> Iterator[Any]:
-        """A native list of these partitions, freed with all that it then holds."""
+        """Yield a native list of these partitions, freed with all that it then holds."""
         partition_list = self.rd_kafka_topic_partition_list_new(len(offsets))
         try:
             for tp, committed in offsets.items():
@@ -371,7 +371,7 @@ class _Library:
     def committed(
         self, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
-        """The call's error code, and for each partition what is committed and its own error code."""
+        """Return the call's error code, and for each partition what is committed and its own error code."""
         found: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
         with self.partition_list(dict.fromkeys(partitions)) as partition_list:
             code = self.rd_kafka_committed(handle, partition_list, _milliseconds(timeout_s))
@@ -391,7 +391,7 @@ class _Library:
         return code, found
 
     def raise_and_free(self, error: int | None) -> None:
-        """Raises `TransactionCallError` for an ``rd_kafka_error_t``, and frees it; does nothing for NULL."""
+        """Raise `TransactionCallError` for an ``rd_kafka_error_t``, and free it; do nothing for NULL."""
         if not error:
             return
         try:

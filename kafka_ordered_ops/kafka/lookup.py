@@ -99,7 +99,7 @@ class Lookup:
         self.close()
 
     def close(self) -> None:
-        """Gives the client up."""
+        """Return the client up."""
         self._asker.close()
 
     @property
@@ -107,7 +107,7 @@ class Lookup:
         return self._asker.admin
 
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """Return the cluster's id."""
 
         def fact(answer: Any) -> str:
             self._asker.knows(answer.nodes)
@@ -150,7 +150,7 @@ class Lookup:
             return self.topics(remaining) if remaining else {}
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
-        """The topics that the names and patterns select, less the excluded ones, sorted.
+        """Return the topics that the names and patterns select, less the excluded ones, sorted.
 
         A name that begins with ``^`` is a regular expression (Python's) for the whole name. Patterns never
         match internal topics, whose names begin with ``__``; a plain name may. Only topics that this
@@ -167,17 +167,17 @@ class Lookup:
         return self.topics(names)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still in each log (for an empty log: its end)."""
+        """Return the first offset still in each log (for an empty log: its end)."""
         return self._offsets("log starts", partitions, _EARLIEST, _end)
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """Where reading ends now: the last stable offset under read_committed, else the high watermark."""
+        """Return where reading ends now: the last stable offset under read_committed, else the high watermark."""
         return self._offsets("end offsets", partitions, _LATEST, _end, isolation)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """The high watermarks, with the epochs of the leaders that told them."""
+        """Return the high watermarks, with the epochs of the leaders that told them."""
         return self._offsets("end offsets", partitions, _LATEST, _log_end)
 
     def diverged(
@@ -189,7 +189,7 @@ class Lookup:
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
     ) -> dict[TopicPartition, int | None]:
-        """The first offset stamped at or after a time; None where there is none below the end offset.
+        """Return the first offset stamped at or after a time; None where there is none below the end offset.
 
         An index answer: it counts transaction markers and aborted records, and later offsets may still
         hold earlier timestamps. `timestamp_ms` is not negative.
@@ -246,7 +246,7 @@ class Lookup:
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """The greatest timestamp in each log (ms), markers and aborted records too; None for an empty log.
+        """Return the greatest timestamp in each log (ms), markers and aborted records too; None for an empty log.
 
         For people: brokers before Kafka 3.0 cannot tell, and then all are None.
         """
@@ -258,7 +258,7 @@ class Lookup:
             return dict.fromkeys(partitions)
 
     def group_members(self, group_id: str) -> list[str]:
-        """The live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
+        """Return the live members as ``client id@host (member id)``; none for an empty, dead or unknown group."""
         found, _ = self._ask(
             "describing the group",
             [group_id],
@@ -272,7 +272,7 @@ class Lookup:
         return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
 
     def check_no_members(self, group_id: str) -> None:
-        """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
+        """Raise `GroupInUseError`: a window's commit would pass over the members' heads."""
         check_group_empty(group_id, self.group_members(group_id))
 
     def _offsets(
@@ -314,7 +314,7 @@ class Lookup:
         return {TopicPartition(tp.topic, tp.partition): one for tp, one in answers.items()}
 
     def _check_existence(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raises what describing the topics tells: that they do not exist, or may not be seen.
+        """Raise what describing the topics tells: that they do not exist, or may not be seen.
 
         The offset look-up itself says "no leader" in all these cases.
         """
@@ -365,6 +365,6 @@ def _by_time(answer: ListOffsetsResultInfo) -> int | None:
 
 
 def _greatest(answer: ListOffsetsResultInfo) -> int | None:
-    """The timestamp; None for an empty log, and where its records have none."""
+    """Return the timestamp; None for an empty log, and where its records have none."""
     found = answers.offset_by_time(answer.offset)
     return None if found is None or answer.timestamp < 0 else int(answer.timestamp)

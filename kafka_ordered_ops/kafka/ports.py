@@ -41,7 +41,7 @@ class _Door(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
     def close(self) -> None:
-        """Gives up what it holds; may be called twice."""
+        """Return up what it holds; may be called twice."""
 
 
 class LookupDoor(_Door, Protocol):
@@ -54,21 +54,21 @@ class LookupDoor(_Door, Protocol):
         """Describes those of the topics that are there."""
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
-        """The topics that names and patterns select, less the excluded ones, sorted."""
+        """Return the topics that names and patterns select, less the excluded ones, sorted."""
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
         """Describes the topics that names and patterns mean."""
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still in each log (for an empty log: its end)."""
+        """Return the first offset still in each log (for an empty log: its end)."""
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """The last stable offsets under read_committed, else the high watermarks."""
+        """Return the last stable offsets under read_committed, else the high watermarks."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """The high watermarks, with the epochs of the leaders that told them."""
+        """Return the high watermarks, with the epochs of the leaders that told them."""
 
     def diverged(
         self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
@@ -78,7 +78,7 @@ class LookupDoor(_Door, Protocol):
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
     ) -> dict[TopicPartition, int | None]:
-        """The index's answers for a time; None where there is no record at or after it below the end."""
+        """Return the index's answers for a time; None where there is no record at or after it below the end."""
 
     def first_at_or_after_each(
         self,
@@ -86,18 +86,18 @@ class LookupDoor(_Door, Protocol):
         timestamps_ms: Iterable[int],
         isolation: Isolation,
     ) -> dict[int, dict[TopicPartition, int | None]]:
-        """The index's answers for several times, by time."""
+        """Return the index's answers for several times, by time."""
 
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """The greatest timestamp in each log, ms; None for an empty log, or where a broker cannot tell."""
+        """Return the greatest timestamp in each log, ms; None for an empty log, or where a broker cannot tell."""
 
     def group_members(self, group_id: str) -> list[str]:
-        """A group's live members, described for people."""
+        """Return a group's live members, described for people."""
 
     def check_no_members(self, group_id: str) -> None:
-        """Raises `GroupInUseError` when a group has live members."""
+        """Raise `GroupInUseError` when a group has live members."""
 
 
 class ReaderDoor(_Door, Protocol):
@@ -110,13 +110,13 @@ class ReaderDoor(_Door, Protocol):
         """For each partition the offset below which everything wanted has been handed out."""
 
     def stop(self, tp: TopicPartition) -> None:
-        """Ends one partition early."""
+        """End one partition early."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The wanted records, in batches of one partition each."""
+        """Return the wanted records, in batches of one partition each."""
 
     def timestamps(self) -> Iterator[ScanBatch]:
-        """Offsets and timestamps of the wanted records."""
+        """Return offsets and timestamps of the wanted records."""
 
 
 class LedgerDoor(_Door, Protocol):
@@ -131,10 +131,10 @@ class LedgerDoor(_Door, Protocol):
         keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
-        """The group as of now, with its open windows, those wanted by id, and every one or those to keep."""
+        """Return the group as of now, with its open windows, those wanted by id, and every one or those to keep."""
 
     def summaries(self, group_id: str) -> Summaries:
-        """All windows of the group as a list shows them."""
+        """Return all windows of the group as a list shows them."""
 
     def update(
         self,
@@ -146,7 +146,7 @@ class LedgerDoor(_Door, Protocol):
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
     ) -> GroupView | None:
-        """Changes the group's state by a decision made on its newest state; the view after it.
+        """Change the group's state by a decision made on its newest state; the view after it.
 
         `prepare` runs before the fence. Inside it only the ledger and the committed offsets are read: what the
         transaction writes.
@@ -155,19 +155,19 @@ class LedgerDoor(_Door, Protocol):
     def committed_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The group's committed offsets; None where it has none."""
+        """Return the group's committed offsets; None where it has none."""
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
-        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
 
 
 def outages_pass(settings: ClientSettings) -> bool:
-    """Whether to wait for a cluster that is away; a model is away until its own process changes that."""
+    """Return whether to wait for a cluster that is away; a model is away until its own process changes that."""
     return settings.memory_name is None
 
 
 def open_lookup(settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> LookupDoor:
-    """A look-up on the settings' cluster; `timeout_s` bounds each question."""
+    """Return a look-up on the settings' cluster; `timeout_s` bounds each question."""
     check_timeout_s(timeout_s, what="timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -183,7 +183,7 @@ def open_ledger(
     topic: str = LEDGER_TOPIC,
     timeout_s: float = UPDATE_TIMEOUT_S,
 ) -> LedgerDoor:
-    """The ledger in a topic of the settings' cluster; asks by a look-up that was opened by the same settings.
+    """Return the ledger in a topic of the settings' cluster; asks by a look-up that was opened by the same settings.
 
     Raises `ConfigError` for a name that no topic can have.
     """
@@ -208,7 +208,7 @@ def open_reader(
     batch_records: int = BATCH_RECORDS,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> ReaderDoor:
-    """A reader of exact offsets; see `kafka.read.reader.RangeReader` for the arguments."""
+    """Return a reader of exact offsets; see `kafka.read.reader.RangeReader` for the arguments."""
     check_timeout_s(stall_timeout_s, what="stall_timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.reader import MemoryReader
@@ -239,7 +239,7 @@ def read_committed_offsets(
     *,
     timeout_s: float = _offsets.TIMEOUT_S,
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """A group's committed offsets; see `kafka.committed_offsets.read_committed_offsets`."""
+    """Return a group's committed offsets; see `kafka.committed_offsets.read_committed_offsets`."""
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing import ledger
 

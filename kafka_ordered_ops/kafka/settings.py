@@ -251,7 +251,7 @@ _SECRET_MASK: Final = "***"
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value of this key must not be shown."""
+    """Return whether the value of this key must not be shown."""
     return bool(_SECRET_KEY.search(key)) and not key.endswith((".url", ".name"))
 
 
@@ -270,7 +270,7 @@ class ClientSettings:
 
     @classmethod
     def of(cls, given: GivenSettings) -> ClientSettings:
-        """Settings from what people have: brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
+        """Return settings from what people have: brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
 
         Raises `SettingNotAllowedError` and `ConfigError` as `from_mapping` does.
         """
@@ -286,7 +286,7 @@ class ClientSettings:
         extra_allowed: Collection[str] = (),
         option: str = "extra_allowed",
     ) -> ClientSettings:
-        """Checks every key and value.
+        """Check every key and value.
 
         `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
         the two certificate checks, which otherwise cannot be turned off. `option` is what the caller's own users
@@ -323,7 +323,7 @@ class ClientSettings:
     def from_file(
         cls, path: str | PathLike[str], *, extra_allowed: Collection[str] = ()
     ) -> ClientSettings:
-        """Reads a ``.properties`` file (Java's syntax, librdkafka's keys, UTF-8)."""
+        """Read a ``.properties`` file (Java's syntax, librdkafka's keys, UTF-8)."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -333,7 +333,7 @@ class ClientSettings:
         return cls.from_mapping(parse_properties(text), extra_allowed=extra_allowed)
 
     def merged(self, other: Mapping[str, SettingValue]) -> ClientSettings:
-        """These settings with others on top, checked in the same way."""
+        """Return these settings with others on top, checked in the same way."""
         merged = ClientSettings.from_mapping(
             {**self._values, **other}, extra_allowed=self._extra_allowed
         )
@@ -351,13 +351,13 @@ class ClientSettings:
         return memory_name(self.bootstrap_servers)
 
     def secret_values(self) -> tuple[str, ...]:
-        """The values that no log, plan or message may hold, for masking them in text of others."""
+        """Return the values that no log, plan or message may hold, for masking them in text of others."""
         return tuple(value for key, value in self._values.items() if is_secret(key) and value)
 
     def consumer(
         self, *, group_id: str, isolation: Isolation, **extra: SettingValue
     ) -> dict[str, str]:
-        """The configuration of a consumer; in `extra`, ``_`` stands for the dot of a key."""
+        """Return the configuration of a consumer; in `extra`, ``_`` stands for the dot of a key."""
         return {
             **_DEFAULTS_COMMON,
             **_DEFAULTS_CONSUMER,
@@ -376,7 +376,7 @@ class ClientSettings:
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **extra: SettingValue,
     ) -> dict[str, str]:
-        """The configuration of an idempotent producer, transactional when there is an id."""
+        """Return the configuration of an idempotent producer, transactional when there is an id."""
         config = {
             **_DEFAULTS_COMMON,
             **self._of(_ALLOWED_PRODUCER),
@@ -394,7 +394,7 @@ class ClientSettings:
         return config
 
     def admin(self) -> dict[str, str]:
-        """The configuration of an admin client."""
+        """Return the configuration of an admin client."""
         return {**_DEFAULTS_COMMON, **self._of(frozenset()), **self._forced_common()}
 
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
@@ -461,7 +461,7 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parses Java's ``.properties`` syntax: comments, continued lines, escapes; a later key wins.
+    """Parse Java's ``.properties`` syntax: comments, continued lines, escapes; a later key wins.
 
     Raises `ConfigError` with the line number, and never with the line: it may hold a secret.
     """

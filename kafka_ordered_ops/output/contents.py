@@ -44,7 +44,7 @@ class Holding:
         return cls(len(sizes), sum(sizes.values()), digest.hexdigest(), rows)
 
     def relevant(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Those of some files that are of the kind that was counted: beside Parquet files, others are no rows."""
+        """Return those of some files that are of the kind that was counted: beside Parquet files, others are no rows."""
         return {
             name: size
             for name, size in sizes.items()
@@ -52,7 +52,7 @@ class Holding:
         }
 
     def is_of(self, sizes: Mapping[str, int]) -> bool:
-        """Whether files of these names and sizes are those that were counted."""
+        """Return whether files of these names and sizes are those that were counted."""
         return self.digest == Holding.of(self.relevant(sizes)).digest
 
     def to_json(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Holding:
 
     @classmethod
     def from_json(cls, fields: Fields) -> Holding:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         holding = cls(
             fields.integer("files", least=0),
             fields.integer("bytes", least=0),
@@ -96,7 +96,7 @@ def count(files: LocalFiles, folder: str) -> Holding:
 
 
 def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
-    """The rows in all of these files, by their footers alone; None unless all of them are Parquet.
+    """Return the rows in all of these files, by their footers alone; None unless all of them are Parquet.
 
     Raises:
         SinkError: a file that is damaged, or cannot be read.

@@ -57,7 +57,7 @@ class Draft:
         return f"{self.output.stage_path}~shared-{self.token}"
 
     def make(self) -> None:
-        """Makes the folder, empty.
+        """Make the folder, empty.
 
         Raises:
             SinkError: the window's place is taken by another group's window, or by something that this package
@@ -117,7 +117,7 @@ class Draft:
         )
 
     def _check_stage(self, files: LocalFiles) -> None:
-        """Raises `SinkError` when the stage is not this package's: it would have to go for the new one."""
+        """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
         path = self.output.stage_path
         if files.exists(path) and not is_own_folder(files, path):
             raise SinkError(
@@ -126,7 +126,7 @@ class Draft:
             )
 
     def land(self) -> None:
-        """Makes the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
+        """Make the sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
         output, aside = self.output, f"{self.output.stage_path}~older-{self.token}"
         files = files_for(output.root)
         with (
@@ -143,7 +143,7 @@ class Draft:
             remove_stage(files, aside)
 
     def drop(self) -> None:
-        """Removes what the job has written; what has landed stays. Again: a no-op."""
+        """Remove what the job has written; what has landed stays. Again: a no-op."""
         files = files_for(self.output.root)
         if not files.exists(self.output.window_folder):
             return
@@ -156,7 +156,7 @@ class Draft:
 
 @contextmanager
 def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
-    """Makes drafts for the block to write and to seal, all of them; if it fails, none of them is left."""
+    """Make drafts for the block to write and to seal, all of them; if it fails, none of them is left."""
     drafts = [Draft(output) for output in outputs]
     try:
         for draft in drafts:

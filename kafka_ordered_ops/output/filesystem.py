@@ -47,7 +47,7 @@ class LocalFiles:
     """A local or mounted POSIX file system, as publishing needs it. A change is durable when the call returns."""
 
     def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
-        """The content of a small file, cut one byte behind the limit; None when there is none.
+        """Return the content of a small file, cut one byte behind the limit; None when there is none.
 
         Whatever is no regular file is none: a link is not followed, and a pipe is not waited for.
         """
@@ -66,11 +66,11 @@ class LocalFiles:
             raise
 
     def open(self, path: str) -> BinaryIO:
-        """A data file, to be read here and there."""
+        """Return a data file, to be read here and there."""
         return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
 
     def write(self, path: str, content: bytes) -> None:
-        """Writes a small file so that it is there whole or not at all."""
+        """Write a small file so that it is there whole or not at all."""
         temporary = f"{path}.tmp"
         with suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -87,25 +87,25 @@ class LocalFiles:
         _sync(os.path.dirname(path))
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name, a dangling link included."""
+        """Return whether anything has this name, a dangling link included."""
         return os.path.lexists(path)
 
     def is_folder(self, path: str) -> bool:
-        """Whether this is a folder; a link to one is none."""
+        """Return whether this is a folder; a link to one is none."""
         try:
             return stat.S_ISDIR(os.lstat(path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no folder."""
+        """Return the names in a folder, sorted; none when there is no folder."""
         try:
             return sorted(os.listdir(folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The data files in a folder, with their sizes.
+        """Return the data files in a folder, with their sizes.
 
         Raises:
             SinkError: something that is called like a data file is none.
@@ -121,7 +121,7 @@ class LocalFiles:
         return sizes
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder and its parents, where missing."""
+        """Make a folder and its parents, where missing."""
         missing = []
         while not os.path.isdir(path):
             missing.append(path)
@@ -133,18 +133,18 @@ class LocalFiles:
                 _sync(os.path.dirname(folder))
 
     def rename(self, source: str, target: str) -> None:
-        """Renames a folder in one step; `target` does not exist."""
+        """Rename a folder in one step; `target` does not exist."""
         os.rename(source, target)
         # The new name before the old one: a folder that shows up twice after a crash is no loss.
         for folder in dict.fromkeys((os.path.dirname(target), os.path.dirname(source))):
             _sync(folder)
 
     def move(self, source: str, target: str) -> None:
-        """Moves a file in one step; durable once the target's folder has been settled."""
+        """Move a file in one step; durable once the target's folder has been settled."""
         os.rename(source, target)
 
     def remove(self, path: str) -> None:
-        """Removes a file, or a folder with all that is in it; links are removed, never followed."""
+        """Remove a file, or a folder with all that is in it; links are removed, never followed."""
         if not self.is_folder(path):
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
@@ -158,12 +158,12 @@ class LocalFiles:
             os.rmdir(path)
 
     def remove_if_empty(self, folder: str) -> None:
-        """Removes a folder that holds nothing."""
+        """Remove a folder that holds nothing."""
         with suppress(OSError):
             os.rmdir(folder)
 
     def settle(self, folder: str) -> None:
-        """Makes durable what others wrote below a folder, and readable for others."""
+        """Make durable what others wrote below a folder, and readable for others."""
         for parent, _, names in os.walk(folder, topdown=False):
             for name in names:
                 _sync(os.path.join(parent, name))
@@ -172,7 +172,7 @@ class LocalFiles:
 
     @contextmanager
     def locked(self, folder: str) -> Iterator[None]:
-        """Keeps other publishers of the same root out, across processes; the system frees a dead one's lock.
+        """Keep other publishers of the same root out, across processes; the system frees a dead one's lock.
 
         Raises:
             SinkError: another process did not let go in time, or the folder is none.
@@ -201,7 +201,7 @@ class LocalFiles:
 
 
 def normal_root(root: str | os.PathLike[str]) -> str:
-    """A root folder by its one full name: an absolute path, or a URI as it is.
+    """Return a root folder by its one full name: an absolute path, or a URI as it is.
 
     A window may be published by another process than the one that wrote it, with another working folder.
 
@@ -248,7 +248,7 @@ def _local_root(text: str) -> str:
 
 
 def files_for(root: str) -> LocalFiles:
-    """The file system of a root as `normal_root` gives it.
+    """Return the file system of a root as `normal_root` gives it.
 
     Raises:
         ConfigError: a scheme other than ``file:``.
@@ -265,12 +265,12 @@ def files_for(root: str) -> LocalFiles:
 
 
 def marker_path(folder: str) -> str:
-    """Where a folder's marker is."""
+    """Return where a folder's marker is."""
     return f"{folder}/{MARKER_NAME}"
 
 
 def check_own_folder(files: LocalFiles, path: str) -> None:
-    """Raises `SinkError` when a place for a folder of this package is taken by a file or a link.
+    """Raise `SinkError` when a place for a folder of this package is taken by a file or a link.
 
     What lies behind a link is not ours: it is neither written nor deleted.
     """
@@ -282,7 +282,7 @@ def check_own_folder(files: LocalFiles, path: str) -> None:
 
 
 def is_own_folder(files: LocalFiles, path: str) -> bool:
-    """Whether this is a folder that this package has made: it says so, or is empty."""
+    """Return whether this is a folder that this package has made: it says so, or is empty."""
     if not files.is_folder(path):
         return False
     flags = (UNDER_WAY_NAME, _GOING_NAME)
@@ -298,7 +298,7 @@ def is_own_folder(files: LocalFiles, path: str) -> bool:
 
 
 def remove_stage(files: LocalFiles, folder: str) -> None:
-    """Removes a folder that may be complete; it is no longer, from the first step on.
+    """Remove a folder that may be complete; it is no longer, from the first step on.
 
     A link in its place is removed itself: what it leads to stays.
     """
@@ -308,12 +308,12 @@ def remove_stage(files: LocalFiles, folder: str) -> None:
 
 
 def is_data(name: str) -> bool:
-    """Whether a file is part of the output, by the rule of Spark and Hive."""
+    """Return whether a file is part of the output, by the rule of Spark and Hive."""
     return not name.startswith((".", "_"))
 
 
 def data_names(files: LocalFiles, folder: str) -> list[str]:
-    """The names of the files of an output, in the order in which its rows lie in them."""
+    """Return the names of the files of an output, in the order in which its rows lie in them."""
     # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
     # made for where there are more; what else is in a name is the same for all files of one folder.
     return sorted(
@@ -334,7 +334,7 @@ def as_sink_error(what: str) -> Iterator[None]:
 
 
 def spark_path(path: str) -> str:
-    """A local path as Spark must be given it: without a scheme it would mean the default file system."""
+    """Return a local path as Spark must be given it: without a scheme it would mean the default file system."""
     return path if _SCHEME.match(path) else f"file://{path}"
 
 

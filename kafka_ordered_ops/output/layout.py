@@ -83,7 +83,7 @@ class Layout:
 
     @classmethod
     def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> Self:
-        """The place for this plan's attempt below `root`; nothing is touched."""
+        """Return the place for this plan's attempt below `root`; nothing is touched."""
         return cls(
             normal_root(root),
             plan.window_id,
@@ -119,7 +119,7 @@ class Layout:
         return spark_path(self.stage_path)
 
     def to_json(self) -> dict[str, Any]:
-        """Versioned JSON: what the ledger keeps, enough to publish from another process."""
+        """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
         fields: dict[str, Any] = {
             "version": OUTPUT_VERSION,
             "root": self.root,
@@ -137,7 +137,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, fields: Fields) -> Self:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         if (version := fields.integer("version")) != OUTPUT_VERSION:
             raise JsonError(
                 f"output version {version}; this package reads version {OUTPUT_VERSION}"
@@ -184,7 +184,7 @@ class Layout:
         return f"{self.window_folder}/{REPLACED_FOLDER}"
 
     def marker(self) -> bytes:
-        """The marker's content."""
+        """Return the marker's content."""
         # Without the root: a table may be moved as a whole.
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
@@ -195,7 +195,7 @@ class Layout:
         return marker if self.is_mine(marker) else None
 
     def is_mine(self, marker: Layout | None) -> bool:
-        """Whether a marker is that of this very attempt, or part of it."""
+        """Return whether a marker is that of this very attempt, or part of it."""
         if marker is None or (
             None not in (marker.group_id, self.group_id) and marker.group_id != self.group_id
         ):

@@ -37,7 +37,7 @@ _Key = tuple[Any, ...]
 def in_total_order(
     batches: Iterable[Batch], folder: Callable[[], str], *, run_bytes: int = RUN_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Records of one window by (timestamp, topic, partition, offset), in batches of `STAGE_SCHEMA`.
+    """Record of one window by (timestamp, topic, partition, offset), in batches of `STAGE_SCHEMA`.
 
     Args:
         batches: the records as they are read: each partition's by offset.
@@ -105,7 +105,7 @@ class _RunFiles:
         self._paths.append(path)
 
     def merged(self) -> Iterator[pa.RecordBatch]:
-        """All runs as one; more of them than are merged at a time are merged to longer ones first."""
+        """Yield all runs as one; more of them than are merged at a time are merged to longer ones first."""
         while len(self._paths) > RUNS_AT_ONCE:
             some, self._paths = self._paths[:RUNS_AT_ONCE], self._paths[RUNS_AT_ONCE:]
             self.write(_merged(some))
@@ -115,7 +115,7 @@ class _RunFiles:
 
 
 def _merged(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Some runs as one."""
+    """Yield some runs as one."""
     with ExitStack() as stack:
         runs = [stack.enter_context(_Run(path)) for path in paths]
         while live := [run for run in runs if run.rows is not None]:
@@ -149,7 +149,7 @@ class _Run:
         return self._key(self._loaded.num_rows - 1)
 
     def take(self, frontier: _Key) -> pa.RecordBatch:
-        """The rows up to a place, which come out; when that is all, the next batch is loaded."""
+        """Return the rows up to a place, which come out; when that is all, the next batch is loaded."""
         rows = self._loaded
         end = bisect_right(range(rows.num_rows), frontier, key=self._key)
         self.rows = rows.slice(end) if end < rows.num_rows else self._load()

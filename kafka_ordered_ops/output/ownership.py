@@ -42,7 +42,7 @@ def check_replaceable(files: LocalFiles, output: Layout, published: Layout | Non
 
 
 def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> None:
-    """Raises `SinkError` unless what stands in the window's place is an older output of this group's window."""
+    """Raise `SinkError` unless what stands in the window's place is an older output of this group's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
             f"{output.final_path} is in the way of window {output.window_id}: it is no folder with a readable "
@@ -72,7 +72,7 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
 
 
 def check_newest(output: Layout, published: Layout) -> None:
-    """Raises `WindowSupersededError` for an output that is older than the published one of its claim."""
+    """Raise `WindowSupersededError` for an output that is older than the published one of its claim."""
     if published.claim_id == output.claim_id and published.attempt > output.attempt:
         raise WindowSupersededError(
             f"attempt {output.attempt} of window {output.window_id} comes too late: {output.final_path} holds "
@@ -82,7 +82,7 @@ def check_newest(output: Layout, published: Layout) -> None:
 
 
 def is_own_name(files: LocalFiles, output: Layout, name: str) -> bool:
-    """Whether a name among the window's stages is of this package, and not of another group."""
+    """Return whether a name among the window's stages is of this package, and not of another group."""
     path = f"{output.window_folder}/{name}"
     if name == REPLACED_FOLDER:
         return is_own_folder(files, path)
@@ -103,7 +103,7 @@ def under_way(group_id: str | None) -> bytes:
 
 
 def _group_in(files: LocalFiles, folder: str) -> str | None:
-    """The group that a stage or a draft says it is of; None where it says nothing."""
+    """Return the group that a stage or a draft says it is of; None where it says nothing."""
     for path in (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}"):
         try:
             value = strict_json.loads(files.read(path) or b"", limit_bytes=MARKER_BYTES_MAX)
@@ -116,7 +116,7 @@ def _group_in(files: LocalFiles, folder: str) -> str | None:
 
 
 def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> str | None:
-    """How the files that are there differ from those that a marker tells of; None where they do not."""
+    """Return how the files that are there differ from those that a marker tells of; None where they do not."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
     # By an earlier version: all that it knows of its files is how many they are.
@@ -127,7 +127,7 @@ def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> s
 
 
 def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | None:
-    """The own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
+    """Return the own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
     marker = output.own_marker(files, folder)
     if marker is None:
         return None
@@ -140,7 +140,7 @@ def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | Non
 
 
 def shown_marker(files: LocalFiles, output: Output) -> Output | None:
-    """The marker of what readers see, if that is this very attempt's and has all its rows."""
+    """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
     marker = output.own_marker(files, output.final_path)
     if marker is None:
         return None

@@ -13,7 +13,7 @@ from kafka_ordered_ops.output.layout import Facts, Layout, Output
 
 
 def in_part_order(outputs: Sequence[Output]) -> list[Output]:
-    """The parts of one window by their index.
+    """Return the parts of one window by their index.
 
     Raises:
         ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
@@ -65,7 +65,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
 
 
 def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Output:
-    """Moves the parts' files together and makes that the whole's stage; goes on where an earlier attempt ended.
+    """Move the parts' files together and make that the whole's stage; go on where an earlier attempt ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
 
@@ -96,7 +96,7 @@ def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Out
 
 
 def take_part_back(files: LocalFiles, part: Layout) -> None:
-    """Removes what a part has written, wherever it is on its way. For who holds the root's lock."""
+    """Remove what a part has written, wherever it is on its way. For who holds the root's lock."""
     # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
     remove_stage(files, part.stage_path)
     merging = part.merging_path
@@ -112,7 +112,7 @@ def _prefix(output: Layout) -> str:
 
 
 def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
-    """The files that a part has written, with their sizes: where they were, or where joining has moved them."""
+    """Return the files that a part has written, with their sizes: where they were, or where joining has moved them."""
     prefix = _prefix(part)
     moved = {
         f"part-{name.removeprefix(prefix)}": size
@@ -136,7 +136,7 @@ def _marker_of(files: LocalFiles, part: Output) -> Output:
 
 
 def _is_as_written(files: LocalFiles, part: Layout) -> bool:
-    """Whether a part's files, wherever they are, are those that its marker tells of."""
+    """Return whether a part's files, wherever they are, are those that its marker tells of."""
     return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
 
 
@@ -146,7 +146,7 @@ def _check_files(
     parts: Sequence[Layout],
     changed: Sequence[Layout],
 ) -> None:
-    """Raises `SinkError` unless the files that are together are those that the parts have written."""
+    """Raise `SinkError` unless the files that are together are those that the parts have written."""
     counts = [one.facts.get("files") if one.holding is None else one.holding.files for one in parts]
     written = None if None in counts else sum(one for one in counts if one is not None)
     found = len(files.sizes(whole.merging_path))

@@ -10,7 +10,7 @@ from kafka_ordered_ops.output.staged_output import StagedOutput
 
 
 def output_schema(output: StagedOutput) -> pa.Schema | None:
-    """The columns of what readers see of a window, from the end of one of its files; None where it has none.
+    """Return the columns of what readers see of a window, from the end of one of its files; None where it has none.
 
     Raises:
         OSError, pyarrow.ArrowException: the file could not be read: it may be replaced at this very moment.

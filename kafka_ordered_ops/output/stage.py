@@ -59,7 +59,7 @@ def stage_window(
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
 ) -> StagedOutput:
-    """Reads a plan's records once and writes them as Parquet: `stage_windows` for one plan."""
+    """Read a plan's records once and write them as Parquet: `stage_windows` for one plan."""
     (output,) = stage_windows(
         [plan],
         settings,
@@ -84,7 +84,7 @@ def stage_windows(
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
 ) -> list[StagedOutput]:
-    """Reads the plans' records once and writes them as Parquet, each window's into its stage below `root`.
+    """Read the plans' records once and write them as Parquet, each window's into its stage below `root`.
 
     Columns: ``topic`` string, ``partition`` int32, ``offset`` int64, ``timestamp`` timestamp[ms, UTC],
     ``timestamp_type`` int32 (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary,
@@ -155,7 +155,7 @@ def stage_windows(
 
 
 def check_has_output(plan: WindowPlan) -> None:
-    """Raises `WindowCoveredError` for a plan whose records other windows deliver."""
+    """Raise `WindowCoveredError` for a plan whose records other windows deliver."""
     if plan.content is PlanContent.COVERED:
         raise WindowCoveredError(
             f"window {plan.window_id} of group {plan.group_id} has no records of its own: other windows have "
@@ -176,7 +176,7 @@ class Tally:
         self._greatest = np.full(windows, INT64_MIN)
 
     def add(self, batch: pa.RecordBatch, windows: Int64Array, out_of_order: BoolArray) -> None:
-        """Counts records of one partition."""
+        """Count records of one partition."""
         late: BoolArray = batch.column("late").to_numpy(zero_copy_only=False)
         timestamps_ms, count = timestamps_ms_of(batch), self._records.size
         self._records += np.bincount(windows, minlength=count)
@@ -200,7 +200,7 @@ class Tally:
 def counted(
     reader: ReaderDoor, pieces: Sequence[Piece], tally: Tally, progress: Progress | None
 ) -> Iterator[Batch]:
-    """The records as they come, counted, each with the number of its window."""
+    """Yield the records as they come, counted, each with the number of its window."""
     by_partition = {piece.tp: piece for piece in pieces}
     done = OffsetsDone({piece.tp: piece.wanted for piece in pieces})
     with reader:

@@ -85,7 +85,7 @@ class StageFiles:
         self._under_way.append((window, self._writers.submit(_write_file, rows, path)))
 
     def close(self, window: int) -> Facts:
-        """How much a window has got; at least one file, if need be without rows."""
+        """Return how much a window has got; at least one file, if need be without rows."""
         if not self._files[window]:
             self.write(window, STAGE_SCHEMA.empty_table)
         self._wait(0)
@@ -99,7 +99,7 @@ class StageFiles:
 
 
 def hold(plans: Sequence[WindowPlan], batches: Iterator[Batch], limit_bytes: int) -> list[Batch]:
-    """All batches, by partition and then by offset.
+    """Return all batches, by partition and then by offset.
 
     Raises:
         HeldLimitError: they pass the limit.
@@ -170,7 +170,7 @@ def _cuts(
 
 
 def _gather(batches: Sequence[pa.RecordBatch], starts: Int64Array, wanted: Int64Array) -> pa.Table:
-    """The rows with these numbers, counted over all batches, in this order."""
+    """Return the rows with these numbers, counted over all batches, in this order."""
     # Row by row from each batch first: taking from all batches at once would join them all, every time,
     # and binary columns of 2 GiB cannot be joined at all.
     by_place = np.argsort(wanted)
@@ -194,7 +194,7 @@ def _rows_of(batch: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
 
 
 def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:
-    """Each window's records in the order in which they come, file by file.
+    """Yield each window's records in the order in which they come, file by file.
 
     A file is written once it is full, or is the fullest when all that waits passes `PENDING_BYTES_MAX`.
     """
@@ -268,7 +268,7 @@ def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]
 
 
 def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
-    """A run's records window by window, each in the order of the run."""
+    """Yield a run's records window by window, each in the order of the run."""
     table = pa.Table.from_batches([batch.records for batch in run], STAGE_SCHEMA)
     windows = np.concatenate([batch.windows for batch in run])
     numbers = np.unique(windows).tolist()
@@ -281,7 +281,7 @@ def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _write_file(rows: Rows, path: str) -> int:
-    """Writes one file; gives the size of its rows in memory."""
+    """Write one file; return the size of its rows in memory."""
     table = rows()
     # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
     with as_sink_error(f"{path} cannot be written"), pa.OSFile(path, "wb") as file:

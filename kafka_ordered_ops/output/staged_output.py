@@ -67,7 +67,7 @@ class StagedOutput(Layout):
     """
 
     def exists(self) -> bool:
-        """Whether the stage is there and complete, with all the files that were written.
+        """Return whether the stage is there and complete, with all the files that were written.
 
         Raises:
             SinkError: the file system failed.
@@ -83,7 +83,7 @@ class StagedOutput(Layout):
                 return whole_marker(files, self, self.stage_path) is not None
 
     def is_published(self) -> bool:
-        """Whether readers see the output of this very attempt, with all its rows.
+        """Return whether readers see the output of this very attempt, with all its rows.
 
         Raises:
             SinkError: the file system failed.
@@ -92,12 +92,12 @@ class StagedOutput(Layout):
             return shown_marker(files_for(self.root), self) is not None
 
     def as_found(self) -> StagedOutput:
-        """This output with the facts of its stage's marker, if there is one."""
+        """Return this output with the facts of its stage's marker, if there is one."""
         with as_sink_error(f"the stage {self.stage_path} cannot be looked at"):
             return self.own_marker(files_for(self.root), self.stage_path) or self
 
     def check_place(self, files: LocalFiles) -> None:
-        """Looks, before a job runs, whether its output could be published.
+        """Look, before a job runs, whether its output could be published.
 
         Raises:
             SinkError: the window's place is taken: by the window of another group, or by something that this
@@ -109,7 +109,7 @@ class StagedOutput(Layout):
             check_owned(files, self, StagedOutput.read(files, self.root, self.final_path))
 
     def check_ready(self) -> None:
-        """Looks, before the window is committed, whether `publish` could publish this; nothing is changed.
+        """Look, before the window is committed, whether `publish` could publish this; nothing is changed.
 
         Raises what `publish` raises.
         """
@@ -122,7 +122,7 @@ class StagedOutput(Layout):
                 self._is_to_be_swapped(files)
 
     def publish(self) -> None:
-        """Puts the stage in the place of the window's older output. Again: a no-op.
+        """Put the stage in the place of the window's older output. Again: a no-op.
 
         Raises:
             ConfigError: a part of a split window; only the whole is published.
@@ -141,7 +141,7 @@ class StagedOutput(Layout):
             self._clean(files)
 
     def _is_to_be_swapped(self, files: LocalFiles) -> bool:
-        """Whether the stage goes into the place; False: it is there. Raises what `publish` raises."""
+        """Return whether the stage goes into the place; False: it is there. Raises what `publish` raises."""
         if self.part is not None:
             raise ConfigError(
                 f"{self.part} of window {self.window_id} is not published by itself: join all parts first "
@@ -167,7 +167,7 @@ class StagedOutput(Layout):
         return True
 
     def discard(self) -> None:
-        """Removes the stage, a whole window's parts too; what is published stays. Again: a no-op."""
+        """Remove the stage, a whole window's parts too; what is published stays. Again: a no-op."""
         files = files_for(self.root)
         if not files.exists(self.window_folder):
             return
@@ -186,7 +186,7 @@ class StagedOutput(Layout):
 
     @classmethod
     def merged(cls, parts: Sequence[StagedOutput]) -> StagedOutput:
-        """Joins the complete parts of a split window to one complete stage of the whole window.
+        """Join the complete parts of a split window to one complete stage of the whole window.
 
         Its files are those of the parts, by name part after part; its facts are those of the parts, added
         up. The parts' stages are gone afterwards. Again, also after a crash anywhere in between: the same
@@ -244,12 +244,12 @@ class StagedOutput(Layout):
         files.rename(self.stage_path, self.final_path)
 
     def _restore_replaced(self, files: LocalFiles) -> None:
-        """Puts the older output back where a crash between the two renames has left nothing visible."""
+        """Put the older output back where a crash between the two renames has left nothing visible."""
         if not files.exists(self.final_path) and is_own_folder(files, self.replaced_path):
             files.rename(self.replaced_path, self.final_path)
 
     def _check_published(self, files: LocalFiles) -> None:
-        """Raises unless readers see this attempt's output; for one that has no stage."""
+        """Raise unless readers see this attempt's output; for one that has no stage."""
         published = StagedOutput.read(files, self.root, self.final_path)
         if self.is_mine(published):
             if shown_marker(files, self) is not None:
@@ -267,7 +267,7 @@ class StagedOutput(Layout):
         )
 
     def _visible(self, files: LocalFiles) -> str:
-        """A sentence on what is in the window's place."""
+        """Return a sentence on what is in the window's place."""
         published = StagedOutput.read(files, self.root, self.final_path)
         if published is None:
             return f"{self.final_path} has no output of this package."
@@ -276,7 +276,7 @@ class StagedOutput(Layout):
         return f"{holds}." if lost is None else f"{holds}, of which files are gone: {lost}."
 
     def _clean(self, files: LocalFiles) -> None:
-        """Removes what the published output has made worthless, and nothing that may still be published."""
+        """Remove what the published output has made worthless, and nothing that may still be published."""
         for name in files.names(self.window_folder):
             stage = STAGE_NAME.fullmatch(name)
             newer = stage and stage[1] == self.claim_id and int(stage[2]) > self.attempt
@@ -295,7 +295,7 @@ def _is_merging(name: str) -> bool:
 
 
 def output_of(result: Any) -> StagedOutput | None:
-    """The output that a window's result tells of; None for a result of another sink, or none.
+    """Return the output that a window's result tells of; None for a result of another sink, or none.
 
     Of a window whose parts have reported it is the place of the whole, which has no counts until they are
     joined.

@@ -28,7 +28,7 @@ def read_batches(
     progress: Progress | None = None,
     finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Exactly the plan's records, in batches of `STAGE_SCHEMA`; at most some hundred MiB of them are held.
+    """Yield exactly the plan's records, in batches of `STAGE_SCHEMA`; at most some hundred MiB of them are held.
 
     Args:
         plan: the window.

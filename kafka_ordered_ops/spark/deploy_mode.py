@@ -121,7 +121,7 @@ def _set_elsewhere(variables: Mapping[str, str], home: Path) -> Iterator[tuple[s
 
 
 def _in_variables(variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The last mode that each of the variables names."""
+    """Return the last mode that each of the variables names."""
     found = []
     for name in _VARIABLES:
         for option, setting in _ARGUMENTS.findall(variables.get(name, ""))[-1:]:

@@ -23,7 +23,7 @@ class Engine(StrEnum):
 
     @classmethod
     def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
-        """The engine of this name, as far as it can read from where the settings lead.
+        """Return the engine of this name, as far as it can read from where the settings lead.
 
         Raises:
             ConfigError: no such engine, or one that cannot reach a Kafka in memory.

@@ -32,7 +32,7 @@ def check_pyspark() -> None:
 
 
 def pyspark_home() -> str | None:
-    """The folder of the installed pyspark, which has a spark-submit; None without one."""
+    """Return the folder of the installed pyspark, which has a spark-submit; None without one."""
     try:
         found = find_spec("pyspark")
     except ValueError:

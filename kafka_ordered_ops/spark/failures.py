@@ -151,7 +151,7 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
 
 
 def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
-    """The error of this package that made a Spark job fail, if one did.
+    """Return the error of this package that made a Spark job fail, if one did.
 
     What a task raises reaches the driver as text inside an error of Spark's. The result has the type (and
     so `retriable`) and the message; the facts stayed in the task. What the Kafka connector says is told

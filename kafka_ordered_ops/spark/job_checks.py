@@ -95,7 +95,7 @@ def check_output(output: object) -> str:
 
 
 def check_engine(engine: object) -> str:
-    """Return the engine's name; raises `ConfigError` for an unknown one."""
+    """Return the engine's name; raise `ConfigError` for an unknown one."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {engine!r}, not one of {', '.join(ENGINES)}")
     return str(engine)
@@ -104,7 +104,7 @@ def check_engine(engine: object) -> str:
 def check_function(
     function: object, *given: str, keywords: Mapping[str, Any] | None = None
 ) -> None:
-    """Raises `ConfigError` for what cannot be called as a job, or does no work when it is called.
+    """Raise `ConfigError` for what cannot be called as a job, or does no work when it is called.
 
     Args:
         function: the user's.
@@ -133,7 +133,7 @@ def check_function(
 
 
 def check_spark_conf(conf: object) -> None:
-    """Raises `ConfigError` for what are not settings of Spark, and for a master that Spark cannot parse."""
+    """Raise `ConfigError` for what are not settings of Spark, and for a master that Spark cannot parse."""
     if not isinstance(conf, Mapping):
         raise ConfigError(f"Spark's settings are a mapping of texts, not a {type(conf).__name__}")
     for key, value in conf.items():
@@ -149,13 +149,13 @@ def check_spark_conf(conf: object) -> None:
 
 
 def check_spark(spark: object) -> None:
-    """Raises `ConfigError` for what is no Spark session, classic or Connect; the class of one is none."""
+    """Raise `ConfigError` for what is no Spark session, classic or Connect; the class of one is none."""
     if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
         raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
 
 
 def check_master(master: object) -> None:
-    """Raises `ConfigError` for a master that Spark cannot parse; None: as Spark is set up."""
+    """Raise `ConfigError` for a master that Spark cannot parse; None: as Spark is set up."""
     if master is not None and (
         not isinstance(master, str) or not _MASTER.fullmatch(master.strip())
     ):
@@ -165,7 +165,7 @@ def check_master(master: object) -> None:
 
 
 def check_submit(how: Submission) -> None:
-    """Raises `ConfigError` for settings of spark-submit that cannot be."""
+    """Raise `ConfigError` for settings of spark-submit that cannot be."""
     check_master(how.master)
     check_spark_conf(how.conf)
 
@@ -208,7 +208,7 @@ def _nearest(path: str) -> str:
 
 
 def check_application(application: object) -> str:
-    """Return the application's full path; raises `ConfigError` for no file, or one that cannot be read."""
+    """Return the application's full path; raise `ConfigError` for no file, or one that cannot be read."""
     if not isinstance(application, str | os.PathLike) or "\0" in os.fspath(application):
         raise ConfigError(f"application is the path of a Python file, not {application!r}")
     path = os.path.abspath(os.fspath(application))
@@ -237,7 +237,7 @@ def check_submission(application: object, settings: ClientSettings, how: Submiss
 
 
 def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] | None) -> None:
-    """Raises `ConfigError` where this process could not start Spark: no pyspark, no Java, wrong settings.
+    """Raise `ConfigError` where this process could not start Spark: no pyspark, no Java, wrong settings.
 
     Args:
         conf: Spark's settings.
@@ -265,7 +265,7 @@ def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] 
 def check_reading(
     engine: str, settings: ClientSettings, *, conf: Mapping[str, Any] | None, group_id: str
 ) -> None:
-    """Raises `ConfigError` for an engine that cannot read from where the settings lead.
+    """Raise `ConfigError` for an engine that cannot read from where the settings lead.
 
     Args:
         engine: who reads Kafka.
@@ -293,13 +293,13 @@ def check_reading(
 
 
 def has_session() -> bool:
-    """Whether Spark runs in this process already."""
+    """Return whether Spark runs in this process already."""
     sql: Any = sys.modules.get("pyspark.sql")
     return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def _may_have_connector(conf: Mapping[str, Any]) -> bool:
-    """Whether there is any way by which a session may come to the connector."""
+    """Return whether there is any way by which a session may come to the connector."""
     if has_session() or _BRING_JARS & conf.keys() or os.environ.get("SPARK_REMOTE"):
         return True
     home = _spark_home()
@@ -309,7 +309,7 @@ def _may_have_connector(conf: Mapping[str, Any]) -> bool:
 
 
 def _sets_environment() -> bool:
-    """Whether Spark's own start script may set the Java."""
+    """Return whether Spark's own start script may set the Java."""
     home = _spark_home()
     return home is not None and (_conf_folder(home) / "spark-env.sh").exists()
 

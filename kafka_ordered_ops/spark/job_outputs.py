@@ -63,7 +63,7 @@ def outputs_of(
 
 
 def _staged_in(returned: Any) -> Sequence[Staged] | None:
-    """The outputs that a function has returned, if that is what it has returned."""
+    """Return the outputs that a function has returned, if that is what it has returned."""
     every = returned if isinstance(returned, list | tuple) else [returned]
     return every if every and all(map(_is_staged, every)) else None
 
@@ -75,7 +75,7 @@ def _is_staged(value: Any) -> bool:
 
 
 def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
-    """Raises `SinkError` unless there is an output of each window, in their order."""
+    """Raise `SinkError` unless there is an output of each window, in their order."""
     from kafka_ordered_ops.windows.checks import check_identity
 
     if len(reported) != len(plans):
@@ -97,7 +97,7 @@ def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
 
 
 def check_parts_alike(plan: WindowPlan, result: Any) -> None:
-    """Raises `SinkError` for a split window some of whose parts have files, and others their own sinks.
+    """Raise `SinkError` for a split window some of whose parts have files, and others their own sinks.
 
     Its files could neither be joined nor left behind.
     """

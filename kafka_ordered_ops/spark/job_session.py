@@ -31,7 +31,7 @@ def job_session(
     java_home: Path | None = None,
     tasks: Callable[[int, int], None] | None = None,
 ) -> Iterator[SparkSession]:
-    """A local session for the block; what Spark computes in it is ended when `stopped` says yes.
+    """Yield a local session for the block; what Spark computes in it is ended when `stopped` says yes.
 
     The session ends with the block, unless it was there before: then it goes on, and only its work is ended.
 
@@ -91,7 +91,7 @@ def _report_tasks(spark: SparkSession, tasks: Callable[[int, int], None]) -> Non
 
 @contextmanager
 def _interrupts_held() -> Iterator[list[int]]:
-    """Collects Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
+    """Collect Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
 
     Afterwards Ctrl-C raises again as Python has it. The handler that pyspark puts in its place calls Java
     on the very connection that the interrupted call is waiting on. A handler of the host's own is left alone.

@@ -163,7 +163,7 @@ class _Groups:
 
 
 def _starts(column: Any) -> list[int]:
-    """The rows at which another key begins, the first one among them; null is a key like others."""
+    """Return the rows at which another key begins, the first one among them; null is a key like others."""
     numbers = column.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
 

@@ -39,7 +39,7 @@ def local_session(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Starts Spark in this process, or returns the session that runs here already.
+    """Start Spark in this process, or returns the session that runs here already.
 
     No web page, no port but on 127.0.0.1, errors only in the log; times are UTC and are written to Parquet
     as microseconds. Tasks run on this Python.
@@ -84,7 +84,7 @@ def local_session(
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables while Spark starts: it reads them then, and hands them to its JVM."""
+    """Set environment variables while Spark starts: it reads them then, and hand them to its JVM."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -36,7 +36,7 @@ _SETTING: Final = (
 
 
 def wrong_python(text: str) -> ConfigError | None:
-    """The error that Spark's text means, if it is about the workers' Python; None for any other text."""
+    """Return the error that Spark's text means, if it is about the workers' Python; None for any other text."""
     if found := _OTHER_VERSION.search(text):
         worker, driver = found.groups()
         why = f"the workers' Python is version {worker} and the driver's is {driver}"
@@ -66,7 +66,7 @@ def _driver() -> str:
 
 
 def _workers() -> str:
-    """The program that this process's Spark gives its workers; asked of what is loaded already."""
+    """Return the program that this process's Spark gives its workers; asked of what is loaded already."""
     pyspark: Any = sys.modules.get("pyspark")
     context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
     program = getattr(context, "pythonExec", None)

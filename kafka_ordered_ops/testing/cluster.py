@@ -50,7 +50,7 @@ class Topic:
     logs: list[PartitionLog]
 
     def grow_to(self, partitions: int) -> None:
-        """Adds empty partitions."""
+        """Add empty partitions."""
         segment_ms = int(self.config.get("segment.ms", SEGMENT_MS))
         self.logs += [PartitionLog(segment_ms) for _ in range(partitions - len(self.logs))]
 
@@ -120,7 +120,7 @@ class GroupLock:
 
     @contextmanager
     def others_first(self) -> Iterator[None]:
-        """Lets others change the group's state meanwhile, in this thread or in any."""
+        """Let others change the group's state meanwhile, in this thread or in any."""
         self._group.turn.release()
         try:
             yield
@@ -154,13 +154,13 @@ class Cluster:
         self._before_commit: list[BeforeCommit] = []
 
     def now_ms(self) -> int:
-        """The broker's clock."""
+        """Return the broker's clock."""
         return round(time.time() * 1000) if self.stopped_at_ms is None else self.stopped_at_ms
 
     # --- topics ---------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Makes a topic.
+        """Make a topic.
 
         Raises:
             ConfigError: there is one of that name, or there can be none like that.
@@ -178,7 +178,7 @@ class Cluster:
             return topic
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, and what groups have committed on it."""
+        """Delete a topic, and what groups have committed on it."""
         with self.changed:
             self.topic(name)
             del self.topics[name]
@@ -189,7 +189,7 @@ class Cluster:
             self.changed.notify_all()
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Brings a topic to a number of partitions; raises `ConfigError` when it has as many or more."""
+        """Bring a topic to a number of partitions; raises `ConfigError` when it has as many or more."""
         with self.changed:
             logs = self.topic(name).logs
             if partitions <= len(logs):
@@ -199,14 +199,14 @@ class Cluster:
             self.topics[name].grow_to(partitions)
 
     def topic(self, name: str) -> Topic:
-        """A topic; raises `UnknownTopicError`."""
+        """Return a topic; raise `UnknownTopicError`."""
         with self.changed:
             if name not in self.topics:
                 raise unknown_topics([name], self.topics)
             return self.topics[name]
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        """A partition's log; raises `UnknownTopicError`."""
+        """Return a partition's log; raise `UnknownTopicError`."""
         with self.changed:
             topic = self.topic(tp.topic)
             check_partitions_exist([tp], {tp.topic: topic.facts})
@@ -224,7 +224,7 @@ class Cluster:
         headers: Headers = (),
         transaction: TransactionFate | None = None,
     ) -> int:
-        """Writes one record as a broker does, which may put its own time on it; the offset.
+        """Write one record as a broker does, which may put its own time on it; the offset.
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
@@ -246,7 +246,7 @@ class Cluster:
             return offset
 
     def entries(self, topic: str, partition: int | None) -> list[tuple[TopicPartition, Entry]]:
-        """All that lies in a topic, or in one partition of it, by partition and offset."""
+        """Return all that lies in a topic, or in one partition of it, by partition and offset."""
         with self.changed:
             numbers = range(len(self.topic(topic).logs)) if partition is None else [partition]
             tps = [TopicPartition(topic, number) for number in numbers]
@@ -255,7 +255,7 @@ class Cluster:
     def delete_records(
         self, tp: TopicPartition, before: int, *, whole_segments: bool = False
     ) -> None:
-        """Moves a log's start forward; raises `ConfigError` for an offset beyond its end."""
+        """Move a log's start forward; raises `ConfigError` for an offset beyond its end."""
         with self.changed:
             log = self.log(tp)
             if before > log.high_watermark:
@@ -269,7 +269,7 @@ class Cluster:
             self.changed.notify_all()
 
     def begin(self, transactional_id: str) -> TransactionFate:
-        """A new transaction; one that is open under the same id is aborted, as a new producer does."""
+        """Return a new transaction; one that is open under the same id is aborted, as a new producer does."""
         with self.changed:
             if (older := self._transactions.get(transactional_id)) is not None:
                 self.end(older, TransactionState.ABORTED)
@@ -277,7 +277,7 @@ class Cluster:
             return self._transactions[transactional_id]
 
     def end(self, transaction: TransactionFate, state: TransactionState) -> None:
-        """Ends a transaction everywhere, with a marker in each log that it has written to."""
+        """End a transaction everywhere, with a marker in each log that it has written to."""
         with self.changed:
             if transaction.state is not TransactionState.OPEN:
                 return
@@ -294,7 +294,7 @@ class Cluster:
     # --- groups ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """A group; one that nobody has used is empty."""
+        """Return a group; one that nobody has used is empty."""
         with self.changed:
             return self._groups.setdefault(name, Group())
 
@@ -304,7 +304,7 @@ class Cluster:
         offsets: Mapping[TopicPartition, CommittedOffset],
         transaction: TransactionFate | None = None,
     ) -> None:
-        """Stores a group's offsets, at once or with a transaction; raises `UnknownTopicError`."""
+        """Store a group's offsets, at once or with a transaction; raises `UnknownTopicError`."""
         with self.changed:
             for tp in offsets:
                 self.log(tp)
@@ -336,19 +336,19 @@ class Cluster:
     # --- what tests put between ------------------------------------------------------------------
 
     def before_commit(self, callback: BeforeCommit) -> None:
-        """Runs a callback once, before the next change of a group's state is written."""
+        """Run a callback once, before the next change of a group's state is written."""
         with self.changed:
             self._before_commit.append(callback)
 
     def due_before_commit(self) -> list[BeforeCommit]:
-        """The callbacks that are to run now; each is given out once."""
+        """Return the callbacks that are to run now; each is given out once."""
         with self.changed:
             due, self._before_commit = self._before_commit, []
             return due
 
 
 def partition_of_key(key: bytes | None, partitions: int) -> int:
-    """A partition for a key: always the same one, and the first for a record without a key."""
+    """Return a partition for a key: always the same one, and the first for a record without a key."""
     return 0 if key is None else zlib.crc32(key) % partitions
 
 
@@ -376,7 +376,7 @@ def _stamped(
 
 
 def _new_id() -> str:
-    """A random id in Kafka's text form; it never begins with a dash."""
+    """Return a random id in Kafka's text form; it never begins with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
         "-"
     ):

@@ -128,7 +128,7 @@ class InMemoryKafka:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Makes a topic; one made again after it was deleted is another topic.
+        """Make a topic; one made again after it was deleted is another topic.
 
         Of `config` these count: ``message.timestamp.type``, ``message.timestamp.after.max.ms`` (an hour by
         default, as in Kafka 4), ``segment.ms`` (seven days), ``cleanup.policy``. Nothing is deleted or compacted by
@@ -137,15 +137,15 @@ class InMemoryKafka:
         self._cluster.create_topic(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, and with it what groups have committed on it."""
+        """Delete a topic, and with it what groups have committed on it."""
         self._cluster.delete_topic(name)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Brings a topic to this many partitions; it never has fewer than before."""
+        """Bring a topic to this many partitions; it never has fewer than before."""
         self._cluster.add_partitions(name, partitions)
 
     def topics(self) -> list[str]:
-        """The names of all topics, the ledger's among them, sorted."""
+        """Return the names of all topics, the ledger's among them, sorted."""
         return sorted(self._cluster.topics)
 
     # --- records --------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class InMemoryKafka:
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> int:
-        """Writes one record; its offset.
+        """Write one record; its offset.
 
         Without a partition it goes where its key belongs, or to the first one; without a timestamp it takes
         the clock's.
@@ -168,7 +168,7 @@ class InMemoryKafka:
         return self._produce(topic, value, key, partition, timestamp_ms, headers, None)
 
     def transaction(self, transactional_id: str | None = None) -> Transaction:
-        """A transaction, to be used as a context manager; it commits at the end of its block.
+        """Return a transaction, to be used as a context manager; it commits at the end of its block.
 
         One that was left open under the same id is aborted, as by a new producer of that id.
         """
@@ -176,14 +176,14 @@ class InMemoryKafka:
         return Transaction(self, self._cluster, fate)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Moves a log's start forward to an offset, as ``kafka-delete-records.sh`` does.
+        """Move a log's start forward to an offset, as ``kafka-delete-records.sh`` does.
 
         The broker's time index goes on remembering what was deleted, and may then give wrong answers.
         """
         self._cluster.delete_records(TopicPartition(topic, partition), before)
 
     def expire_records(self, topic: str, partition: int, before: int) -> None:
-        """Moves a log's start forward to an offset, as retention does."""
+        """Move a log's start forward to an offset, as retention does."""
         self._cluster.delete_records(TopicPartition(topic, partition), before, whole_segments=True)
 
     def cut_log(self, topic: str, partition: int, end: int) -> None:
@@ -205,7 +205,7 @@ class InMemoryKafka:
     def compact(
         self, topic: str, partition: int, offsets: Iterable[int] | None = None
     ) -> list[int]:
-        """Takes records out of a log; holes stay, and are returned.
+        """Take records out of a log; holes stay, and are returned.
 
         With `offsets` these go, whatever lies there. Without, what compaction would take: records whose key
         has a newer one, tombstones, records without a key, and what transactions left that holds nothing more.
@@ -220,7 +220,7 @@ class InMemoryKafka:
     def records(
         self, topic: str, partition: int | None = None, *, everything: bool = False
     ) -> list[StoredRecord]:
-        """The records that a reader of committed records is given, by partition and offset.
+        """Return the records that a reader of committed records is given, by partition and offset.
 
         With `everything` also the others, and transaction markers: see their `state`.
         """
@@ -240,7 +240,7 @@ class InMemoryKafka:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
-        """Commits offsets of a group as some other program does."""
+        """Commit offsets of a group as some other program does."""
         self._cluster.commit(group_id, _committed(offsets, metadata))
 
     def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
@@ -251,14 +251,14 @@ class InMemoryKafka:
     def expire_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """Forgets what a group has committed, as Kafka does after a week without members."""
+        """Forget what a group has committed, as Kafka does after a week without members."""
         with self._cluster.changed:
             committed = self._cluster.group(group_id).committed
             for tp in list(committed) if partitions is None else list(partitions):
                 committed.pop(tp, None)
 
     def join(self, group_id: str, client_id: str = "consumer") -> Member:
-        """A live member of a group, until it leaves; a context manager."""
+        """Return a live member of a group, until it leaves; a context manager."""
         member_id = f"{client_id}-{uuid.uuid4()}"
         with self._cluster.changed:
             members = self._cluster.group(group_id).members
@@ -268,7 +268,7 @@ class InMemoryKafka:
     # --- faults ---------------------------------------------------------------------------------
 
     def before_commit(self, callback: Callable[[], object]) -> None:
-        """Runs `callback` once, between the read and the write of the next change of any group's state.
+        """Run `callback` once, between the read and the write of the next change of any group's state.
 
         What it does, others do while a process is about to commit. If it changes the state of the same group,
         that process's change is not stored, and decided anew.
@@ -357,25 +357,25 @@ class Transaction:
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> int:
-        """Writes one record as a part of it; see `InMemoryKafka.produce`."""
+        """Write one record as a part of it; see `InMemoryKafka.produce`."""
         return self._kafka._produce(topic, value, key, partition, timestamp_ms, headers, self._fate)
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
-        """Commits offsets of a group with it, as an exactly-once consumer does; until then they are pending."""
+        """Commit offsets of a group with it, as an exactly-once consumer does; until then they are pending."""
         self._cluster.commit(group_id, _committed(offsets, metadata), self._fate)
 
     def commit(self) -> None:
-        """Ends it; its records become visible. Once it has ended, nothing changes it."""
+        """End it; its records become visible. Once it has ended, nothing changes it."""
         self._cluster.end(self._fate, TransactionState.COMMITTED)
 
     def abort(self) -> None:
-        """Ends it; its records are delivered to nobody who reads committed ones."""
+        """End it; its records are delivered to nobody who reads committed ones."""
         self._cluster.end(self._fate, TransactionState.ABORTED)
 
     def leave_open(self) -> None:
-        """Leaves it open when its block ends, until `commit` or `abort`."""
+        """Leave it open when its block ends, until `commit` or `abort`."""
         self._left_open = True
 
 
@@ -394,7 +394,7 @@ class Member:
         self.leave()
 
     def leave(self) -> None:
-        """Ends the membership; doing so again changes nothing."""
+        """End the membership; doing so again changes nothing."""
         with self._cluster.changed:
             self._cluster.group(self._group).members.pop(self.member_id, None)
 

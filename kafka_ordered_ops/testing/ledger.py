@@ -84,7 +84,7 @@ class MemoryLedger:
         self.close()
 
     def close(self) -> None:
-        """Forgets what was read."""
+        """Forget what was read."""
         self._readings.clear()
 
     def read(
@@ -96,7 +96,7 @@ class MemoryLedger:
         keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
-        """The group as of now; an empty view where there is no ledger yet.
+        """Return the group as of now; an empty view where there is no ledger yet.
 
         `settle` changes nothing: no process of a group leaves a transaction open in a model.
         """
@@ -105,7 +105,7 @@ class MemoryLedger:
         return self._view(group_id, wanted, everything, keep, time.monotonic() + self._timeout_s)
 
     def summaries(self, group_id: str) -> Summaries:
-        """All windows of the group as a list shows them."""
+        """Return all windows of the group as a list shows them."""
         if not self._open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
@@ -123,7 +123,7 @@ class MemoryLedger:
         partitions: Iterable[TopicPartition] = (),
         pace: object = None,
     ) -> GroupView | None:
-        """Changes a group's state; the view after it, or None if the decision was None. `pace` is not needed."""
+        """Change a group's state; the view after it, or None if the decision was None. `pace` is not needed."""
         deadline = time.monotonic() + self._timeout_s
         if self._id is None:
             self._open(create=True)
@@ -166,11 +166,11 @@ class MemoryLedger:
     def committed_offsets(
         self, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The group's committed offsets; see `read_committed_offsets`."""
+        """Return the group's committed offsets; see `read_committed_offsets`."""
         return read_committed_offsets(self._name, group_id, partitions, timeout_s=timeout_s)
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
-        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic, ledger_id=self._id)
 
     # --- the topic ------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class MemoryLedger:
         known: set[TopicPartition],
         deadline: float,
     ) -> tuple[GroupView, CommittedOffsets]:
-        """The committed offsets, then the ledger; again, if that knows of more partitions, or of newer offsets."""
+        """Return the committed offsets, then the ledger; again, if that knows of more partitions, or of newer offsets."""
         seen: GroupState | None = None
         while True:
             left_s = min(CALL_TIMEOUT_S, deadline - time.monotonic())
@@ -245,7 +245,7 @@ class MemoryLedger:
         return self._looked_at(group_id, look, deadline)
 
     def _read(self, group_id: str, deadline: float) -> LedgerFold:
-        """The group's records, folded up to the uncommitted end as of now."""
+        """Return the group's records, folded up to the uncommitted end as of now."""
         tp = ledger_partition(self._topic, group_id)
         cluster = reach(self._name)
         with cluster.changed:
@@ -348,7 +348,7 @@ class MemoryLedger:
 def read_committed_offsets(
     name: str, group_id: str, partitions: Collection[TopicPartition], *, timeout_s: float
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    """A group's committed offsets; None where it has none.
+    """Return a group's committed offsets; None where it has none.
 
     Raises:
         BrokerUnreachableError: the model cannot be reached.

@@ -54,7 +54,7 @@ class Entry:
     is_marker: bool = False
 
     def is_visible(self, isolation: Isolation) -> bool:
-        """Whether a reader of that isolation is given it, once the end offset has passed it."""
+        """Return whether a reader of that isolation is given it, once the end offset has passed it."""
         if self.is_marker:
             return False
         if self.transaction is None or isolation is Isolation.READ_UNCOMMITTED:
@@ -96,36 +96,36 @@ class PartitionLog:
         return max(min(self._open.values(), default=self.high_watermark), self.log_start)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Where a reader of that isolation ends."""
+        """Return where a reader of that isolation ends."""
         if isolation is Isolation.READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 
     def append(self, message: Message, transaction: TransactionFate | None = None) -> int:
-        """Writes one record; its offset."""
+        """Write one record; its offset."""
         if transaction is not None:
             self._open.setdefault(transaction, self.high_watermark)
         return self._append(message, transaction)
 
     def end(self, transaction: TransactionFate, *, now_ms: int) -> None:
-        """Marks the end of a transaction, if it has written here."""
+        """Mark the end of a transaction, if it has written here."""
         if self._open.pop(transaction, None) is None:
             return
         marker = Message(None, None, now_ms)
         self._append(marker, transaction, is_marker=True)
 
     def delete_before(self, offset: int) -> None:
-        """Moves the log start forward; segments stay, and remember the times of what they held."""
+        """Move the log start forward; segments stay, and remember the times of what they held."""
         self.log_start = max(self.log_start, min(offset, self.high_watermark))
         del self._entries[: self._index(self.log_start)]
 
     def drop_before(self, offset: int) -> None:
-        """Moves the log start forward by dropping whole segments, as retention does."""
+        """Move the log start forward by dropping whole segments, as retention does."""
         self.delete_before(offset)
         self._forget_what_is_gone()
 
     def remove(self, offsets: Collection[int]) -> list[int]:
-        """Takes entries out, as compaction does; their offsets stay behind as holes, and are returned.
+        """Take entries out, as compaction does; their offsets stay behind as holes, and are returned.
 
         Nothing at or above the last stable offset goes: what is there may still be aborted.
         """
@@ -150,7 +150,7 @@ class PartitionLog:
         self._forget_what_is_gone()
 
     def end_of_epoch(self, epoch: int) -> int:
-        """Where the records of this epoch, and of those before it, end."""
+        """Return where the records of this epoch, and of those before it, end."""
         later = [first for one, first in self._epochs.items() if one > epoch]
         return min(later, default=self.high_watermark)
 
@@ -161,7 +161,7 @@ class PartitionLog:
             yield self._entries[index]
 
     def first_at_or_after(self, timestamp_ms: int, isolation: Isolation) -> int | None:
-        """The index's answer: it counts markers and aborted records, and None is "none below the end".
+        """Return the index's answer: it counts markers and aborted records, and None is "none below the end".
 
         Like a broker's, None may be wrong. A broker looks into one segment, the first whose greatest timestamp
         reaches the time; where the record that it has this timestamp from was deleted, it looks no further.
@@ -196,7 +196,7 @@ class PartitionLog:
         return offset
 
     def _end_of(self, segment: int) -> int | None:
-        """Where a segment ends; None: it is the newest."""
+        """Return where a segment ends; None: it is the newest."""
         following = self._segments[segment + 1 : segment + 2]
         return following[0].base if following else None
 
@@ -212,12 +212,12 @@ class PartitionLog:
         self._segments = left
 
     def _index(self, offset: int) -> int:
-        """How many entries lie below an offset."""
+        """Return how many entries lie below an offset."""
         return bisect_left(self._entries, offset, key=lambda one: one.offset)
 
 
 def compactable(log: PartitionLog) -> set[int]:
-    """The offsets that a broker's compaction may take out of a log, sooner or later.
+    """Return the offsets that a broker's compaction may take out of a log, sooner or later.
 
     What stays is the newest committed record of each key, unless it is a tombstone, and the markers of
     transactions of which a record stays.

@@ -69,17 +69,17 @@ class MemoryLookup:
         return self.topics(names)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still in each log (for an empty log: its end)."""
+        """Return the first offset still in each log (for an empty log: its end)."""
         return self._of_each(partitions, lambda log: log.log_start)
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """The last stable offsets under read_committed, else the high watermarks."""
+        """Return the last stable offsets under read_committed, else the high watermarks."""
         return self._of_each(partitions, lambda log: log.end_offset(isolation))
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """The high watermarks, with the epochs of the leaders."""
+        """Return the high watermarks, with the epochs of the leaders."""
         return self._of_each(partitions, lambda log: LogEnd(log.high_watermark, log.leader_epoch))
 
     def diverged(
@@ -96,7 +96,7 @@ class MemoryLookup:
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
     ) -> dict[TopicPartition, int | None]:
-        """The index's answer: it counts markers and aborted records; None where there is none below the end."""
+        """Return the index's answer: it counts markers and aborted records; None where there is none below the end."""
         invariant(timestamp_ms >= 0, f"a look-up by the negative timestamp {timestamp_ms}")
         return self._of_each(partitions, lambda log: log.first_at_or_after(timestamp_ms, isolation))
 
@@ -106,7 +106,7 @@ class MemoryLookup:
         timestamps_ms: Iterable[int],
         isolation: Isolation,
     ) -> dict[int, dict[TopicPartition, int | None]]:
-        """The index's answers for several times, by time."""
+        """Return the index's answers for several times, by time."""
         return {
             time_ms: self.first_at_or_after(partitions, time_ms, isolation)
             for time_ms in timestamps_ms
@@ -115,20 +115,20 @@ class MemoryLookup:
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """The greatest timestamp in each log (ms), markers and aborted records too; None where there is none.
+        """Return the greatest timestamp in each log (ms), markers and aborted records too; None where there is none.
 
         Like a broker's, it is that of all segments, though the record may have been deleted.
         """
         return self._of_each(partitions, PartitionLog.greatest_timestamp_ms)
 
     def group_members(self, group_id: str) -> list[str]:
-        """The live members as ``client id@host (member id)``."""
+        """Return the live members as ``client id@host (member id)``."""
         cluster = reach(self._name)
         with cluster.changed:
             return sorted(cluster.group(group_id).members.values())
 
     def check_no_members(self, group_id: str) -> None:
-        """Raises `GroupInUseError`: a window's commit would pass over the members' heads."""
+        """Raise `GroupInUseError`: a window's commit would pass over the members' heads."""
         check_group_empty(group_id, self.group_members(group_id))
 
     def _of_each(

@@ -71,7 +71,7 @@ class MemoryReader:
         self.close()
 
     def close(self) -> None:
-        """Ends reading; may be called twice."""
+        """End reading; may be called twice."""
         self._unfinished.clear()
 
     @property
@@ -80,24 +80,24 @@ class MemoryReader:
         return {tp: one.position for tp, one in self._all.items()}
 
     def stop(self, tp: TopicPartition) -> None:
-        """Ends one partition early."""
+        """End one partition early."""
         self._unfinished.pop(tp, None)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The wanted records: each batch holds records of one partition, in offset order."""
+        """Yield the wanted records: each batch holds records of one partition, in offset order."""
         for one, entries in self._runs():
             if entries:
                 yield _to_arrow(self.schema, one.tp, entries)
 
     def timestamps(self) -> Iterator[ScanBatch]:
-        """Offsets and timestamps of the wanted records, keys and values untouched."""
+        """Yield offsets and timestamps of the wanted records, keys and values untouched."""
         for one, entries in self._runs():
             offsets = np.array([entry.offset for entry in entries], dtype=np.int64)
             times = np.array([entry.message.timestamp_ms for entry in entries], dtype=np.int64)
             yield ScanBatch(one.tp, offsets, times, one.position)
 
     def _runs(self) -> Iterator[tuple[_Progress, list[Entry]]]:
-        """Records of one partition at a time, each run after its partition's position has moved."""
+        """Record of one partition at a time, each run after its partition's position has moved."""
         moved_at = time.monotonic()
         while self._unfinished:
             moved = False
@@ -112,7 +112,7 @@ class MemoryReader:
                 raise self._stalled()
 
     def _read(self, one: _Progress) -> list[Entry] | None:
-        """The next wanted records of a partition; None when its position cannot move now."""
+        """Return the next wanted records of a partition; None when its position cannot move now."""
         cluster = reach(self._name)
         with cluster.changed:
             log = cluster.log(one.tp)
@@ -133,7 +133,7 @@ class MemoryReader:
         return list(compress(run, mask.tolist()))
 
     def _wait(self, deadline: float) -> bool:
-        """Waits a moment for a change of the cluster; whether there is time left."""
+        """Wait a moment for a change of the cluster; return whether there is time left."""
         cluster = reach(self._name)
         with cluster.changed:
             # In slices: the change may have come before this wait, and nobody tells of it twice.

@@ -12,7 +12,7 @@ _running: dict[str, Cluster] = {}
 
 
 def register(cluster: Cluster) -> None:
-    """Makes a cluster reachable by its name; raises `ConfigError` where the name is taken."""
+    """Make a cluster reachable by its name; raises `ConfigError` where the name is taken."""
     with _guard:
         if cluster.name in _running:
             raise ConfigError(
@@ -23,14 +23,14 @@ def register(cluster: Cluster) -> None:
 
 
 def unregister(cluster: Cluster) -> None:
-    """Ends that; a cluster that is not registered is left alone."""
+    """End that; a cluster that is not registered is left alone."""
     with _guard:
         if _running.get(cluster.name) is cluster:
             del _running[cluster.name]
 
 
 def reach(name: str) -> Cluster:
-    """The cluster of a name, as every call of a client finds it.
+    """Return the cluster of a name, as every call of a client finds it.
 
     Raises:
         BrokerUnreachableError: none of that name runs in this process, or it is made unreachable.

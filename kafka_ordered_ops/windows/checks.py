@@ -32,7 +32,7 @@ RESULT_BYTES_MAX: Final = 1024 * 1024
 
 
 def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
-    """A sink's result as the ledger will give it back.
+    """Return a sink's result as the ledger will give it back.
 
     Raises:
         SinkError: JSON cannot hold it, or nobody could read it again: it would lock the group.
@@ -52,7 +52,7 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
-    """Raises `WindowMismatchError` for an output that says it is of another window, group, claim or part.
+    """Raise `WindowMismatchError` for an output that says it is of another window, group, claim or part.
 
     An output may say whose it is by ``window_id`` and ``claim_id``, and beside a claim by ``group``, ``attempt`` and
     ``part``; by itself, or in a mapping ``write``. One that says nothing is taken as it is.
@@ -89,7 +89,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
 
 
 def check_cutoff(window: Window, now_ms: int) -> None:
-    """Raises `CutoffInFutureError` for a cutoff that has not passed, unless the window allows it."""
+    """Raise `CutoffInFutureError` for a cutoff that has not passed, unless the window allows it."""
     if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
         raise CutoffInFutureError(
             f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
@@ -100,25 +100,25 @@ def check_cutoff(window: Window, now_ms: int) -> None:
 
 
 def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, what: str) -> None:
-    """Raises `ConfigError` unless there is one of the others for each plan."""
+    """Raise `ConfigError` unless there is one of the others for each plan."""
     if len(others) != len(plans):
         raise ConfigError(f"{len(plans)} plans and {len(others)} {what}: give one for each plan")
 
 
 def check_list(value: object, *, what: str) -> None:
-    """Raises `ConfigError` for what is no list; a text is none, and neither is a generator."""
+    """Raise `ConfigError` for what is no list; a text is none, and neither is a generator."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise ConfigError(f"{what} is {shown(value)}: give a list")
 
 
 def check_plan(plan: object) -> None:
-    """Raises `ConfigError` for what is no plan."""
+    """Raise `ConfigError` for what is no plan."""
     if not isinstance(plan, WindowPlan):
         raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
 
 
 def check_plans(plans: Sequence[WindowPlan], *, each_once: bool = False) -> None:
-    """Raises `ConfigError` for what is no list of plans; with `each_once` also for a window that stands twice."""
+    """Raise `ConfigError` for what is no list of plans; with `each_once` also for a window that stands twice."""
     check_list(plans, what="the plans")
     for plan in plans:
         check_plan(plan)
@@ -127,7 +127,7 @@ def check_plans(plans: Sequence[WindowPlan], *, each_once: bool = False) -> None
 
 
 def check_result(result: object) -> None:
-    """Raises `SinkError` for a sink's result that is no mapping."""
+    """Raise `SinkError` for a sink's result that is no mapping."""
     if not isinstance(result, Mapping):
         raise SinkError(
             f"a sink's result is {shown(result)}, and the ledger keeps a mapping. Nothing was committed"
@@ -135,13 +135,13 @@ def check_result(result: object) -> None:
 
 
 def check_function(value: object, *, what: str) -> None:
-    """Raises `ConfigError` for what cannot be called."""
+    """Raise `ConfigError` for what cannot be called."""
     if not callable(value):
         raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
 def check_committable(group_id: str, plan: WindowPlan) -> None:
-    """Raises when this is no plan, when a plan is of another group, or only a preview."""
+    """Raise when this is no plan, when a plan is of another group, or only a preview."""
     check_plan(plan)
     if plan.group_id != group_id:
         raise WindowMismatchError(
@@ -163,7 +163,7 @@ def check_committable(group_id: str, plan: WindowPlan) -> None:
 def commits_of_others(
     committed: CommittedOffsets, state: GroupState | None
 ) -> dict[TopicPartition, int]:
-    """The committed offsets that this package did not write last.
+    """Return the committed offsets that this package did not write last.
 
     Others' carry no map of ours with this base: a program that sets an offset back and hands our metadata on
     leaves a map whose base is another. Of ours, those that are older than the newest ones that `state` knows
@@ -201,7 +201,7 @@ def until_decided(attempt: Callable[[], _T | None], what: str) -> _T:
 
 
 def covers(record: WindowRecord, window: Window) -> bool:
-    """Whether a window is committed and holds what another one asks for."""
+    """Return whether a window is committed and holds what another one asks for."""
     held = record.plan.window
     return (
         record.status.is_done
@@ -213,7 +213,7 @@ def covers(record: WindowRecord, window: Window) -> bool:
 
 
 def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
-    """The window that was committed last."""
+    """Return the window that was committed last."""
     return max(records, key=lambda record: record.committed_at_ms or 0, default=None)
 
 

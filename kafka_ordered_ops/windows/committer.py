@@ -76,7 +76,7 @@ class Committer:
         staged: Sequence[Staged] | None,
         adopt: Callable[[], object] | None,
     ) -> list[WindowPlan]:
-        """Commits windows in one transaction, with what was staged for them; see `OrderedWindows.commit_many`.
+        """Commit windows in one transaction, with what was staged for them; see `OrderedWindows.commit_many`.
 
         `adopt` takes what somebody else committed for the group's progress; without it that is an error.
         """
@@ -144,7 +144,7 @@ class Committer:
     def _checked(
         self, outcome: Outcome, plans: Sequence[WindowPlan], facts: _Facts | None
     ) -> Outcome:
-        """A commit, by value checked against what the cluster said; None where it was not asked about all of it."""
+        """Return a commit, by value checked against what the cluster said; None where it was not asked about all of it."""
         if not isinstance(outcome, Change):
             return outcome
         self._topics = frozenset(outcome.state.topics)
@@ -231,7 +231,7 @@ class Committer:
         ]
 
     def _change(self, plans: Sequence[WindowPlan], decide: Decision) -> list[WindowRecord]:
-        """The windows' records after a decision that always finds or makes them."""
+        """Return the windows' records after a decision that always finds or makes them."""
         return present(self._try(plans, lambda: decide))
 
     def _try(self, plans: Sequence[WindowPlan], prepare: Prepare) -> list[WindowRecord] | None:

@@ -37,20 +37,20 @@ class Steps(Protocol):
     group_id: str
 
     def show_many(self, window_ids: Sequence[str]) -> list[WindowRecord]:
-        """The windows as the ledger has them."""
+        """Return the windows as the ledger has them."""
 
     def check_readable(self, plan: WindowPlan) -> None:
-        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        """Raise `RecordsLostError` when a committed window can no longer be read from Kafka."""
 
     def commit_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
     ) -> list[WindowPlan]:
-        """Commits windows in one transaction; with `staged`, then publishes them."""
+        """Commit windows in one transaction; with `staged`, then publishes them."""
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> list[WindowPlan]:
-        """Makes committed windows visible."""
+        """Make committed windows visible."""
 
 
 def deliver(
@@ -88,7 +88,7 @@ def deliver(
 
 
 def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[str, Staged]:
-    """The outputs of earlier attempts that are still there, by window id."""
+    """Return the outputs of earlier attempts that are still there, by window id."""
     records = steps.show_many([plan.window_id for plan in plans])
     outputs = {
         plan.window_id: reopen(record.result or {})
@@ -104,7 +104,7 @@ def _finish(
     found: Mapping[str, Staged],
     fresh: Mapping[str, Staged],
 ) -> None:
-    """Commits what is open and publishes what is not, in as few transactions as that takes."""
+    """Commit what is open and publish what is not, in as few transactions as that takes."""
     outputs = {**found, **fresh}
     open_ = [plan for plan in plans if plan.status.is_open]
     # What is published already is published again only when it was written again.
@@ -121,7 +121,7 @@ def _finish(
 
 
 def _discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
-    """Removes what nobody will ask for; outputs recorded in the ledger are left to the owning attempt."""
+    """Remove what nobody will ask for; outputs recorded in the ledger are left to the owning attempt."""
     named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
     for window_id, one in fresh.items():
         if named.get(window_id) != one.to_json():

@@ -67,7 +67,7 @@ class Gate:
         self._closed = False
 
     def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
-        """Makes a call about its arguments; raises `ClosedError` and `NotShareableError`, and what the call raises in the end."""
+        """Make a call; raise `ClosedError`, `NotShareableError`, or what the call raises in the end."""
         self.check()
         with calls.call(f"{self.name}: {what}", self._timeout_s) as one, self._turn(what):
             self.check()
@@ -83,14 +83,14 @@ class Gate:
                     time.sleep(_PAUSE_S)
 
     def check(self) -> None:
-        """Raises unless calls can be made here."""
+        """Raise unless calls can be made here."""
         self._home.check(self.name)
         if self._closed:
             raise ClosedError(f"{self.name} is closed: open another one")
 
     @contextmanager
     def closing(self) -> Iterator[bool]:
-        """Closes the way; whether there is anything to close: not twice, and not in a forked process."""
+        """Close the way; return whether there is anything to close: not twice, and not in a forked process."""
         if not self._home.is_here or self._closed:
             yield False
             return
@@ -100,7 +100,7 @@ class Gate:
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[None]:
-        """Lets one thread in: a client answers one question at a time, and a ledger is read by one reader."""
+        """Let one thread in: a client answers one question at a time, and a ledger is read by one reader."""
         calls.waits_for("another thread's call")
         left_s = min(calls.within(self._timeout_s).left_s, threading.TIMEOUT_MAX)
         if not self._lock.acquire(timeout=left_s):
@@ -143,13 +143,13 @@ class Gated:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections; may be called twice. In a forked process it leaves its parent's alone."""
+        """Close the connections; may be called twice. In a forked process it leaves its parent's alone."""
         with self._gate.closing() as is_open:
             for one in self._closes if is_open else ():
                 one.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Raises `NotShareableError`: connections can be neither copied nor pickled."""
+        """Raise `NotShareableError`: connections can be neither copied nor pickled."""
         raise NotShareableError(
             f"{self._gate.name} cannot be copied or pickled: they hold connections. Pass on the settings and the "
             "group, and open them where they are used"
@@ -159,7 +159,7 @@ class Gated:
 def _gated(
     method: Callable[Concatenate[Gated, _P], _R],
 ) -> Callable[Concatenate[Gated, _P], _R]:
-    """A public method that goes through its object's `Gate`."""
+    """Return a public method that goes through its object's `Gate`."""
 
     @functools.wraps(method)
     def through(self: Gated, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

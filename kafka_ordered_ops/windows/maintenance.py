@@ -43,7 +43,7 @@ class _Facts:
         return adoption.adopt(self.view, others, self.logs, self.topics)
 
     def are_about(self, view: GroupView, committed: CommittedOffsets) -> bool:
-        """Whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
+        """Return whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
         then, now = known_state(self.view).topics, known_state(view).topics
         return (
             known_logs(view) == self.known
@@ -138,7 +138,7 @@ class Maintenance:
         return pruned
 
     def _look(self, *, settle: bool) -> _Facts:
-        """The group first: offsets that are older than it were put back. Then the offsets: no log ends below them."""
+        """Return the group first: offsets that are older than it were put back. Then the offsets: no log ends below them."""
         view = self._ledger.read(self._group, everything=True, settle=settle)
         state, known = known_state(view), known_logs(view)
         topics = self._lookup.existing(state.topics)

@@ -48,13 +48,13 @@ class OpenClaims:
     def came_meanwhile(
         self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
     ) -> bool:
-        """Whether there are some now that were to be waited for, or to fail by."""
+        """Return whether there are some now that were to be waited for, or to fail by."""
         return self.policy.on_open_claim in (OnOpenClaim.WAIT, OnOpenClaim.FAIL) and bool(
             _in_the_way(view, fresh, mine)
         )
 
     def heed(self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]) -> bool:
-        """Does what the policy says about them; whether the group must be read again.
+        """Do what the policy says about them; return whether the group must be read again.
 
         `fresh` are the windows to be planned, `mine` the ids of all windows of the call.
 

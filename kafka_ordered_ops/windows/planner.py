@@ -88,7 +88,7 @@ class Planner:
         self._clock = clock
 
     def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
-        """The plans that `plan` would make now, nothing written; by window id."""
+        """Return the plans that `plan` would make now, nothing written; by window id."""
         self._check(windows)
         view = self._ledger.read(self._group, list(windows))
         existing = {name: existing_window(view, name) for name in windows}
@@ -112,7 +112,7 @@ class Planner:
     def plan(
         self, windows: Mapping[str, Window], policy: Policy, adopt: Callable[[], object] | None
     ) -> list[WindowPlan]:
-        """Plans windows by id, or takes up those that are there; all in one pass and one transaction.
+        """Plan windows by id, or takes up those that are there; all in one pass and one transaction.
 
         `adopt` takes what somebody else committed for the group's progress; without it that is an error.
         """
@@ -169,7 +169,7 @@ class Planner:
         wanted: Mapping[str, Window],
         open_claims: OpenClaims,
     ) -> GroupView | None:
-        """The view with the windows claimed; None where the group changed since it was looked at."""
+        """Return the view with the windows claimed; None where the group changed since it was looked at."""
         # 4. Before the fence: what the cluster says of the windows that are there, and of the new ones.
         again = self._resuming(resumed, wanted)
         if not fresh and not again:
@@ -201,7 +201,7 @@ class Planner:
         return after
 
     def replay(self, record: WindowRecord) -> WindowPlan:
-        """The plan of a committed window, if it can still be read."""
+        """Return the plan of a committed window, if it can still be read."""
         plan = record.plan
         if not record.status.is_done:
             raise UnknownWindowError(
@@ -219,7 +219,7 @@ class Planner:
         return plan
 
     def check_still_there(self, plan: WindowPlan) -> None:
-        """Raises `RecordsLostError` when a committed window can no longer be read."""
+        """Raise `RecordsLostError` when a committed window can no longer be read."""
         PlanFacts.ask(self._lookup, self._group, [plan]).check([plan])
         starts = self._lookup.log_starts(list(plan.taken))
         strict = replace(plan.window, on_data_loss=OnDataLoss.FAIL)
@@ -273,7 +273,7 @@ class Planner:
     def _draft(
         self, fresh: Mapping[str, Window], policy: Policy, notes: Sequence[str]
     ) -> tuple[GroupView, ClaimWish]:
-        """The windows as far as they can be decided outside the fence, and the view they were drafted on."""
+        """Return the windows as far as they can be decided outside the fence, and the view they were drafted on."""
         windows = list(fresh.values())
         topics = self._lookup.selected(windows[0].topics, windows[0].exclude)
         committed = self._ledger.committed_offsets(
@@ -316,7 +316,7 @@ class Planner:
             self._tell_held(plan)
 
     def _tell_held(self, plan: WindowPlan) -> None:
-        """Says which open windows keep a plan short."""
+        """Say which open windows keep a plan short."""
         if not plan.held_by_open:
             return
         now_ms = self._now_ms()

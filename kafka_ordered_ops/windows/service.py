@@ -159,7 +159,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
-        """The plan that `plan` would make now; nothing is written, and no ledger is made.
+        """Return the plan that `plan` would make now; nothing is written, and no ledger is made.
 
         Raises what `plan` raises, but for the group's live members.
         """
@@ -172,7 +172,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
-        """Decides a window and claims its offsets, or takes up the plan that its id has already.
+        """Decide a window and claims its offsets, or takes up the plan that its id has already.
 
         The plan's `status` tells what is left to do: run the job (planned), commit (written), publish
         (committed), nothing (published). Taking up a window makes this the only try that may commit it.
@@ -195,7 +195,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_ids: Sequence[str | None] | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> builtins.list[WindowPlan]:
-        """Plans several windows in one pass: one look at the logs, one scan, one transaction.
+        """Plan several windows in one pass: one look at the logs, one scan, one transaction.
 
         A record that several ask for goes to the first of them. The windows differ in nothing but their
         times. Those that exist are taken up.
@@ -220,7 +220,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._planner.plan(named, policy, self._adopting())
 
     def replay(self, window_id: str) -> WindowPlan:
-        """The plan of a committed window, to read the same records again; committing it changes nothing.
+        """Return the plan of a committed window, to read the same records again; committing it changes nothing.
 
         Raises:
             UnknownWindowError: there is no such window, or it was never committed.
@@ -243,7 +243,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._committer.split(plan, count)
 
     def report(self, part: WindowPlan, result: Staged | Mapping[str, Any]) -> WindowRecord:
-        """Writes down that one share of a split window is delivered; the first report of a share counts.
+        """Write down that one share of a split window is delivered; the first report of a share counts.
 
         Raises:
             WindowMismatchError: the window was not split like that.
@@ -258,7 +258,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     # --- what follows a plan --------------------------------------------------------------------
 
     def mark_written(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
-        """Records that the sink holds all of the window, hidden: a retry then only commits.
+        """Record that the sink holds all of the window, hidden: a retry then only commits.
 
         Raises:
             WindowSupersededError: another attempt took the window over.
@@ -267,7 +267,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self.mark_written_many([plan], [result])[0]
 
     def commit(self, plan: WindowPlan, staged: Staged | None = None) -> WindowPlan:
-        """Adds the window's offsets to the group's progress; with `staged`, then makes that visible.
+        """Add the window's offsets to the group's progress; with `staged`, then makes that visible.
 
         Without `staged`, call it after the sink has taken everything. Committing again is a no-op.
 
@@ -282,7 +282,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     def commit_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
     ) -> builtins.list[WindowPlan]:
-        """Commits several windows in one transaction: all of them, or none.
+        """Commit several windows in one transaction: all of them, or none.
 
         With `staged` the same transaction records the outputs as written. If the commit is refused, that is recorded
         alone, so that the next attempt need not run the job again.
@@ -293,7 +293,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return done if staged is None else self.publish_many(done, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
-        """Makes a committed window's output visible, and writes that down.
+        """Make a committed window's output visible, and write that down.
 
         Raises:
             ConfigError: the window is not committed yet.
@@ -314,7 +314,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._committer.publish(plans, staged)
 
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
-        """Gives an open window's offsets free for others; its attempts can no longer commit.
+        """Return an open window's offsets free for others; its attempts can no longer commit.
 
         By its id, a window whose record cannot be read is removed from the ledger. What is returned then has
         nothing but the id, and says in its notes what was wrong.
@@ -331,7 +331,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._committer.abandon(window_id, owner)
 
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
-        """Brings a window from wherever it stands to published.
+        """Bring a window from wherever it stands to published.
 
         `write` runs the job into a hidden place; `reopen` finds the output of an earlier attempt from what it
         said of itself, or returns None where it is gone. A written window whose output is gone is written
@@ -343,7 +343,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     def deliver_many(
         self, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
     ) -> builtins.list[Delivery]:
-        """Brings several windows to published: one job for all that need one, one commit for all.
+        """Bring several windows to published: one job for all that need one, one commit for all.
 
         `write` is given the plans that have to be read, in their order, and returns an output for each.
         """
@@ -353,7 +353,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     # --- keeping ---------------------------------------------------------------------------------
 
     def adopt(self, *, dry_run: bool = False) -> Adoption:
-        """Takes for the group's progress what happened behind its back.
+        """Take for the group's progress what happened behind its back.
 
         Offsets that somebody else committed: forward, they count as done; back, what lies behind them is
         open again, and committed windows with records there are *rewound*. A topic that was recreated
@@ -366,7 +366,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._keeper.adopt(dry_run=dry_run)
 
     def prune(self, older_than: timedelta | str, *, forget: bool = False) -> builtins.list[str]:
-        """Cuts windows down that ended longer ago than a span; returns their ids.
+        """Cut windows down that ended longer ago than a span; return their ids.
 
         A stub keeps the id, the question, the state and the counts: the id stays known as done, and cannot
         be replayed. With `forget` nothing is kept of them, stubs included. Open windows and the group's

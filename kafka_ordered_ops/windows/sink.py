@@ -36,10 +36,10 @@ class Staged(Protocol):
         """
 
     def publish(self) -> None:
-        """Makes it visible; doing it again changes nothing."""
+        """Make it visible; doing it again changes nothing."""
 
     def discard(self) -> None:
-        """Removes what is not visible; doing it again changes nothing."""
+        """Remove what is not visible; doing it again changes nothing."""
 
 
 #: Runs the job of one window, or of several in one pass, into hidden places.
@@ -55,7 +55,7 @@ def check_outputs(
     outputs: Sequence[Staged],
     read: Callable[[Sequence[str]], GroupView] | None = None,
 ) -> None:
-    """Raises unless each output is of its plan, as far as it says whose it is.
+    """Raise unless each output is of its plan, as far as it says whose it is.
 
     With `read`, which gives the group's view, also unless it could be published, as far as it can say so.
 
@@ -83,7 +83,7 @@ def check_outputs(
 
 
 def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]) -> None:
-    """Raises unless each result is of its plan, as far as it says whose it is.
+    """Raise unless each result is of its plan, as far as it says whose it is.
 
     Raises:
         ConfigError: they are more or fewer.
@@ -114,7 +114,7 @@ def _check_list(outputs: object) -> None:
 
 
 def check_is_output(plan: WindowPlan, one: object) -> None:
-    """Raises `SinkError` for what is no output: what a job that returned nothing handed over, say."""
+    """Raise `SinkError` for what is no output: what a job that returned nothing handed over, say."""
     is_class = isinstance(one, type)
     missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
     if missing:
@@ -127,7 +127,7 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
 
 
 def check_jobs(write: object, reopen: object) -> None:
-    """Raises `ConfigError` for what cannot be called, or does no work when it is called."""
+    """Raise `ConfigError` for what cannot be called, or does no work when it is called."""
     for name, function in (("write", write), ("reopen", reopen)):
         check_function(function, what=name)
         check_does_work(cast("Callable[..., Any]", function))

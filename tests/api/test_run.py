@@ -268,7 +268,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "application: memory": (lambda tmp: {"application": tmp / "job.py"}, "another process"),
     "application: spark": (
         lambda tmp: {"application": tmp / "job.py", "spark": _Session()},
-        "session of its own",
+        "creates its own session",
     ),
     "arguments": (lambda _: {"output": "/tmp", "arguments": ["--slow"]}, "give application="),
     "arguments: text": (

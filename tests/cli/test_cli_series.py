@@ -356,7 +356,7 @@ _EVERY = (*_RUN, "--every", "PT1H")
     [
         pytest.param(_RUN, "no --cutoff", id="no-cutoff"),
         pytest.param((*_RUN, "--since", at(0)), "no --cutoff", id="only-since"),
-        pytest.param((*_RUN, "--cutoff", at(0), "--since", at(0)), "no length", id="no-length"),
+        pytest.param((*_RUN, "--cutoff", at(0), "--since", at(0)), "is empty", id="empty"),
         pytest.param((*_RUN, "--cutoff", at(9), "--since", "noon"), "since 'noon'", id="since"),
         pytest.param((*_RUN, "--cutoff", at(0), "--until", at(1)), "--every", id="only-until"),
         pytest.param((*_EVERY, "--cutoff", at(0)), "no end", id="no-end"),

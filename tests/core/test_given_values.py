@@ -187,7 +187,7 @@ _WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "starting_offsets: number": ({"starting_offsets": 0}, "starting_offsets is 0"),
     "max_out_of_orderness: text": (
         {"max_out_of_orderness": "10 minutes"},
-        "max_out_of_orderness '10 minutes' is not an ISO 8601 span such as PT10M",
+        "max_out_of_orderness '10 minutes' is not an ISO 8601 duration such as PT10M",
     ),
     "max_out_of_orderness: number": (
         {"max_out_of_orderness": 600},

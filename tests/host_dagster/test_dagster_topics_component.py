@@ -345,7 +345,7 @@ def test_what_is_no_pattern_is_named(sandbox: DefsFolderSandbox) -> None:
     folder = write(sandbox, "topics", "KafkaTopicsComponent", topics=["^a("])
     with sandbox.build_component_tree() as tree:
         made = tree.load_component(folder, KafkaTopicsComponent)
-        with pytest.raises(ConfigError, match=r"'\^a\(' is no regular expression"):
+        with pytest.raises(ConfigError, match=r"'\^a\(' is not a regular expression"):
             made.build_defs(tree.load_context)
 
 

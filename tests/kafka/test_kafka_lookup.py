@@ -81,7 +81,7 @@ def test_patterns_match_whole_names_and_never_internal_topics(
     for patterns in ([f"^{first[:-2]}"], ["^__.*"], []):
         with pytest.raises(UnknownTopicError, match="no topic matches"):
             lookup.matching(patterns)
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         lookup.matching(["^("])
 
 

@@ -273,7 +273,7 @@ def test_a_record_that_the_parser_refuses_is_not_written(
         for run_id in (5, "a\udc80"):
             monkeypatch.setattr(windows._planner, "_run_id", run_id)
             for window, name in ((before(5), "first"), (before(10), "second")):
-                with pytest.raises(LedgerRecordError, match=f"window {name} is not written"):
+                with pytest.raises(LedgerRecordError, match=f"window {name} cannot be written"):
                     windows.plan(window, name)
         assert windows.state() == state
         with opened(kafka) as cold:

@@ -83,7 +83,7 @@ class Adoption:
         return bool(self.moved)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "moved": [
                 {
@@ -104,7 +104,7 @@ class Adoption:
 def find_moved(
     state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
 ) -> tuple[Moved, ...]:
-    """Which partitions are not where the group left them.
+    """Return which partitions are not where the group left them.
 
     `others` are committed offsets that somebody else wrote; `logs` are the partitions that still exist. A
     position beyond the end of the log is believed up to the end.
@@ -139,7 +139,7 @@ def adopt(
     logs: Mapping[TopicPartition, LogNow],
     present: Mapping[str, TopicFacts],
 ) -> tuple[Change | None, Adoption]:
-    """What others did as the group's own progress; `view` holds every window. No change where all agrees.
+    """Adopt the changes of other programs as the group's progress; `view` holds every window.
 
     `present` are those of the group's topics that still exist, and `logs` their partitions.
 
@@ -244,7 +244,7 @@ def _reaches_behind(
 
 
 def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> PartitionState:
-    """The partition's progress now; `kept` are the times that windows which were not rewound cover."""
+    """Return the partition's progress now; `kept` are the times that windows which were not rewound cover."""
     below = OffsetSet.of((0, moved.kept_below))
     done, late = below, NO_STEPS
     if moved.cause is Cause.FORWARD:
@@ -267,7 +267,7 @@ def _known_times(
     now: PartitionState,
     rewound: list[WindowRecord],
 ) -> TimeMap:
-    """What is known of a moved partition's times."""
+    """Return what is known of a moved partition's times."""
     if moved.cause is Cause.FORWARD:
         return known.trimmed(now.done)
     if moved.cause is Cause.TRUNCATED:
@@ -289,7 +289,7 @@ def _known_times(
 
 
 def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> LateSteps:
-    """The times that windows still cover on a partition once others were rewound."""
+    """Return the times that windows still cover on a partition once others were rewound."""
     steps: list[tuple[int, TimeRange]] = []
     for record in kept:
         times = record.plan.window.times
@@ -310,7 +310,7 @@ def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> Late
 def _selects(
     record: WindowRecord, held: list[PartitionPlan], tp: TopicPartition, topic_id: str
 ) -> bool:
-    """Whether a window asked for all partitions of a topic; `held` are its shares of it, if it was there."""
+    """Return whether a window asked for all partitions of a topic; `held` are its shares of it, if it was there."""
     if held:
         return held[0].topic_id == topic_id
     window = record.plan.window

@@ -1,4 +1,4 @@
-"""What a window and its group must satisfy before anything is written; each a named error."""
+"""What a window and its group must satisfy before anything is written; each violation is a named error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kafka_ordered_ops.core.window.window import Window
 
 
 def known_window(view: GroupView, window_id: str) -> WindowRecord:
-    """The window's record; raises `UnknownWindowError`, and `LedgerCorruptError` where it cannot be read."""
+    """Return the window's record; raise `UnknownWindowError`, and `LedgerCorruptError` where it cannot be read."""
     view.check_readable([window_id])
     record = view.windows.get(window_id)
     if record is None:
@@ -34,7 +34,7 @@ def known_window(view: GroupView, window_id: str) -> WindowRecord:
 
 
 def unknown_window(group_id: str, window_id: str) -> UnknownWindowError:
-    """What is said of a window that the ledger does not have."""
+    """Return the error for a window that the ledger does not have."""
     return UnknownWindowError(
         f"group {group_id} has no window {window_id}: list its windows, or plan it first",
         window_id=window_id,
@@ -42,14 +42,14 @@ def unknown_window(group_id: str, window_id: str) -> UnknownWindowError:
 
 
 def known_state(view: GroupView) -> GroupState:
-    """The group's state; raises `UnknownWindowError` where there is none."""
+    """Return the group's state; raise `UnknownWindowError` where there is none."""
     if view.state is None:
         raise UnknownWindowError(f"group {view.group_id} has no state in the ledger", window_id="")
     return view.state
 
 
 def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
-    """The window that an id stands for; None where it may be planned, for the first time or anew.
+    """Return the existing window of an id; None if the id may be planned, for the first time or again.
 
     Raises:
         WindowPrunedError: its plan is gone.
@@ -63,16 +63,16 @@ def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
     if record.pruned is not None:
         raise WindowPrunedError(
             f"window {window_id} of group {view.group_id} is {record.status} and was pruned from the ledger "
-            f"({record.pruned.offsets:,} offsets): it is done, and cannot be read again. To read its times anew, "
-            "read the topic with another group",
+            f"({record.pruned.offsets:,} offsets): it is done and cannot be read again. To read its times again, "
+            "use another group",
             window_id=window_id,
         )
     if record.status is not WindowStatus.REWOUND:
         return record
     if still_done := sum(offsets.count for offsets in _kept(view, record).values()):
         raise WindowRewoundError(
-            f"window {window_id} of group {view.group_id}: progress was moved back behind some of its "
-            f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned again it would hold "
+            f"window {window_id} of group {view.group_id}: progress was moved back before some of its "
+            f"{record.plan.offsets:,} offsets, and {still_done:,} are still done. Planned again, it would hold "
             "less than it delivered: plan the rest under another window id",
             window_id=window_id,
         )
@@ -83,7 +83,7 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
     kept = {}
     for part in record.plan:
         topic = None if view.state is None else view.state.topics.get(part.tp.topic)
-        # Of a topic that was recreated since, nothing is left.
+        # A recreated topic has nothing left of the old one.
         if topic is None or topic.topic_id != part.topic_id:
             continue
         partition = topic.partitions.get(part.tp.partition)
@@ -93,12 +93,12 @@ def _kept(view: GroupView, record: WindowRecord) -> dict[TopicPartition, OffsetS
 
 
 def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
-    """Raises `TopicRecreatedError` when a topic is not the one that a group's progress is about."""
+    """Raise `TopicRecreatedError` when a topic is not the one that a group's progress is about."""
     if found.topic_id != expected_id:
         raise TopicRecreatedError(
-            f"group {group_id}: topic {found.name} has id {found.topic_id}, and the group's progress is about "
-            f"{expected_id}: the topic was deleted and recreated, and its offsets begin again. "
-            "`windows adopt` begins with the new one, or read it with a new group",
+            f"group {group_id}: topic {found.name} has id {found.topic_id}, but the group's progress belongs to "
+            f"{expected_id}: the topic was deleted and recreated, and its offsets start over. "
+            "`windows adopt` starts with the new topic; or read it with a new group",
             topic=found.name,
             expected_id=expected_id,
             found_id=found.topic_id,
@@ -106,11 +106,11 @@ def check_topic_id(group_id: str, found: TopicFacts, expected_id: str) -> None:
 
 
 def check_same_question(plan: WindowPlan, window: Window) -> None:
-    """Raises `WindowMismatchError` when a window's id is used for another question."""
+    """Raise `WindowMismatchError` if a window's id is used for another request."""
     differences = plan.window.differences(window)
     if None in (plan.window.starting_offsets, window.starting_offsets):
-        # The bound only matters at the group's first plan: leaving it out, or naming it, later asks for
-        # the same.
+        # Starting offsets only matter at the group's first plan: adding or removing them later requests the same
+        # records.
         differences.pop("starting_offsets", None)
     if differences:
         told = "; ".join(
@@ -125,20 +125,20 @@ def check_same_question(plan: WindowPlan, window: Window) -> None:
 
 
 def check_owner(state: GroupState, owner: str | None) -> None:
-    """Raises `GroupMismatchError` for a plan by somebody else than who plans the group's windows so far."""
+    """Raise `GroupMismatchError` if another owner plans the group's windows."""
     known = state.definition.owner
     if None in (known, owner) or known == owner or not state.topics:
         return
     raise GroupMismatchError(
-        f"group {state.group_id} is planned by {known}, and this plan is by {owner}: each of them would miss the records "
-        "that the other one takes. Give each its own group. If it was renamed, or is to take the group over, plan once "
+        f"group {state.group_id} is planned by {known}, and this plan is by {owner}: each would miss the records "
+        "that the other takes. Give each its own group. If it was renamed or takes over the group, plan once "
         "with redefine=True (--redefine)",
         differences={"owner": (known, owner)},
     )
 
 
 def check_same_group(state: GroupState, window: Window, owner: str | None = None) -> None:
-    """Raises `GroupMismatchError` for a window of another mode, isolation, selection of topics or owner."""
+    """Raise `GroupMismatchError` for a window of another mode, isolation, selection of topics or owner."""
     check_owner(state, owner)
     differences = state.definition.differences(window)
     if differences and state.topics:
@@ -147,22 +147,22 @@ def check_same_group(state: GroupState, window: Window, owner: str | None = None
             for name, (old, new) in differences.items()
         )
         raise GroupMismatchError(
-            f"group {state.group_id} was planned otherwise so far: {told}. Use a group of its own for each "
-            "selection of records, or declare the change by planning with redefine=True (--redefine)",
+            f"group {state.group_id} has another definition: {told}. Use a separate group for each "
+            "selection of records, or change the group by planning with redefine=True (--redefine)",
             differences=differences,
         )
 
 
 def check_loss(plan: WindowPlan) -> None:
-    """Raises `RecordsLostError` when a plan has lost offsets and its window does not allow that."""
+    """Raise `RecordsLostError` when a plan has lost offsets and its window does not allow that."""
     if not plan.lost or plan.window.on_data_loss is OnDataLoss.WARN:
         return
     lost = {str(tp): offsets.ranges for tp, offsets in plan.lost.items()}
     first = next(iter(lost))
     raise RecordsLostError(
-        f"window {plan.window_id} of group {plan.group_id}: retention or deletion took offsets that were still "
-        f"to be delivered, {first} {_shown(plan.lost)}. They cannot be had from Kafka any more: plan with "
-        "on_data_loss='warn' to write them down as lost and go on",
+        f"window {plan.window_id} of group {plan.group_id}: retention or deletion removed offsets before they were "
+        f"delivered, {first} {_shown(plan.lost)}. Kafka no longer has them: plan with "
+        "on_data_loss='warn' to record them as lost and continue",
         lost=lost,
     )
 
@@ -170,7 +170,7 @@ def check_loss(plan: WindowPlan) -> None:
 def moved_by_others(
     state: GroupState, others: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The commits of others that are not the one that the group began with.
+    """Return the commits of other programs, except the one that the group began with.
 
     A missing commit is not foreign: committed offsets of an idle group expire, and the next commit restores
     them.
@@ -183,22 +183,22 @@ def moved_by_others(
 
 
 def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> None:
-    """Raises `ForeignCommitError` when somebody else has moved the group's committed offset."""
+    """Raise `ForeignCommitError` if another program moved the group's committed offset."""
     found = moved_by_others(state, others)
     moved = {str(tp): (partition.committed, found[tp]) for tp, partition in state if tp in found}
     if moved:
         where, (known, now) = next(iter(moved.items()))
         raise ForeignCommitError(
-            f"group {state.group_id}: the committed offset of {where} is {now}, and this group last wrote "
-            f"{'none' if known is None else known} ({len(moved)} partitions differ). Somebody else commits "
-            "to this group, or has put older offsets back: give the windows a group of their own; or, if the group was moved on purpose, take "
-            "that for its progress (`windows adopt`, or on_foreign_commit='adopt')",
+            f"group {state.group_id}: the committed offset of {where} is {now}, but this group last wrote "
+            f"{'none' if known is None else known} ({len(moved)} partitions differ). Another program commits "
+            "to this group or restored older offsets. Use a separate group for the windows. If the group was moved on purpose, accept "
+            "the offset (`windows adopt`, or on_foreign_commit='adopt')",
             moved=moved,
         )
 
 
 def with_losses(plan: WindowPlan, log_starts: Mapping[TopicPartition, int]) -> WindowPlan:
-    """The plan with what retention took since moved from taken to lost."""
+    """Return the plan after retention: removed offsets move from taken to lost."""
     parts: list[PartitionPlan] = []
     for part in plan:
         gone = part.taken & OffsetSet.of((0, log_starts.get(part.tp, 0)))
@@ -209,14 +209,14 @@ def with_losses(plan: WindowPlan, log_starts: Mapping[TopicPartition, int]) -> W
 
 
 def owned(view: GroupView, plan: WindowPlan) -> WindowRecord:
-    """The record of a plan that may still write; raises `WindowSupersededError`, `UnknownWindowError`."""
+    """Return the record of a plan that may still write; raise `WindowSupersededError`, `UnknownWindowError`."""
     record = known_window(view, plan.window_id)
     check_owned(record, plan)
     return record
 
 
 def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
-    """Raises `WindowSupersededError` for a plan that may no longer write."""
+    """Raise `WindowSupersededError` for a plan that may no longer write."""
     if record.plan.claim_id != plan.claim_id:
         raise superseded(record, plan)
     # A committed window is the same for every attempt; an open one belongs to the newest.
@@ -239,12 +239,12 @@ def owned_output(view: GroupView, plan: WindowPlan) -> WindowRecord:
 
 
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:
-    """What an attempt is told that no longer owns its window."""
+    """Return the error for an attempt that no longer owns its window."""
     given_up = record.status in (WindowStatus.ABANDONED, WindowStatus.REWOUND)
     why = (
         f"The window was {record.status} meanwhile: plan it again to read what is open now"
         if given_up and record.plan.claim_id == plan.claim_id
-        else "Another attempt took the window over: leave it to that one"
+        else "Another attempt took over the window: leave it to that attempt"
     )
     return WindowSupersededError(
         f"window {plan.window_id} of group {plan.group_id}: this is attempt {plan.attempt} of claim "

@@ -1,4 +1,4 @@
-"""Planning, inside the fence: drafts against the newest view become plans that claim their offsets."""
+"""Plan inside the fence: turn drafts and the newest view into plans that claim their offsets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ClaimWish:
 
 
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
-    """Plans windows: a change, the records if these very claims are there already, or None.
+    """Plan windows: a change, the records if these very claims are there already, or None.
 
     None: the draft no longer suffices, or somebody else has planned one of the ids meanwhile. Look again.
 
@@ -99,8 +99,8 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
     for plan in plans:
         if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
             raise WindowCoveredError(
-                f"window {plan.window_id} of group {plan.group_id}: other windows have taken every record that it "
-                "asks for. Replay the window that holds them, or plan with on_covered='skip'",
+                f"window {plan.window_id} of group {plan.group_id}: other windows have taken all records that it "
+                "asks for. Replay the window that has them, or plan with on_covered='skip'",
                 window_id=plan.window_id,
             )
     return Change(
@@ -116,7 +116,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
 
 
 def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
-    """The plans that a wish amounts to now; None when its draft no longer suffices.
+    """Return the plans that a wish amounts to now; None when its draft no longer suffices.
 
     Raises:
         GroupMismatchError, RecordsLostError, PlanTooLargeError
@@ -183,7 +183,7 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
 def are_committed_where_seen(
     state: GroupState | None, newcomers: Mapping[str, TopicState], committed: CommittedOffsets
 ) -> bool:
-    """Whether the committed offsets that new partitions may begin at are still those that were seen."""
+    """Return whether the committed offsets that new partitions may begin at are still those that were seen."""
     for name, topic in newcomers.items():
         for number, one in topic.partitions.items():
             tp = TopicPartition(name, number)
@@ -196,7 +196,7 @@ def are_committed_where_seen(
 
 
 def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
-    """The group's state with the topics and partitions that the wish brings; what exists stays."""
+    """Return the group's state with the topics and partitions that the wish brings; what exists stays."""
     definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
     if view.state is None:
         return GroupState(
@@ -219,7 +219,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
 def _is_same_leader(
     view: GroupView, claims: Claims, draft: PartitionDecision, known: PartitionState
 ) -> bool:
-    """Whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
+    """Return whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
     mine, groups = draft.facts.leader_epoch, known.leader_epoch
     if mine is None or groups is None or mine == groups:
         return True
@@ -228,7 +228,7 @@ def _is_same_leader(
 
 
 def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> GroupState:
-    """The state with the leaders under which it was looked at."""
+    """Return the state with the leaders under which it was looked at."""
     topics = dict(state.topics)
     for facts in (draft.facts for draft in drafts):
         topic = topics[facts.tp.topic]
@@ -241,7 +241,7 @@ def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> Grou
 
 
 def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
-    """Whether the group has come to partitions that were not looked at, or its new ones begin elsewhere now."""
+    """Return whether the group has come to partitions that were not looked at, or its new ones begin elsewhere now."""
     looked_at, window = wish.looked_at, wish.windows[0].window
     known = {draft.facts.tp for draft in wish.drafts}.union(tp for tp, _ in looked_at or ())
     if any(tp not in known for tp, _ in now or ()):
@@ -263,13 +263,13 @@ def resume(
     run_id: str | None = None,
     owner: str | None = None,
 ) -> Change | WindowRecord | None:
-    """Another attempt at a window: its plan stays, its attempt rises, so that older attempts cannot commit.
+    """Take up a window: its plan stays and its attempt rises, so that older attempts cannot commit.
 
-    None: it was abandoned, rewound or forgotten since it was looked at, and may have been planned again: the log starts
-    are of other offsets then. Look again.
+    None: the window was abandoned, rewound or forgotten since, and may have been planned again, so the log starts are of
+    other offsets. Look again.
 
-    A window that is committed already is returned as it is. Records that retention took since are written
-    down as lost where the window allows it. Reports of single parts belong to the older attempt.
+    A committed window is returned unchanged. Records that retention removed since are recorded as lost if the window
+    allows it. Reports of single parts belong to the older attempt.
 
     Raises:
         WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
@@ -314,12 +314,12 @@ class _CoveredTimes:
                 growing.add(*times)
 
     def add(self, times: TimeRange) -> None:
-        """One more window is decided on every partition."""
+        """Add the times of one more window, which is decided on every partition."""
         for growing in self._frozen:
             growing.add(*times)
 
     def hold(self, times: TimeRange) -> bool:
-        """Whether all these times were decided on every partition."""
+        """Return whether all these times were decided on every partition."""
         return bool(self._frozen) and all(
             growing.first_missing(times.since_ms) >= times.before_ms for growing in self._frozen
         )
@@ -350,5 +350,5 @@ def _learned_maps(view: GroupView, wish: ClaimWish) -> dict[TopicPartition, Time
 
 
 def knows_times(state: GroupState | None, window: Window) -> bool:
-    """Whether the group's time maps speak of the records that a window counts."""
+    """Return whether the group's time maps speak of the records that a window counts."""
     return state is None or not state.topics or state.definition.isolation is window.isolation

@@ -22,12 +22,12 @@ class Claims:
     appeared: Mapping[TopicPartition, Sequence[TimeRange]] = field(default_factory=dict)
 
     def offsets(self, tp: TopicPartition) -> OffsetSet:
-        """The offsets of a partition that open windows hold."""
+        """Return the offsets of a partition that open windows hold."""
         held = self.by_partition.get(tp, ())
         return union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
 
     def late(self, tp: TopicPartition, committed: LateSteps) -> LateSteps:
-        """Which records are late, given the committed windows and the open ones."""
+        """Return which records are late, given the committed windows and the open ones."""
         return committed.with_steps(
             [
                 *((part.decided_end, times) for part, times in self.by_partition.get(tp, ())),
@@ -37,7 +37,7 @@ class Claims:
 
 
 def appeared_since(topics: Mapping[str, TopicState], plan: WindowPlan) -> list[TopicPartition]:
-    """The partitions that a window selects and that were not there when it was planned.
+    """Return the partitions that a window selects and that were not there when it was planned.
 
     All of its times are late on them: they count as planned without a record.
     """

@@ -1,4 +1,4 @@
-"""What no interval of a group covers: times behind which records may wait for a sweep."""
+"""Times that no interval of a group covers, in which records may wait for a sweep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gap:
     offsets_at_most: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; a gap without a beginning has since null."""
+        """Return plain JSON; a gap without a beginning has since null."""
         since = before = None
         if self.times is not None:
             before = time_text(self.times.before_ms)
@@ -45,7 +45,7 @@ class Gap:
 
 
 def gaps_of(view: GroupView) -> list[Gap]:
-    """The gaps of a group in which records wait, by topic and time; from the ledger alone, nothing is read."""
+    """Return the gaps in which records wait, by topic and time, from the ledger alone."""
     found: defaultdict[tuple[str, TimeRange | None], list[tuple[int, int]]] = defaultdict(list)
     claims = view.known_claims()
     for tp, state in view.state or ():
@@ -74,7 +74,7 @@ def gaps_of(view: GroupView) -> list[Gap]:
 
 
 def _between(times: Sequence[TimeRange]) -> list[TimeRange]:
-    """The gaps before and between ranges that rise."""
+    """Return the gaps before and between ranges that rise."""
     edges = [INT64_MIN, *(edge for one in times for edge in one)]
     pairs = zip(edges[:-1:2], edges[1::2], strict=True)
     return [TimeRange(low, high) for low, high in pairs if low < high]
@@ -83,7 +83,7 @@ def _between(times: Sequence[TimeRange]) -> list[TimeRange]:
 def _waiting(
     time_map: TimeMap, gaps: Sequence[TimeRange], waiting: OffsetSet
 ) -> list[tuple[TimeRange | None, int, int]]:
-    """For each gap the offsets that surely, and at most, wait in it; for None those nothing is known of."""
+    """Return, for each gap, the offsets that certainly and at most wait in it; None for unknown times."""
     dealt = time_map.dealt(TimeSplit.of([[gap] for gap in gaps]))
     counts: list[tuple[TimeRange | None, int, int]] = [
         (None, 0, (waiting - time_map.covered).count)

@@ -1,4 +1,4 @@
-"""What the ledger holds about a group, as values and their JSON.
+"""A group's contents in the ledger, as values and their JSON.
 
 One group-state record carries the progress of every partition and the ids of the open windows; each window
 has a record with its plan; each scanned partition has a time map. A decision reads all of it at one point
@@ -52,13 +52,13 @@ class GroupDefinition:
 
     @classmethod
     def of(cls, window: Window, owner: str | None = None) -> GroupDefinition:
-        """What a window presupposes that is planned by this owner."""
+        """Return the definition that a window of this owner requires."""
         return cls(
             window.mode, window.isolation, tuple(window.topics), tuple(window.exclude), owner
         )
 
     def differences(self, window: Window, owner: str | None = None) -> dict[str, tuple[Any, Any]]:
-        """What a window presupposes otherwise: (the group's, the window's). Owners differ only where both are known."""
+        """Return the fields that differ: (the group's, the window's). Owners differ only if both are known."""
         other = GroupDefinition.of(window, owner)
         mine, theirs = self.to_json(), other.to_json()
         if None in (self.mode, other.mode):
@@ -68,11 +68,11 @@ class GroupDefinition:
         return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
 
     def owned_by(self, owner: str | None) -> GroupDefinition:
-        """The same with an owner; None changes nothing."""
+        """Return the same with an owner; None changes nothing."""
         return self if owner is None else replace(self, owner=owner)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; without an owner what it was before there were owners."""
+        """Return plain JSON; without an owner what it was before there were owners."""
         owner = {} if self.owner is None else {"owner": self.owner}
         return {
             **owner,
@@ -84,7 +84,7 @@ class GroupDefinition:
 
     @classmethod
     def from_json(cls, fields: Fields) -> GroupDefinition:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         definition = cls(
             mode=fields.choice_or_none("mode", Mode),
             isolation=fields.choice("isolation", Isolation),
@@ -115,7 +115,7 @@ class GroupState:
     offsets_sequence: int | None = None
 
     def partition(self, tp: TopicPartition) -> PartitionState | None:
-        """The state of a partition, or None where the group has none."""
+        """Return the state of a partition, or None where the group has none."""
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
@@ -125,7 +125,7 @@ class GroupState:
                 yield TopicPartition(name, number), partition
 
     def to_json(self) -> dict[str, Any]:
-        """Versioned JSON."""
+        """Return versioned JSON."""
         return {
             "version": LEDGER_VERSION,
             "kind": "windows",
@@ -142,7 +142,7 @@ class GroupState:
 
     @classmethod
     def from_json(cls, fields: Fields) -> GroupState:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         check_version(fields, "group state")
         if (kind := fields.text("kind")) != "windows":
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
@@ -186,7 +186,7 @@ class WindowRecord:
         return self.plan.status
 
     def to_json(self) -> dict[str, Any]:
-        """Versioned JSON."""
+        """Return versioned JSON."""
         return {
             "version": LEDGER_VERSION,
             "plan": self.plan.to_json(),
@@ -200,7 +200,7 @@ class WindowRecord:
 
     @classmethod
     def from_json(cls, fields: Fields) -> WindowRecord:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         check_version(fields, "window")
         parts = fields.object_or_none("parts")
         pruned = fields.object_or_none("pruned")
@@ -231,7 +231,7 @@ class GroupView:
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
 
     def disagreements(self) -> dict[str, LedgerCorruptError]:
-        """The windows that are open in the state and not in their records, or the reverse, by id.
+        """Return the windows that are open in the state and not in their records, or the reverse, by id.
 
         Only a foreign hand can cause that; or a fold that has missed what was removed from the log.
         """
@@ -241,27 +241,27 @@ class GroupView:
             record = self.windows.get(window_id)
             if (record is None or not record.status.is_open) and window_id not in self.unreadable:
                 wrong[window_id] = LedgerCorruptError(
-                    f"group {self.group_id}: the ledger lists window {window_id} as open and holds no open record of "
-                    "it: the record was removed or written by something else. Restore it, or abandon the window "
-                    "to give its offsets free; no window is planned before that"
+                    f"group {self.group_id}: the ledger lists window {window_id} as open but has no open record of "
+                    "it: another program removed or overwrote the record. Restore it, or abandon the window to release "
+                    "its offsets; no window is planned before that"
                 )
         for window_id, record in self.windows.items():
             if record.status.is_open and window_id not in listed:
                 wrong[window_id] = LedgerCorruptError(
-                    f"group {self.group_id}: the ledger holds window {window_id} as {record.status}, and the group's "
-                    "state does not list it as open: the state was removed or replaced by something else. Restore "
+                    f"group {self.group_id}: the ledger has window {window_id} as {record.status}, but the group's "
+                    "state does not list it as open: another program removed or replaced the state. Restore "
                     "the ledger topic, or abandon the window to remove its record"
                 )
         return wrong
 
     def check_readable(self, window_ids: Iterable[str] | None = None) -> None:
-        """Raises `LedgerCorruptError` when one of the windows, or any, cannot be read."""
+        """Raise `LedgerCorruptError` when one of the windows, or any, cannot be read."""
         for window_id in self.unreadable if window_ids is None else window_ids:
             if (error := self.unreadable.get(window_id)) is not None:
                 raise LedgerCorruptError(error.message)
 
     def open_windows(self) -> list[WindowRecord]:
-        """The windows that claim offsets, but for those that cannot be read."""
+        """Return the windows that claim offsets, but for those that cannot be read."""
         return [
             self.windows[window_id]
             for window_id in (self.state.open if self.state else ())
@@ -269,20 +269,20 @@ class GroupView:
         ]
 
     def open_unreadable(self) -> list[str]:
-        """The ids of windows that claim offsets, and nobody knows which."""
+        """Return the ids of open windows whose claims are unknown."""
         return [name for name in (self.state.open if self.state else ()) if name in self.unreadable]
 
     def claims(self) -> Claims:
-        """What open windows hold, by partition.
+        """Return what open windows hold, by partition.
 
         Raises:
-            LedgerCorruptError: an open window cannot be read: whatever was planned might be its own.
+            LedgerCorruptError: an open window cannot be read: it may hold any offset.
         """
         self.check_readable(self.open_unreadable())
         return self.known_claims()
 
     def known_claims(self) -> Claims:
-        """What those open windows hold that can be read: for people, and for nothing that is planned."""
+        """Return what the readable open windows hold; for display, not for planning."""
         by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
         appeared: dict[TopicPartition, list[TimeRange]] = {}
         if self.state is None:
@@ -296,7 +296,7 @@ class GroupView:
         return Claims(by_partition, appeared)
 
     def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
-        """What is known of a partition's timestamps.
+        """Return what is known of a partition's timestamps.
 
         Args:
             tp: the partition.
@@ -330,7 +330,7 @@ class Change:
             object.__setattr__(self, "state", moved)
 
     def applied_to(self, view: GroupView) -> GroupView:
-        """The view after the transaction."""
+        """Return the view after the transaction."""
         maps = {**view.time_maps, **self.time_maps}
         windows = {**view.windows, **{record.plan.window_id: record for record in self.records}}
         return replace(
@@ -360,7 +360,7 @@ class Changes:
         self.view = replace(view, windows=self._windows, time_maps=self._time_maps)
 
     def add(self, change: Change) -> None:
-        """One more change, made on `view`."""
+        """Add a change made on `view`."""
         self._last = change
         for record in change.records:
             self._records[record.plan.window_id] = record
@@ -375,7 +375,7 @@ class Changes:
         self.view = replace(self.view, state=change.state)
 
     def joined(self) -> Change | None:
-        """All of them as one; None where there were none."""
+        """Return all of them as one; None where there were none."""
         if self._last is None:
             return None
         return Change(
@@ -390,14 +390,14 @@ class Changes:
 def next_state(
     state: GroupState, *, opened: Iterable[str] = (), closed: Collection[str] = ()
 ) -> GroupState:
-    """The state after one more change, with windows opened or closed."""
+    """Return the state after one more change, with windows opened or closed."""
     gone = frozenset(closed)
     kept = [name for name in state.open if name not in gone] if gone else state.open
     return replace(state, sequence=state.sequence + 1, open=(*kept, *opened))
 
 
 def check_version(fields: Fields, what: str) -> None:
-    """Takes the version off a record; raises `JsonVersionError` for one of a newer package."""
+    """Take the version off a record; raises `JsonVersionError` for one of a newer package."""
     if (version := fields.integer("version")) != LEDGER_VERSION:
         raise JsonVersionError(
             f"{what} of version {version}; this package reads version {LEDGER_VERSION}"

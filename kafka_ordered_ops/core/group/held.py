@@ -1,4 +1,4 @@
-"""What open windows hold of the offsets that windows planned now would otherwise take."""
+"""What open windows hold of the offsets that new windows would otherwise take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def held_by_open(
     windows: Sequence[Window],
     ends: Mapping[TopicPartition, int],
 ) -> list[tuple[HeldElsewhere, ...]]:
-    """For each of the windows the open windows in its way, with the offsets that they hold below its ends.
+    """Return the open windows in the way of each new window, with the offsets that they hold below its ends.
 
     An open window counts where its times meet those that a window asks for. No timestamp is read for this, so
     that the numbers are upper bounds: an open window with other times as well may hold less.

@@ -1,7 +1,7 @@
-"""What is written to the ledger for one record: its parts, and nothing that nobody could read again.
+"""Encode ledger records as messages, and refuse any record that could not be read back.
 
-A record that cannot be read locks its group for every process. So each is read back before it is written, by
-the parser that reads it from the log, with the limits that hold there.
+An unreadable record locks its group for every process. Each record is therefore parsed before it is written, by the
+same parser and with the same limits as when it is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUMMARY: Final = "koo-summary"
 #: Of the state: how many windows were forgotten so far. Of a tombstone: one of them.
 FORGOTTEN: Final = "koo-forgotten"
 
-#: One message with its key and headers. Clients and brokers take a megabyte, unless they are told otherwise.
+#: One message with key and headers. Clients and brokers accept a megabyte by default.
 MESSAGE_BYTES_MAX: Final = 1_000_000
 
 #: What reading a record from a log that anybody may write to can raise, but for a newer version.
@@ -51,7 +51,7 @@ STATE: Final = RecordName("state")
 
 
 def record_key(group_id: str, record: RecordName, part: int) -> bytes:
-    """The key of one part of a record."""
+    """Return the key of one part of a record."""
     return strict_json.dumps([group_id, record.kind, record.name, part]).encode()
 
 
@@ -63,10 +63,10 @@ def written(
     read: Callable[[Fields], Any],
     headers: Mapping[str, str],
 ) -> Iterator[LedgerMessage]:
-    """The parts of a record, the first of them with these headers; `read` is the inverse of its JSON.
+    """Yield the parts of a record, the first of them with these headers; `read` is the inverse of its JSON.
 
     Raises:
-        LedgerRecordError: it could not be read again, or is too large. The first part is not handed out then.
+        LedgerRecordError: the record would be unreadable or too large. No part is returned then.
     """
     try:
         data = _checked(record, value, read)
@@ -83,8 +83,8 @@ def written(
     except (*UNREADABLE, RecursionError) as error:
         what = f"window {record.name}" if record.kind == "window" else f"{record.kind} record"
         raise LedgerRecordError(
-            f"group {group_id}: the {what} is not written to the ledger {where}, for nobody could read it again: "
-            f"{error}. Nothing was written, and the group is as it was: plan a smaller window, or report less",
+            f"group {group_id}: the {what} cannot be written to the ledger {where}, because it could not be read back: "
+            f"{error}. Nothing was written and the group is unchanged: plan a smaller window, or report less",
             kind=record.kind,
             name=record.name,
         ) from error
@@ -92,7 +92,7 @@ def written(
 
 
 def _checked(record: RecordName, value: Mapping[str, Any], read: Callable[[Fields], Any]) -> bytes:
-    """A record's text, which was read back; raises one of `UNREADABLE`."""
+    """Return a record's text, which was read back; raises one of `UNREADABLE`."""
     data = strict_json.dumps(value).encode()
     if len(data) > RECORD_BYTES_MAX:
         sizes = {name: len(strict_json.dumps(one).encode()) for name, one in value.items()}

@@ -1,4 +1,4 @@
-"""The ledger's records: how a group's state lies in a compacted topic, and how it is put together again.
+"""A group's records in the ledger: how they are stored in a compacted topic, and how they are put together again.
 
 Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and
 ``turn``, of which `kafka.ledger.queue` tells). Value: a part
@@ -125,7 +125,7 @@ class LedgerFold:
         value: bytes | str | None,
         headers: Callable[[], Headers | None],
     ) -> None:
-        """Folds one message; those of other groups, and of anybody else's, are passed over.
+        """Fold one message; those of other groups, and of anybody else's, are passed over.
 
         Their headers are not even asked for: nobody knows what others write there.
         """
@@ -139,7 +139,7 @@ class LedgerFold:
             self._fold(RecordName(kind, name), number, offset, value, headers() or [])
 
     def has_read_all(self) -> None:
-        """The log is folded up to its end as of now: what was removed before, nobody needs to hear of."""
+        """Note that the log is folded up to its current end."""
         if self._forgotten_known is None:
             self._forgotten_known = self._forgotten_told
 
@@ -151,7 +151,7 @@ class LedgerFold:
         keep: Keep | None = None,
         certain: bool = True,
     ) -> GroupView:
-        """The group as folded: its state, time maps, open windows, and those wanted by id.
+        """Return the group as folded: its state, time maps, open windows, and those wanted by id.
 
         With `everything` all of its windows; with `keep` those of all that it says yes to, besides. A window
         that cannot be read is in `unreadable`, and a time map that cannot be read is left out: it is made again
@@ -193,7 +193,7 @@ class LedgerFold:
         )
 
     def summaries(self, *, certain: bool = True) -> Summaries:
-        """All windows as a list shows them, without their plans; raises what `view` raises."""
+        """Return all windows as a list shows them, without their plans; raises what `view` raises."""
         # Open windows are few, and what is wrong with one of them matters.
         unreadable = dict(self.view(certain=certain).unreadable)
         found: list[WindowSummary] = []
@@ -213,7 +213,7 @@ class LedgerFold:
         return Summaries.made(found, unreadable)
 
     def newly_dropped(self) -> list[LedgerCorruptError]:
-        """What was wrong with time maps that were left out since this was asked last."""
+        """Return the errors of time maps that were left out since the last call."""
         dropped = list(self._dropped.values())
         self._dropped.clear()
         return dropped
@@ -233,13 +233,13 @@ class LedgerFold:
         return state
 
     def _confirm(self, wrong: Collection[RecordName], *, certain: bool) -> None:
-        """Raises `StaleFoldError` where something is wrong that was not looked at anew yet."""
+        """Raise `StaleFoldError` where something is wrong that was not looked at anew yet."""
         if not certain and not self._confirmed.issuperset(wrong):
             raise StaleFoldError(f"{len(wrong)} records disagree with the fold")
         self._confirmed.update(wrong)
 
     def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
-        """The other windows, as they lie in the log."""
+        """Yield the other windows, as they lie in the log."""
         others = [name for name in self._parts if name.kind == "window" and name not in known]
         others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
         for at in range(0, len(others), _WINDOWS_AT_ONCE):
@@ -261,7 +261,7 @@ class LedgerFold:
         return found
 
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
-        """A change as (key, value, headers), leftovers of longer writings as tombstones."""
+        """Yield a change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = {GENERATION: str(change.state.sequence)}
         write = partial(written, self.where, self.group_id)
         forgotten = self._forgotten_told + len(change.forgotten)
@@ -292,7 +292,7 @@ class LedgerFold:
     def _whole(
         self, record: RecordName, messages: Iterator[LedgerMessage]
     ) -> Iterator[LedgerMessage]:
-        """A record's parts, and tombstones for what a longer writing has left behind them."""
+        """Yield a record's parts, and tombstones for what a longer writing has left behind them."""
         count = 0
         for count, message in enumerate(messages, start=1):  # noqa: B007
             yield message
@@ -344,7 +344,7 @@ class LedgerFold:
             self._hold(record, number, part, len(data))
 
     def _hold(self, record: RecordName, number: int, part: _Chunk, size: int) -> None:
-        """Holds a window's value for now, and lets the oldest go when they become too many."""
+        """Hold a window's value for now, and let the oldest go when they become too many."""
         if self._fetch is None:
             return
         self._held.append((record, number, part))
@@ -362,7 +362,7 @@ class LedgerFold:
     def _windows(
         self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
     ) -> dict[RecordName, WindowRecord]:
-        """Those of the windows that there are; what the last view held is not parsed again.
+        """Return those of the windows that there are; what the last view held is not parsed again.
 
         What cannot be read is said in `unreadable`.
         """
@@ -385,7 +385,7 @@ class LedgerFold:
     def _parse_all(
         self, names: Iterable[RecordName], read: Callable[[Fields], Any]
     ) -> dict[RecordName, Any]:
-        """Those of the records that there are, each parsed once after every writing."""
+        """Return those of the records that there are, each parsed once after every writing."""
         there = [name for name in names if name in self._parts]
         values = self._fetched([name for name in there if name not in self._parsed])
         for name in there:
@@ -398,7 +398,7 @@ class LedgerFold:
         return {name: self._parsed[name] for name in there}
 
     def _fetched(self, names: Iterable[RecordName]) -> Mapping[int, bytes]:
-        """The values of records that were let go, by offset."""
+        """Return the values of records that were let go, by offset."""
         absent = sorted(
             part.offset
             for name in names
@@ -410,7 +410,7 @@ class LedgerFold:
     def _parse(
         self, record: RecordName, read: Callable[[Fields], Any], values: Mapping[int, bytes]
     ) -> Any:
-        """A record from its parts; `values` has those that were let go."""
+        """Return a record from its parts; `values` has those that were let go."""
         parts = self._parts[record]
         damaged = [part for part in parts.values() if isinstance(part, _Damaged)]
         if damaged:
@@ -440,7 +440,7 @@ class LedgerFold:
             raise self._corrupt(record, str(error)) from error
 
     def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
-        """A window must be what its key says."""
+        """Check that a window is what its key says."""
         if (record.plan.group_id, record.plan.window_id) != (self.group_id, name.name):
             raise self._corrupt(
                 name, f"it is window {record.plan.window_id!r} of group {record.plan.group_id!r}"
@@ -454,10 +454,10 @@ class LedgerFold:
 
     def _corrupt(self, record: RecordName, why: str) -> LedgerCorruptError:
         cure = (
-            "Restore it, or abandon the window: that removes the record and gives its offsets free. While it is open, "
+            "Restore it, or abandon the window: that removes the record and releases its offsets. While it is open, "
             "no window is planned"
             if record.kind == "window"
-            else "Something else writes to the topic, or it was damaged: restore it, or start a new group"
+            else "Another program writes to the topic, or the record was damaged: restore it, or start a new group"
         )
         return LedgerCorruptError(
             f"group {self.group_id}: the {record.kind} record {record.name!r} in the ledger {self.where} cannot be "
@@ -466,7 +466,7 @@ class LedgerFold:
 
 
 def _count_of(header: str | bytes | None) -> int:
-    """A count from a header; 0 where there is none, or none that can be one."""
+    """Return a count from a header; 0 where there is none, or none that can be one."""
     try:
         return int(header or 0)
     except ValueError:
@@ -474,7 +474,7 @@ def _count_of(header: str | bytes | None) -> int:
 
 
 def _parse_key(key: bytes) -> tuple[str, str, str, int] | None:
-    """The four parts of a key of ours; None for a record of anybody else's."""
+    """Return the four parts of a key of ours; None for a record of anybody else's."""
     try:
         text = key.decode()
         parts, end = _DECODER.raw_decode(text)

@@ -1,4 +1,4 @@
-"""What makes a topic a ledger, and what must hold before anybody trusts it or adds to it."""
+"""The rules for a ledger topic: what makes one, and what must hold before it is read or written."""
 
 from __future__ import annotations
 
@@ -53,30 +53,30 @@ Prepare = Callable[[], Decision]
 
 
 def ledger_partition(name: str, group_id: str) -> TopicPartition:
-    """Where a group's records are: all in one partition."""
+    """Return where a group's records are: all in one partition."""
     return TopicPartition(name, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
 
 
 def check_ledger_topic(facts: TopicFacts) -> None:
-    """Raises `LedgerError` for a topic with too few partitions to be a ledger."""
+    """Raise `LedgerError` for a topic with too few partitions to be a ledger."""
     if len(facts.partitions) < LEDGER_PARTITIONS:
         raise LedgerError(
-            f"the ledger topic {facts.name} has {len(facts.partitions)} partitions, and a ledger has at least "
+            f"the ledger topic {facts.name} has {len(facts.partitions)} partitions, but a ledger needs at least "
             f"{LEDGER_PARTITIONS}: add partitions if it is empty, or name another ledger topic"
         )
 
 
 def check_ledger_policy(name: str, policy: str | None) -> None:
-    """Raises `LedgerError` for a ledger topic with time-based retention: it forgets progress."""
+    """Raise `LedgerError` for a ledger topic with time-based retention: it forgets progress."""
     if policy != "compact":
         raise LedgerError(
-            f"the ledger topic {name} has cleanup.policy={policy}: with anything but compact it "
+            f"the ledger topic {name} has cleanup.policy={policy}: with any value but compact it "
             "forgets the progress of groups. Set cleanup.policy=compact"
         )
 
 
 def ledger_replicas(*, brokers: int, wanted: int) -> int:
-    """How many replicas a new ledger gets.
+    """Return how many replicas a new ledger gets.
 
     Args:
         brokers: how many brokers are known, those included that are down.
@@ -86,7 +86,7 @@ def ledger_replicas(*, brokers: int, wanted: int) -> int:
 
 
 def ledger_config(replicas: int) -> dict[str, str]:
-    """The configuration of a new ledger topic with so many replicas."""
+    """Return the configuration of a new ledger topic with so many replicas."""
     enough = replicas >= LEDGER_REPLICAS
     safe = {"min.insync.replicas": str(LEDGER_MIN_IN_SYNC)} if enough else {}
     return {**LEDGER_CONFIG, **safe}
@@ -110,14 +110,14 @@ class Replication:
         return ledger_replicas(brokers=len(self.brokers), wanted=0)
 
     def faults(self, bootstrap: str) -> list[str]:
-        """What may lose progress when one broker is lost, each with the command that fixes it."""
+        """Return what may lose progress when one broker is lost, each with the command that fixes it."""
         found: list[str] = []
         fewest = min((len(one) for one in self.replicas), default=self.enough)
         if fewest < self.enough:
             found.append(
                 f"the ledger topic {self.name} has {fewest} of {self.enough} replicas in a cluster of "
                 f"{len(self.brokers)} brokers: losing {'a broker' if fewest == 1 else f'{fewest} brokers'} may "
-                f"lose the progress of all groups. Write this to ledger.json: {self._reassignment()}, then: "
+                f"lose the progress of all groups. Write this to ledger.json: {self._reassignment()}. Then run: "
                 f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --reassignment-json-file "
                 "ledger.json --execute"
             )
@@ -128,14 +128,14 @@ class Replication:
         ):
             found.append(
                 f"the ledger topic {self.name} has min.insync.replicas={self.min_in_sync}: a change counts as "
-                "stored when one broker has it, and may be lost with it. Set it: kafka-configs.sh "
+                "stored when one broker has it, and can be lost with that broker. Set it: kafka-configs.sh "
                 f"--bootstrap-server {bootstrap} --alter --entity-type topics --entity-name {self.name} "
                 f"--add-config min.insync.replicas={LEDGER_MIN_IN_SYNC}"
             )
         return found
 
     def _reassignment(self) -> str:
-        """The file for Kafka's tool: the replicas there are stay, and the missing ones are spread."""
+        """Return the file for Kafka's tool: the replicas there are stay, and the missing ones are spread."""
         every = sorted(self.brokers)
         moves = []
         for number, now in enumerate(self.replicas):
@@ -147,19 +147,19 @@ class Replication:
 
 
 def check_same_ledger(name: str, *, opened_id: str | None, found_id: str | None) -> None:
-    """Raises `LedgerLostError` when the topic is not the one that was opened; None: it is gone."""
+    """Raise `LedgerLostError` when the topic is not the one that was opened; None: it is gone."""
     if found_id != opened_id:
         raise LedgerLostError(
             f"the ledger topic {name} was opened with id {opened_id} and "
-            f"{'is gone' if found_id is None else f'has id {found_id} now'}: it was deleted while it was in use. Restore "
-            "it, or read on under a new group from starting offsets of your choice"
+            f"{'is gone' if found_id is None else f'now has id {found_id}'}: it was deleted while in use. Restore "
+            "it, or continue with a new group from starting offsets of your choice"
         )
 
 
 def check_not_lost(
     view: GroupView, committed: CommittedOffsets, *, name: str, ledger_id: str | None
 ) -> None:
-    """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+    """Raise `LedgerLostError` if a commit of this package is newer than the ledger."""
     sequence = view.state.sequence if view.state else 0
     for tp, found in committed.items():
         offset_map = _map_of(found)
@@ -170,13 +170,13 @@ def check_not_lost(
             raise LedgerLostError(
                 f"group {view.group_id}: the commit of {tp} was made with state {offset_map.sequence} of the "
                 f"ledger topic {written_in}, and the ledger {name} ({ledger_id}) holds state "
-                f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or read on under a new "
+                f"{sequence}: the ledger was deleted, recreated or cut. Restore it, or continue with a new "
                 "group from starting offsets of your choice"
             )
 
 
 def is_own_commit(found: CommittedOffset) -> bool:
-    """Whether this package wrote a committed offset: its map is whole, and about this very offset.
+    """Return whether this package wrote a committed offset: its map is whole, and about this very offset.
 
     A program that sets offsets back and hands on the metadata it read leaves a map with another base; what
     cut or changed the map has written the commit, whoever wrote the map.
@@ -186,10 +186,10 @@ def is_own_commit(found: CommittedOffset) -> bool:
 
 
 def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[TopicPartition, int]:
-    """Committed offsets that this package wrote once, and that are not the ones it wrote last.
+    """Return committed offsets that this package wrote earlier, if they are not the ones it wrote last.
 
-    Somebody has put them back, from a backup say. The offsets must have been read after the state: else
-    another attempt may have committed in between.
+    Somebody restored them, for example from a backup. The offsets must have been read after the state; otherwise another
+    attempt may have committed in between.
     """
     if state is None or state.offsets_sequence is None:
         return {}
@@ -207,7 +207,7 @@ def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[Topi
 def with_written_only(
     change: Change, before: GroupState | None, offsets: CommittedOffsets
 ) -> Change:
-    """The change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
+    """Return the change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
     absent = {tp for tp, _ in change.state if tp not in offsets}
     if change.commits_to is None or not absent:
         return change
@@ -230,7 +230,7 @@ def _map_of(found: CommittedOffset | None) -> OffsetMap | None:
 
 
 def check_ledger_name(name: str) -> str:
-    """The name itself; raises `ConfigError` for one that no topic can have."""
+    """Return the name itself; raise `ConfigError` for one that no topic can have."""
     if not is_topic_name(name):
         raise ConfigError(
             f"ledger topic {shown(name)} is not a topic name (letters, digits, '.', '_', '-', at most 249)"
@@ -239,7 +239,7 @@ def check_ledger_name(name: str) -> str:
 
 
 def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition, CommittedOffset]:
-    """What every partition of the group is committed at: all of them, so that none expires alone.
+    """Return the offset to commit for every partition of the group: all of them, so that none expires alone.
 
     A topic that was deleted, or recreated, meanwhile must not hold up the others.
     """
@@ -263,10 +263,10 @@ def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition,
 
 
 def topic_id_bytes(topic_id: str) -> bytes:
-    """The 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
+    """Return the 16 bytes of a topic id in Kafka's text form (base64 for URLs, without padding)."""
     return base64.urlsafe_b64decode(topic_id + "==")
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """The inverse of `topic_id_bytes`."""
+    """Return the inverse of `topic_id_bytes`."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

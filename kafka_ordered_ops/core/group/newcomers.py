@@ -1,4 +1,4 @@
-"""Topics and partitions that a group has no state for yet: where they begin, and what is late on them."""
+"""State for topics and partitions that are new to a group: where they begin, and what is late on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.window.window import Window
 
 
 def is_first_plan(state: GroupState | None, window: Window, topic: str) -> bool:
-    """Whether the window's starting offsets decide; topics and partitions that appear later start at earliest."""
+    """Return whether the window's starting offsets decide; topics and partitions that appear later start at earliest."""
     if state is None:
         return True
     if topic in state.topics:
@@ -23,7 +23,7 @@ def is_first_plan(state: GroupState | None, window: Window, topic: str) -> bool:
 
 
 def covered_before(state: GroupState, topic: str) -> LateSteps:
-    """The times that committed windows had covered before a partition was there: all of them are late on it.
+    """Return the times that committed windows had covered before a partition was there: all of them are late on it.
 
     Those of open windows are not stored: they may be abandoned.
     """
@@ -36,7 +36,7 @@ def covered_before(state: GroupState, topic: str) -> LateSteps:
 def with_newcomers(
     state: GroupState, newcomers: Mapping[str, TopicState], window: Window
 ) -> GroupState:
-    """The group's state with more topics and partitions; what it has already stays."""
+    """Return the group's state with more topics and partitions; what it has already stays."""
     topics = dict(state.topics)
     for name, new in newcomers.items():
         late = NO_STEPS

@@ -34,7 +34,7 @@ class PartitionState:
         return self.done.first_missing(0)
 
     def lag(self, log_start: int, end_offset: int) -> int:
-        """How many offsets of the log are not done; those behind the first of them, which are, do not count."""
+        """Return how many offsets of the log are not done; those behind the first of them, which are, do not count."""
         return (OffsetSet.of((log_start, end_offset)) - self.done).count
 
 
@@ -49,7 +49,7 @@ class TopicState:
 
 
 def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
-    """Plain JSON."""
+    """Return plain JSON."""
     return {
         "topic": name,
         "topic_id": topic.topic_id,
@@ -69,7 +69,7 @@ def topic_to_json(name: str, topic: TopicState) -> dict[str, Any]:
 
 
 def topic_from_json(fields: Fields) -> tuple[str, TopicState]:
-    """The inverse of `topic_to_json`; raises `JsonError`."""
+    """Return the inverse of `topic_to_json`; raise `JsonError`."""
     name = fields.text("topic")
     topic = TopicState(
         topic_id=fields.text("topic_id"),

@@ -1,4 +1,4 @@
-"""Old windows in the ledger: cut down to a stub, or forgotten."""
+"""Reduce old windows in the ledger to their counts, or forget them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRUNED_AT_ONCE_MAX: Final = 500
 
 
 def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool:
-    """Whether a window is closed, and was last changed before a time; a stub only with `forget`."""
+    """Return whether a window is closed and was last changed before a time; a pruned one only with `forget`."""
     return (
         not record.status.is_open
         and max(record.touched_at_ms, record.committed_at_ms or 0) < before_ms
@@ -28,9 +28,9 @@ def may_be_pruned(record: WindowRecord, *, before_ms: int, forget: bool) -> bool
 
 
 def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: bool) -> Change | None:
-    """Cuts windows down to their id, question, state and counts; with `forget`, nothing is left of them.
+    """Reduce windows to their id, definition, state and counts; with `forget`, remove them.
 
-    Only those that are old as they are now: one that was planned again meanwhile is another window. Progress is not touched: it is the group's, not the windows'. None where there is nothing to do.
+    Windows that are no longer old are left: a window planned again meanwhile is another window. The group's progress does not change. None if there is nothing to do.
     """
     chosen = [
         record
@@ -49,7 +49,7 @@ def prune(view: GroupView, window_ids: list[str], *, before_ms: int, forget: boo
 
 
 def is_pruned(view: GroupView, window_id: str, *, forget: bool) -> bool:
-    """Whether nothing is left of a window, or a stub."""
+    """Return whether a window is already pruned, or gone."""
     record = view.windows.get(window_id)
     if record is None:
         return forget and window_id not in view.unreadable

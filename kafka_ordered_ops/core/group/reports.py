@@ -23,13 +23,13 @@ class PartReports:
         return tuple(index for index in range(self.count) if index not in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         results = [[index, result] for index, result in sorted(self.results.items())]
         return {"count": self.count, "results": results}
 
     @classmethod
     def from_json(cls, fields: Fields) -> PartReports:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         count = fields.integer("count", least=1)
         try:
             results = {int(index): result for index, result in fields.anything("results")}
@@ -47,12 +47,12 @@ class Pruned:
     lost: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {"offsets": self.offsets, "lost": self.lost}
 
     @classmethod
     def from_json(cls, fields: Fields) -> Pruned:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         pruned = cls(fields.integer("offsets", least=0), fields.integer("lost", least=0))
         fields.done()
         return pruned

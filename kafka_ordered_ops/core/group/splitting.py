@@ -25,7 +25,7 @@ REPORTS_BYTES_MAX: Final = 20 * 1024 * 1024
 
 
 def shares(plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
-    """The plan as `count` plans of about equal weight: contiguous runs of its offsets, partition after partition.
+    """Return the plan as `count` plans of about equal weight: contiguous runs of its offsets, partition after partition.
 
     The same plan and count give the same shares. Some are empty where there are fewer offsets than shares.
 
@@ -50,7 +50,7 @@ def shares(plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
 def _cut(
     parts: Sequence[PartitionPlan], starts: Sequence[int], low: int, high: int
 ) -> list[PartitionPlan]:
-    """Of the plan's offsets, counted through, those from number `low` up to `high`."""
+    """Return the plan's offsets number `low` to `high`, counted through."""
     cut = []
     for part, start in zip(parts, starts[:-1], strict=True):
         # What is lost is nobody's share.
@@ -61,7 +61,7 @@ def _cut(
 
 
 def _numbered(offsets: OffsetSet, low: int, high: int) -> OffsetSet:
-    """Of a set's offsets, counted from its lowest, those from number `low` up to `high`."""
+    """Return a set's offsets number `low` to `high`, counted from its lowest."""
     low, high = max(low, 0), min(high, offsets.count)
     if low >= high:
         return EMPTY_SET
@@ -74,7 +74,7 @@ def _numbered(offsets: OffsetSet, low: int, high: int) -> OffsetSet:
 
 
 def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outcome:
-    """Writes down into how many parts a window is split; from now on it commits when all have reported.
+    """Write down into how many parts a window is split; from now on it commits when all have reported.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -99,7 +99,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
 
 
 def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
-    """One part has been delivered; with the last one the window is written.
+    """Return one part has been delivered; with the last one the window is written.
 
     The first report of a part counts: another attempt of the same part is told what was reported.
 
@@ -138,7 +138,7 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
 
 
 def _check_reports(plan: WindowPlan, parts: PartReports) -> None:
-    """Raises `SinkError` where the parts of a window have reported more than its record can hold."""
+    """Raise `SinkError` where the parts of a window have reported more than its record can hold."""
     size = sum(len(strict_json.dumps(one).encode()) for one in parts.results.values())
     if size > REPORTS_BYTES_MAX:
         raise SinkError(

@@ -1,4 +1,4 @@
-"""What a list of windows shows of each, small enough to lie in a header beside the record.
+"""What a list shows of each window, small enough for a header of the window's record.
 
 A group may have a hundred thousand old windows whose plans are thousands of ranges long: nobody who looks at a
 list needs these. So each writing of a window says in a header what a list wants to know.
@@ -55,7 +55,7 @@ class WindowSummary:
 
     @classmethod
     def of(cls, record: WindowRecord) -> WindowSummary:
-        """What a list shows of a window."""
+        """Summarize a window for a list."""
         plan, parts = record.plan, record.parts
         return cls(
             window_id=plan.window_id,
@@ -77,7 +77,7 @@ class WindowSummary:
         )
 
     def to_text(self) -> str | None:
-        """The header, without the window's id, which is in the key; None where it would be too long."""
+        """Return the header, without the window's id, which is in the key; None where it would be too long."""
         parts = self.parts
         text = strict_json.dumps(
             [
@@ -104,7 +104,7 @@ class WindowSummary:
 
     @classmethod
     def from_text(cls, window_id: str, text: bytes) -> WindowSummary | None:
-        """The inverse of `to_text`; None for anything else: the record itself tells then."""
+        """Return the inverse of `to_text`; None for anything else: the record itself tells then."""
         try:
             values = strict_json.loads(text, limit_bytes=SUMMARY_BYTES_MAX)
         except JsonError:
@@ -139,24 +139,24 @@ _NAMES: Final = ("version", *WindowSummary.__slots__[1:])
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """The windows of a group, by cutoff, then by id; and those of which a list cannot say more."""
+    """The windows of a group, sorted by cutoff and id, and the windows that cannot be read."""
 
     windows: tuple[WindowSummary, ...] = ()
-    #: Windows whose records cannot be read, by id, and why.
+    #: Windows whose records cannot be read: id and error.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict, compare=False)
 
     @classmethod
     def made(
         cls, windows: Iterable[WindowSummary], unreadable: Mapping[str, LedgerCorruptError]
     ) -> Summaries:
-        """In their order; what cannot be read is in no other place."""
+        """Sort summaries; unreadable windows are listed separately."""
         readable = [one for one in windows if one.window_id not in unreadable]
         ordered = sorted(readable, key=lambda one: (one.cutoff_ms, one.window_id))
         return cls(tuple(ordered), dict(sorted(unreadable.items())))
 
 
 def _counted(result: Any) -> int | None:
-    """The records that this package's own sink counted."""
+    """Return the number of records counted by this package's own sink."""
     facts = result.get("facts") if isinstance(result, Mapping) else None
     records = facts.get("records") if isinstance(facts, Mapping) else None
     return records if type(records) is int else None

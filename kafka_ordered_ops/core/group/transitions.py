@@ -1,4 +1,4 @@
-"""What becomes of a planned window: a view and a wish in, a `Change` or an error out.
+"""The changes of a planned window: a view and a request in, a `Change` or an error out.
 
 These run inside the fence, on the newest view, and may run again on a newer one: they keep no state and
 look at nothing else. A wish that is fulfilled already gives no change, so that repeating it after an
@@ -65,7 +65,7 @@ Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
 
 
 def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]) -> Outcome:
-    """Several decisions as one change, each made on the view that the earlier ones leave."""
+    """Return several decisions as one change, each made on the view that the earlier ones leave."""
     changes = Changes(view)
     found: list[WindowRecord] = []
     for decide in decisions:
@@ -81,7 +81,7 @@ def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]
 
 
 def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
-    """The sink holds all of the window, hidden: from now on a retry only commits.
+    """Record that the sink holds the complete window, hidden. From now on, a retry only commits.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -109,7 +109,7 @@ def commit(
     others: Mapping[TopicPartition, int],
     present: Mapping[str, TopicFacts],
 ) -> Outcome:
-    """The windows' offsets become part of the group's progress; committing again changes nothing.
+    """Return the windows' offsets become part of the group's progress; committing again changes nothing.
 
     All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written;
     `present` those of the group's topics that still exist.
@@ -155,7 +155,7 @@ def commit(
 
 
 def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
-    """The sink has made the committed window visible; its newest result is kept.
+    """Return the sink has made the committed window visible; its newest result is kept.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -171,7 +171,7 @@ def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
 
 
 def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
-    """The record of a plan whose output may be made visible.
+    """Return the record of a plan whose output may be made visible.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -193,7 +193,7 @@ def abandon(
     owner: WindowPlan | None = None,
     keep_origins: bool = False,
 ) -> Outcome:
-    """Gives the window's offsets free; the next window, or this id planned again, takes them.
+    """Return the window's offsets free; the next window, or this id planned again, takes them.
 
     An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
     `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
@@ -244,7 +244,7 @@ def abandon(
 def maps_with_freed(
     view: GroupView, plan: WindowPlan, topics: Collection[str]
 ) -> dict[TopicPartition, TimeMap]:
-    """What is known of times once a window has given its offsets free: they are of times that it asked for.
+    """Return what is known of times after a window has released its offsets: the times that it asked for.
 
     So whoever asks for these takes them, and is told of those that retention has taken meanwhile; nobody else.
     """
@@ -267,7 +267,7 @@ def maps_with_freed(
 
 
 def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
-    """What a window's share says of the times of its offsets: its own ones, and late ones from where they were."""
+    """Return what a window's share says of the times of its offsets: its own times, and late ones."""
     offsets = part.taken | part.lost
     late = [
         (one.since_ms, from_) for one, from_ in part.late.pieces if one.since_ms < times.since_ms
@@ -280,7 +280,7 @@ def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
 
 
 def _check_parts(record: WindowRecord) -> None:
-    """Raises `PartsMissingError` for a split window not all of whose parts have reported."""
+    """Raise `PartsMissingError` for a split window not all of whose parts have reported."""
     if record.parts is None or not record.parts.missing:
         return
     plan, missing = record.plan, record.parts.missing
@@ -294,7 +294,7 @@ def _check_parts(record: WindowRecord) -> None:
 
 
 def with_committed_bases(topic: TopicState) -> TopicState:
-    """The topic as it is once its bases are committed in Kafka."""
+    """Return the topic as it is once its bases are committed in Kafka."""
     partitions = {
         number: replace(state, committed=state.base) for number, state in topic.partitions.items()
     }
@@ -302,7 +302,7 @@ def with_committed_bases(topic: TopicState) -> TopicState:
 
 
 def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionState]) -> GroupState:
-    """The group's state with partitions that moved, all of it as it is once it is committed in Kafka."""
+    """Return the group's state with partitions that moved, all of it as it is once it is committed in Kafka."""
     partitions = {name: dict(topic.partitions) for name, topic in state.topics.items()}
     for tp, partition in moved.items():
         partitions[tp.topic][tp.partition] = partition
@@ -321,7 +321,7 @@ def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionSt
 
 
 def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) -> GroupState:
-    """The state with the times of committed windows on partitions that appeared while these were open."""
+    """Return the state with the times of committed windows on partitions that appeared while these were open."""
     steps: dict[TopicPartition, list[TimeRange]] = {}
     for plan in plans:
         for tp in appeared_since(state.topics, plan):
@@ -340,7 +340,7 @@ def _frozen_where_they_appeared(state: GroupState, plans: Sequence[WindowPlan]) 
 def _with_windows(
     state: GroupState, tp: TopicPartition, held: Sequence[tuple[PartitionPlan, TimeRange]]
 ) -> PartitionState:
-    """A partition's progress with the shares of windows."""
+    """Return a partition's progress with the shares of windows."""
     known = state.topics[tp.topic].partitions[tp.partition]
     offsets = union_of(offsets for part, _ in held for offsets in (part.taken, part.lost))
     moved = replace(known, done=known.done | offsets)

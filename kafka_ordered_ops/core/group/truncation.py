@@ -1,4 +1,4 @@
-"""Whether a log still is the one that a group has worked on: nodes that lose power lose the tails of logs.
+"""Whether a log is still the one that a group has worked on: a node that loses power can lose the end of a log.
 
 Two signs. A log that ends below what is known of it was cut. And what was cut may be filled again: then only
 the leaders' epochs tell, for a log loses its tail with its leader and under one leader it only grows. Where the
@@ -21,7 +21,7 @@ KnownLogs = Mapping[TopicPartition, tuple[int | None, int]]
 
 
 def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: PartitionState) -> int:
-    """The offset up to which a group has done, claimed, decided or read a log."""
+    """Return the offset up to which a group has done, claimed, decided or read a log."""
     time_map = view.time_map(tp)
     return max(
         known.done.end if known.done else 0,
@@ -32,7 +32,7 @@ def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: Partit
 
 
 def known_logs(view: GroupView) -> KnownLogs:
-    """For each partition of a group the epoch under which it last looked, and the end of what it knows."""
+    """Return the epoch under which a group last looked at each partition, and the end of what it knows."""
     claims = view.claims()
     return {
         tp: (known.leader_epoch, known_end(view, claims, tp, known))
@@ -41,7 +41,7 @@ def known_logs(view: GroupView) -> KnownLogs:
 
 
 def planned_logs(plans: Sequence[WindowPlan]) -> list[KnownLogs]:
-    """For each partition of plans the epoch under which they were made, and the end of what they decided.
+    """Return the epoch and the end of what plans decided, for each partition.
 
     Those of one epoch together: the furthest end stands for all. So most often there is one.
     """
@@ -70,7 +70,7 @@ def seen_epochs(*known: KnownLogs) -> dict[TopicPartition, int]:
 def doubtful(
     known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, LogClaim]:
-    """What the broker must be asked: logs that have another leader since they were looked at."""
+    """Return what the broker must be asked: logs with another leader since the last look."""
     return {
         tp: LogClaim(epoch, end)
         for tp, (epoch, end) in known.items()
@@ -83,7 +83,7 @@ def cut_logs(
     ends: Mapping[TopicPartition, LogEnd],
     diverged: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The logs that were cut below what is known of them, each with the offset up to which it is the same."""
+    """Return the logs that were cut below what is known of them, each with the offset up to which it is the same."""
     cuts = {
         tp: min(ends[tp].offset, diverged.get(tp, ends[tp].offset)) for tp in known if tp in ends
     }
@@ -91,14 +91,14 @@ def cut_logs(
 
 
 def check_not_cut(group_id: str, known: KnownLogs, cuts: Mapping[TopicPartition, int]) -> None:
-    """Raises `LogTruncatedError` where logs were cut."""
+    """Raise `LogTruncatedError` where logs were cut."""
     if not cuts:
         return
     tp, cut = next(iter(cuts.items()))
     raise LogTruncatedError(
-        f"group {group_id}: {tp} was known up to offset {known[tp][1]}, and what is left of that log ends at {cut} "
-        f"({len(cuts)} partitions were cut): the log was truncated, or the topic was refilled, and offsets from "
-        "there on stand for other records. Check the topic; `windows adopt` moves progress back to where the log "
-        "was cut; a group that has planned nothing yet needs another start",
+        f"group {group_id}: {tp} was known up to offset {known[tp][1]}, but what is left of that log ends at {cut} "
+        f"({len(cuts)} partitions were cut): the log was truncated, or the topic was refilled, and later offsets hold "
+        "other records. Check the topic. `windows adopt` moves progress back to where the log "
+        "was cut; a group that has planned nothing yet needs other starting offsets",
         truncated={str(one): (known[one][1], end) for one, end in cuts.items()},
     )

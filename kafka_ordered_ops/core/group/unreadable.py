@@ -1,4 +1,4 @@
-"""A window whose record cannot be read: what it claims is unknown, so that nothing can be planned beside it.
+"""A window whose record cannot be read: its claims are unknown, so no window can be planned beside it.
 
 It is damaged, or an older version of this package wrote what nobody can read again. Its group goes on with all
 that was planned already. Abandoning it removes the record, and forgets whatever rested on its offsets.
@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.window.window import Window
 
 
 def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> Change:
-    """Removes the window's record; the group's progress is what it was.
+    """Remove the window's record; the group's progress is what it was.
 
     What is committed is in the group's state. Of an open window nobody knows which offsets it took: in no time
     map are their times, so that all bounds are forgotten, and read again by the next plan.
@@ -53,7 +53,7 @@ def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> C
 
 
 def stand_in(view: GroupView, window_id: str) -> WindowRecord:
-    """What abandoning such a window gives in place of its record, of which nothing is known but the id."""
+    """Return a stand-in for the record of such an abandoned window, of which only the id is known."""
     definition = known_state(view).definition
     plan = WindowPlan(
         group_id=view.group_id,

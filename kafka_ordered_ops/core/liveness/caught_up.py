@@ -59,7 +59,7 @@ class PartitionCatchUp:
         return CatchUpState.CAUGHT_UP if is_done else CatchUpState.WAITING
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: the same keys for every verdict."""
+        """Return plain JSON: the same keys for every verdict."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -88,7 +88,7 @@ class CatchUp:
         return not self.count(CatchUpState.WAITING)
 
     def count(self, state: CatchUpState) -> int:
-        """How many partitions are in this state."""
+        """Return how many partitions are in this state."""
         return sum(one.state is state for one in self.partitions)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class CatchUp:
         return f"group {self.group_id} has caught up in {done:,} of {every:,} partitions"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         since_ms, before_ms = self.times
         return {
             "caught_up": self.is_caught_up,
@@ -113,7 +113,7 @@ class CatchUp:
 def caught_up(
     view: GroupView, looked: Sequence[LogFacts], times: TimeRange, *, now_ms: int
 ) -> CatchUp:
-    """The verdicts, from what the ledger and the broker say.
+    """Return the verdicts, from what the ledger and the broker say.
 
     A group that takes everything before its cutoffs is asked about all times before the end of `times`,
     whatever their start.
@@ -187,7 +187,7 @@ def _coverage(known: PartitionState) -> str:
 
 
 def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
-    """Offsets that open windows of these times hold."""
+    """Return offsets that open windows of these times hold."""
     return union_of(
         offsets
         for part, asked in claims.by_partition.get(tp, ())
@@ -197,7 +197,7 @@ def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
 
 
 def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange) -> OffsetSet:
-    """Offsets whose records are before the cutoff, by the index or by what the group has read, and not done.
+    """Return offsets whose records are before the cutoff, by the index or by what the group has read, and not done.
 
     Where the index proves nothing, those that the group has not read may be.
     """

@@ -87,14 +87,14 @@ class Seen:
     record: Stamp | None = None
 
     def kept_for(self, facts: LogFacts) -> Seen:
-        """What of it still holds: nothing, once the log is another one or has lost what was seen."""
+        """Return what still holds: nothing if the log was replaced or has lost what was seen."""
         same = self.topic_id == facts.topic_id
         cut_behind = bool(self.offsets) and self.offsets.end > facts.end_offset
         gone = self.record is not None and self.record.offset < facts.log_start
         return self if same and not cut_behind and not gone else Seen(facts.topic_id)
 
     def decides(self, now_ms: int) -> bool:
-        """Whether the record makes the partition live now."""
+        """Return whether the record makes the partition live now."""
         return self.record is not None and self.record.timestamp_ms < now_ms + FUTURE_TOLERANCE_MS
 
 
@@ -109,11 +109,11 @@ class SeenFold:
         self._record = seen.record
 
     def decides(self) -> bool:
-        """Whether nothing more needs to be fed."""
+        """Return whether nothing more needs to be fed."""
         return self._record is not None and self._record.timestamp_ms < self._future_ms
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
-        """Visible records, in offset order."""
+        """Feed visible records, in offset order."""
         if self.decides() or not offsets.size:
             return
         late_enough = timestamps_ms >= self._live_from_ms
@@ -133,14 +133,14 @@ class SeenFold:
                 self._record = record
 
     def finish(self, looked_at: OffsetSet) -> Seen:
-        """What is seen now; `looked_at` are the offsets that were read, records in them or not."""
+        """Return what is seen now; `looked_at` are the offsets that were read, with or without records."""
         return Seen(
             self._seen.topic_id, self._seen.offsets | looked_at, self._newest_ms, self._record
         )
 
 
 def unread(facts: LogFacts, seen: Seen) -> OffsetSet:
-    """The offsets that may hold a record from `live_from_ms` on, and were not read yet."""
+    """Return the offsets that may hold a record from `live_from_ms` on, and were not read yet."""
     if facts.found is None:
         return EMPTY_SET
     start = max(facts.found, facts.log_start)
@@ -148,13 +148,13 @@ def unread(facts: LogFacts, seen: Seen) -> OffsetSet:
 
 
 def near(facts: LogFacts, seen: Seen) -> OffsetSet:
-    """What to read first: the record that the index points at, and the few behind it."""
+    """Return what to read first: the record at the index's answer, and a few after it."""
     start = max(facts.found or 0, facts.log_start)
     return unread(facts, seen).within(start, start + NEAR_OFFSETS)
 
 
 def far(facts: LogFacts, seen: Seen, *, offsets_max: int) -> OffsetSet:
-    """What to read next: the newest of the unread offsets, at most so many.
+    """Return what to read next: the newest unread offsets, up to a limit.
 
     The newest, because time passes towards the end of a log: behind one record from the year 2100 lie days
     of records before the cutoff, and the one that decides is among the last.

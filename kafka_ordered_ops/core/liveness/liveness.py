@@ -39,7 +39,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """No such record, the grace is over, and no transaction is open."""
+    """The partition has no such record, the grace has passed, and no transaction is open."""
 
     reason: ClassVar[str] = "grace_over"
     since_ms: int
@@ -51,7 +51,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class NothingYet:
-    """Waiting: no visible record at or after the cutoff, and no grace was given."""
+    """Waiting: there is no visible record at or after the cutoff, and no grace was given."""
 
     reason: ClassVar[str] = "no_record"
     live_from_ms: int
@@ -70,7 +70,7 @@ class NothingYet:
 
 @dataclass(frozen=True, slots=True)
 class GraceRunning:
-    """Waiting: no such record yet, and the grace is not over."""
+    """Waiting: there is no such record yet, and the grace has not passed."""
 
     reason: ClassVar[str] = "grace"
     until_ms: int
@@ -82,7 +82,7 @@ class GraceRunning:
 
 @dataclass(frozen=True, slots=True)
 class TransactionOpen:
-    """Waiting: what lies behind the last stable offset is not decided, and may be such a record."""
+    """Waiting: records after the last stable offset are undecided and may make the partition live."""
 
     reason: ClassVar[str] = "open_transaction"
     last_stable_offset: int
@@ -97,19 +97,19 @@ class TransactionOpen:
 
 @dataclass(frozen=True, slots=True)
 class OnlyFuture:
-    """Waiting: the only such records are from the future, and prove nothing about now."""
+    """Waiting: the only such records are from the future and prove nothing about now."""
 
     reason: ClassVar[str] = "future"
     record: Stamp
     newest_ms: int | None
 
     def __str__(self) -> str:
-        return f"{self.record}, too far ahead to count{_newest(self.newest_ms)}"
+        return f"{self.record}, too far in the future to count{_newest(self.newest_ms)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Waiting: the search came to its limit. A look that is given what this one saw goes on from there."""
+    """Waiting: the search reached its limit. The next check continues from there."""
 
     reason: ClassVar[str] = "undecided"
     read_offsets: int
@@ -124,7 +124,7 @@ Verdict = Live | Idle | Waiting
 
 
 def judge(rule: LivenessRule, facts: LogFacts, seen: Seen, *, now_ms: int) -> Verdict:
-    """The verdict on one partition, and why."""
+    """Return the verdict on one partition, and why."""
     newest_ms = facts.greatest_ms if facts.found is None else seen.newest_ms
     if seen.record is not None and seen.decides(now_ms):
         return Live(seen.record)
@@ -148,7 +148,7 @@ def judge(rule: LivenessRule, facts: LogFacts, seen: Seen, *, now_ms: int) -> Ve
 
 @dataclass(frozen=True, slots=True)
 class PartitionLiveness:
-    """One partition's verdict with the numbers behind it."""
+    """One partition's verdict, with its numbers."""
 
     facts: LogFacts
     seen: Seen
@@ -182,7 +182,7 @@ class PartitionLiveness:
         return self.facts.greatest_ms if self.facts.found is None else self.seen.newest_ms
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: the same keys for every verdict."""
+        """Return plain JSON: the same keys for every verdict."""
         record, facts = self.seen.record, self.facts
         return {
             "topic": self.tp.topic,
@@ -213,7 +213,7 @@ class OpenWindow:
     age_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "window_id": self.window_id,
             "status": self.status.value,
@@ -224,7 +224,7 @@ class OpenWindow:
 
 @dataclass(frozen=True, slots=True)
 class GroupLiveness:
-    """What is open in the group that is to take the records."""
+    """The open windows of the group that will take the records."""
 
     group_id: str
     #: Whether the ledger knows the group: it has planned a window.
@@ -235,7 +235,7 @@ class GroupLiveness:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The answer for all partitions of a window, as of one moment."""
+    """The answer for all partitions of a window at one moment."""
 
     rule: LivenessRule
     isolation: Isolation
@@ -246,7 +246,7 @@ class Liveness:
 
     @property
     def is_live(self) -> bool:
-        """Whether every partition is live or idle: the window is complete enough to plan."""
+        """Whether every partition is live or idle, so that the window is complete enough to plan."""
         return not self.waiting
 
     @property
@@ -255,17 +255,17 @@ class Liveness:
         return tuple(one for one in self.partitions if one.state is LivenessState.WAITING)
 
     def count(self, state: LivenessState) -> int:
-        """How many partitions are in this state."""
+        """Return how many partitions are in this state."""
         return sum(one.state is state for one in self.partitions)
 
     def seen_for(self, rule: LivenessRule, isolation: Isolation) -> dict[TopicPartition, Seen]:
-        """What a next look need not read again; nothing where it asks for other records."""
+        """Return what the next check need not read again; nothing if it asks for other records."""
         if (rule.live_from_ms, isolation) != (self.rule.live_from_ms, self.isolation):
             return {}
         return {one.tp: one.seen for one in self.partitions}
 
     def same_as(self, other: Liveness) -> bool:
-        """Whether no partition has come or gone, and none has another verdict or reason."""
+        """Return whether no partition has come or gone, and none has another verdict or reason."""
         mine, theirs = (
             [(one.tp, one.verdict.reason) for one in answer.partitions] for answer in (self, other)
         )
@@ -278,7 +278,7 @@ class Liveness:
         return ", ".join(told)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, for the command line and for hosts."""
+        """Return plain JSON, for the command line and for hosts."""
         rule, group = self.rule, self.group
         return {
             "live": self.is_live,
@@ -306,7 +306,7 @@ def answer(
     *,
     now_ms: int,
 ) -> Liveness:
-    """The verdicts on what was found out, with the group's side where there is a group."""
+    """Return the verdicts on what was found out, with the group's side where there is a group."""
     return Liveness(
         rule=rule,
         isolation=isolation,

@@ -1,4 +1,4 @@
-"""The done ranges beyond a committed offset, as text for the commit's metadata.
+"""Encode the done ranges beyond a committed offset as text for the commit's metadata.
 
 A committed offset says "all below is done" and nothing about what lies beyond. The map says the rest, in
 at most 4,096 bytes, next to the offset itself, so that a group's exact progress can be read by anyone who
@@ -87,7 +87,7 @@ class OffsetMap:
 
 
 def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTES_MAX) -> bytes:
-    """The metadata; the pointer form when the done ranges do not fit.
+    """Return the metadata; the pointer form when the done ranges do not fit.
 
     Raises:
         OffsetMapTooLargeError: not even the pointer form fits the limit.
@@ -103,12 +103,12 @@ def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTE
 
 
 def is_offset_map(metadata: bytes) -> bool:
-    """Whether metadata claims to be such a map."""
+    """Return whether metadata claims to be such a map."""
     return metadata.startswith(PREFIX)
 
 
 def decode_offset_map(metadata: bytes) -> OffsetMap | None:
-    """The map; None where the metadata is something else.
+    """Return the map; None where the metadata is something else.
 
     Raises:
         OffsetMapDecodeError: it claims to be a map, and is damaged.
@@ -136,7 +136,7 @@ def decode_offset_map(metadata: bytes) -> OffsetMap | None:
 
 
 def _payloads(offset_map: OffsetMap) -> list[tuple[int, bytes]]:
-    """Ways to write it, the smallest first and the pointer last."""
+    """Return the encodings, the smallest first and the pointer last."""
     pointer = (int(_Encoding.IN_LEDGER), b"")
     beyond, base = offset_map.beyond, offset_map.base
     if beyond is None:

@@ -28,11 +28,11 @@ class Sought:
     taken_from: int
 
     def chunk(self, told: TimeMap) -> OffsetSet:
-        """The first chunk that may hold it, of those that are not read."""
+        """Return the first chunk that may hold it, of those that are not read."""
         return told.first_reaching(self.cutoff_ms, from_offset=self.not_before)
 
     def doubtful(self, told: TimeMap) -> int:
-        """The first offset that may be it, and is not read."""
+        """Return the first offset that may be it, and is not read."""
         chunk = self.chunk(told)
         in_chunk = max(chunk.first, self.not_before) if chunk else INT64_MAX
         return min(self.taken_from, in_chunk)
@@ -48,7 +48,7 @@ class FirstPast:
         self._passed = 0
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
-        """Visible records, at least one, in offset order."""
+        """Feed visible records, at least one, in offset order."""
         if self._passed == self._cutoffs_ms.size:
             return
         passed = int(np.searchsorted(self._cutoffs_ms, timestamps_ms.max(), side="right"))
@@ -60,7 +60,7 @@ class FirstPast:
         self._passed = passed
 
     def found(self) -> dict[int, int]:
-        """The offsets by cutoff; a cutoff that no record has passed is not among them."""
+        """Return the offsets by cutoff; a cutoff that no record has passed is not among them."""
         passed = slice(0, self._passed)
         return dict(
             zip(self._cutoffs_ms[passed].tolist(), self._offsets[passed].tolist(), strict=True)
@@ -68,7 +68,7 @@ class FirstPast:
 
 
 def first_past(found: int | None, *, end: int, doubtful: int, taken: OffsetSet) -> int | None:
-    """The first visible record stamped at or after a cutoff, or None where it is not known.
+    """Return the first visible record stamped at or after a cutoff, or None where it is not known.
 
     It may lie from `doubtful` on. That makes no difference where the window takes nothing between there and
     the record that was found: the same records are out-of-order records.

@@ -81,7 +81,7 @@ class WindowsAsked:
 
     @classmethod
     def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
-        """The windows of one planning; `frozen` are the times that earlier ones of the group covered.
+        """Return the windows of one planning; `frozen` are the times that earlier ones of the group covered.
 
         With `since` a window also takes what is late: stamped before, in a time that is frozen.
         """
@@ -131,7 +131,7 @@ class PartitionQuestion:
     stop: ScanStop | None
 
     def fold(self) -> ScanFold:
-        """Takes in what a scan of `to_scan` finds."""
+        """Take in what a scan of `to_scan` finds."""
         return ScanFold(
             self.to_scan, self.asked.split, self.stop, self.known, self.asked.cutoffs_ms
         )
@@ -161,7 +161,7 @@ class PartitionDecision:
 
 
 def floor_ms(windows: Sequence[Window]) -> int:
-    """The lowest time at which one of the windows begins, or ends where it has no beginning."""
+    """Return the lowest time at which one of the windows begins, or ends where it has no beginning."""
     return min(
         window.cutoff_ms if window.since_ms is None else window.since_ms for window in windows
     )
@@ -177,7 +177,7 @@ def _times_taken(times: TimeRange, frozen: Iterable[TimeRange]) -> list[TimeRang
 
 
 def lookup_time_ms(cutoff_ms: int) -> int | None:
-    """The time to ask the broker's index for, or None where it must not be asked.
+    """Return the time to ask the broker's index for, or None where it must not be asked.
 
     One millisecond before the cutoff: an old broker may answer a tie between an index entry and the time
     asked for inexactly. Times below zero mean "latest" and "earliest" to the broker.
@@ -186,14 +186,14 @@ def lookup_time_ms(cutoff_ms: int) -> int | None:
 
 
 def head_end(cutoff_ms: int, *, log_start: int, end: int, found: int | None) -> int:
-    """Where the head ends, from the index's answer for `lookup_time_ms`."""
+    """Return where the head ends, from the index's answer for `lookup_time_ms`."""
     if lookup_time_ms(cutoff_ms) is None:
         return log_start
     return end if found is None else max(min(found, end), log_start)
 
 
 def bound_time_ms(bound: Bound, cutoff_ms: int) -> int | None:
-    """The time that starting offsets ask the index for, if it does."""
+    """Return the time that starting offsets ask the index for, if it does."""
     match bound:
         case AtTime(timestamp_ms):
             return max(timestamp_ms, 0)
@@ -206,7 +206,7 @@ def bound_time_ms(bound: Bound, cutoff_ms: int) -> int | None:
 def resolve_start(
     bound: Bound, *, log_start: int, end: int, committed: int | None, found: int | None
 ) -> int | None:
-    """The offset a bound means on one partition; None where it means the committed offset and there is none.
+    """Return the offset a bound means on one partition; None where it means the committed offset and there is none.
 
     `found` answers `bound_time_ms`. An empty partition needs no committed offset: there is nothing to lose.
     """
@@ -235,7 +235,7 @@ def ask(
     time_map: TimeMap,
     now_ms: int,
 ) -> PartitionQuestion:
-    """What is open on a partition, and what must be scanned.
+    """Return what is open on a partition, and what must be scanned.
 
     Of the offsets that are done, those at or above `origin` were taken by windows.
 
@@ -245,9 +245,9 @@ def ask(
     base = done.first_missing(0)
     if base > facts.high_watermark:
         raise LogTruncatedError(
-            f"{facts.tp}: the group's progress is at offset {base}, and the log ends at {facts.high_watermark}: the "
-            "log was truncated, or the topic was refilled. Check the topic; `windows adopt` takes the end of "
-            "the log for the group's progress; a group that has planned nothing yet needs another start",
+            f"{facts.tp}: the group's progress is at offset {base}, but the log ends at {facts.high_watermark}: the "
+            "log was truncated, or the topic was refilled. Check the topic. `windows adopt` moves the group's progress "
+            "to the end of the log; a group that has planned nothing yet needs other starting offsets",
             truncated={str(facts.tp): (base, facts.high_watermark)},
         )
     pending = OffsetSet.of((base, facts.end)) - done - claimed
@@ -288,7 +288,7 @@ def ask(
 def _sought(
     facts: PartitionFacts, asked: WindowsAsked, open_: OffsetSet, origin: int
 ) -> list[Sought]:
-    """What is known of each window's first record past its cutoff."""
+    """Return what is known of each window's first record past its cutoff."""
 
     def taken_from(cutoff_ms: int, not_before: int) -> int:
         if not_before < origin:
@@ -306,7 +306,7 @@ def _sought(
 def _read_again(
     sought: Sequence[Sought], told: TimeMap, chunks: DealtChunks, unknown: OffsetSet
 ) -> OffsetSet:
-    """Chunks that tell whose they are, and are read all the same: a window may take out-of-order records behind them.
+    """Return chunks that are read again although they are decided: a window may take out-of-order records after them.
 
     One for each window, and for most windows none: the chunk that holds the first record past the cutoff
     holds most often earlier ones as well, and must be read anyway.
@@ -323,7 +323,7 @@ def _read_again(
 def _lost(
     gone: OffsetSet, chunks: DealtChunks, split: TimeSplit, time_map: TimeMap, windows: int
 ) -> tuple[OffsetSet, ...]:
-    """Whose loss it is: of the window that asks for these times, else of the first one that may ask for them."""
+    """Return the losses by window: of the window that asks for these times, or else of the first that may."""
     if not gone:
         return (EMPTY_SET,) * windows
     by_window = {number: gone & chunks.of(number) for number in range(windows)}
@@ -344,7 +344,7 @@ def _stop(asked: WindowsAsked, time_map: TimeMap, now_ms: int) -> ScanStop | Non
 
 
 def draft(question: PartitionQuestion, scan: ScanResult | None) -> PartitionDecision:
-    """Which open offsets belong to which window; `scan` is needed where `to_scan` is not empty."""
+    """Return which open offsets belong to which window; `scan` is needed where `to_scan` is not empty."""
     invariant(not question.to_scan or scan is not None, f"{question.facts.tp} was not scanned")
     decided_end, learned, records = question.facts.end, question.learned, 0
     if scan is not None:
@@ -394,7 +394,7 @@ def settle(
     late: LateSteps,
     split: TimeSplit,
 ) -> tuple[PartitionPlan, ...] | None:
-    """The partition's share of each window, or None when the draft no longer suffices.
+    """Return the partition's share of each window, or None when the draft no longer suffices.
 
     That is so when something became open meanwhile that the draft did not look at: a claim was abandoned,
     or progress was moved back. And when a record may now be another window's: `split` is what the windows
@@ -419,7 +419,7 @@ def settle(
 
 
 def _is_dealt_otherwise(draft: PartitionDecision, split: TimeSplit, open_now: OffsetSet) -> bool:
-    """Whether a record may be of a time that changed hands.
+    """Return whether a record may be of a time that changed hands.
 
     Each window that is planned freezes times; most often the draft knows of no record in them, and still holds.
     """

@@ -39,7 +39,7 @@ class ScanStop:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What the scan of one partition decided."""
+    """The decisions of one partition's scan."""
 
     #: Offsets of the scanned set by window number; those that stay for later windows under `NOBODY`.
     by_window: dict[int, OffsetSet]
@@ -53,7 +53,7 @@ class ScanResult:
     first_past: Mapping[int, int]
 
     def of(self, window: int) -> OffsetSet:
-        """The scanned offsets of a window."""
+        """Return the scanned offsets of a window."""
         return self.by_window.get(window, EMPTY_SET)
 
 
@@ -93,7 +93,7 @@ class ScanFold:
         return self._stopped_at is not None
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
-        """Visible records, in offset order, all in the wanted set."""
+        """Feed visible records of the wanted set, in offset order."""
         if self.stopped or not offsets.size:
             return
         if self._stop is not None:
@@ -111,7 +111,7 @@ class ScanFold:
         self._fold_chunks(offsets, timestamps_ms, excluded & ~self._known.mask(offsets))
 
     def finish(self) -> ScanResult:
-        """The result; the rest of the wanted set counts with the last record."""
+        """Return the result; the rest of the wanted set counts with the last record."""
         end = self._wanted.end if self._wanted else 0
         if self._stopped_at is not None:
             end = self._stopped_at
@@ -171,6 +171,6 @@ class ScanFold:
 
 
 def _set_of(starts: Int64Array, ends: Int64Array) -> OffsetSet:
-    """Some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
+    """Return some of many touching ranges: no two neighbours are of the same label, so none of these touch."""
     filled = starts < ends
     return OffsetSet(np.column_stack((starts[filled], ends[filled])).ravel())

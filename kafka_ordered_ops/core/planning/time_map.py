@@ -45,7 +45,7 @@ class DealtChunks:
     straddling: OffsetSet
 
     def of(self, window: int) -> OffsetSet:
-        """The offsets known to be of one window."""
+        """Return the offsets known to be of one window."""
         return self.by_window.get(window, EMPTY_SET)
 
 
@@ -71,12 +71,12 @@ class TimeMap:
 
     @classmethod
     def below(cls, offsets: OffsetSet, time_ms: int) -> TimeMap:
-        """A map that only says that the records of these offsets are stamped before a time."""
+        """Return a map that only says that the records of these offsets are stamped before a time."""
         return cls.between(offsets, TimeRange(INT64_MIN, time_ms))
 
     @classmethod
     def between(cls, offsets: OffsetSet, times: TimeRange) -> TimeMap:
-        """A map that only says that the records of these offsets are of these times."""
+        """Return a map that only says that the records of these offsets are of these times."""
         bounds = offsets.bounds
         rows = np.empty((len(bounds), 4), dtype=np.int64)
         rows[:, :2] = bounds
@@ -84,11 +84,11 @@ class TimeMap:
         return cls(rows)
 
     def of_topic(self, topic_id: str) -> TimeMap:
-        """The same map as one of this topic."""
+        """Return the same map as one of this topic."""
         return TimeMap(self.rows, topic_id)
 
     def dealt(self, split: TimeSplit) -> DealtChunks:
-        """The covered offsets by the window that takes them, and those that must be read to know."""
+        """Return the covered offsets by the window that takes them, and those that must be read to know."""
         if not len(self.rows):
             return DealtChunks({}, EMPTY_SET)
         labels, same = split.common(self.rows[:, _LEAST], self.rows[:, _GREATEST])
@@ -99,7 +99,7 @@ class TimeMap:
         )
 
     def first_askers(self, offsets: OffsetSet, split: TimeSplit) -> dict[int, OffsetSet]:
-        """Of these offsets those whose bounds allow records of several windows, by the first of these."""
+        """Return those of the offsets whose bounds allow several windows, by the first of these windows."""
         found: dict[int, list[tuple[int, int]]] = {}
         for start, end, least_ms, greatest_ms in self.within(offsets).rows.tolist():
             if askers := split.meeting(TimeRange(least_ms, min(greatest_ms, INT64_MAX - 1) + 1)):
@@ -107,14 +107,14 @@ class TimeMap:
         return {window: OffsetSet.of(*ranges) for window, ranges in found.items()}
 
     def meeting(self, times: TimeRange) -> OffsetSet:
-        """The offsets of chunks whose bounds allow a record of these times."""
+        """Return the offsets of chunks whose bounds allow a record of these times."""
         meets = (self.rows[:, _LEAST] < times.before_ms) & (
             self.rows[:, _GREATEST] >= times.since_ms
         )
         return _offsets(self.rows[meets])
 
     def first_reaching(self, time_ms: int, *, from_offset: int) -> OffsetSet:
-        """The first chunk at or above an offset whose bounds allow a record stamped at or after a time."""
+        """Return the first chunk at or above an offset whose bounds allow a record stamped at or after a time."""
         at = int(np.searchsorted(self.rows[:, _END], from_offset, side="right"))
         reaching = self.rows[at:, _GREATEST] >= time_ms
         if not reaching.any():
@@ -123,7 +123,7 @@ class TimeMap:
         return OffsetSet.of((start, end))
 
     def within(self, offsets: OffsetSet) -> TimeMap:
-        """The map of these offsets only."""
+        """Return the map of these offsets only."""
         if not len(self.rows):
             return self
         points = np.union1d(self.rows[:, :2].ravel(), offsets.boundaries)
@@ -134,13 +134,13 @@ class TimeMap:
         return self._with(np.column_stack((starts[kept], ends[kept], bounds)))
 
     def without(self, offsets: OffsetSet) -> TimeMap:
-        """The map with these offsets cut out."""
+        """Return the map with these offsets cut out."""
         if not (self and offsets):
             return self
         return self.within(self.covered - offsets)
 
     def trimmed(self, done: OffsetSet) -> TimeMap:
-        """The map without what is done at the start of chunks, and without chunks that are all done."""
+        """Return the map without what is done at the start of chunks, and without chunks that are all done."""
         if not self:
             return self
         starts = self.rows[:, _START]
@@ -152,7 +152,7 @@ class TimeMap:
         return self._with(rows[starts < self.rows[:, _END]])
 
     def forgetting(self, offsets: OffsetSet) -> TimeMap:
-        """The map without the bounds of the chunks that hold any of these offsets: they are read again.
+        """Return the map without the bounds of the chunks that hold any of these offsets: they are read again.
 
         Without the chunks themselves nobody would know that records wait there.
         """
@@ -165,7 +165,7 @@ class TimeMap:
         return self._with(rows)
 
     def replaced(self, other: TimeMap) -> TimeMap:
-        """This map, with what `other` knows put in its place."""
+        """Return this map, with what `other` knows put in its place."""
         if not (self and other):
             return self or other
         kept = self.without(other.covered)
@@ -173,7 +173,7 @@ class TimeMap:
         return self._with(rows[np.argsort(rows[:, _START], kind="stable")])
 
     def limited(self, chunks_max: int = CHUNKS_MAX) -> TimeMap:
-        """At most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
+        """Return at most `chunks_max` chunks: touching neighbours are merged, then the lowest are forgotten.
 
         Forgetting costs another scan and never a wrong answer.
         """
@@ -206,7 +206,7 @@ class TimeMap:
         return f"TimeMap({len(self.rows)} chunks over {self.covered!r})"
 
     def to_json(self) -> Any:
-        """Rows as flat lists, starts as differences: short, and readable by eye."""
+        """Return rows as flat lists, starts as differences: short, and readable by eye."""
         return {
             **({"topic_id": self.topic_id} if self.topic_id else {}),
             "starts": np.diff(self.rows[:, _START], prepend=0).tolist(),
@@ -217,7 +217,7 @@ class TimeMap:
 
     @classmethod
     def from_json(cls, fields: Fields) -> TimeMap:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         # Maps of older versions name no topic: nobody trusts them.
         topic_id = fields.text("topic_id") if fields.has("topic_id") else ""
         columns = [
@@ -247,7 +247,7 @@ def _offsets(rows: Int64Array) -> OffsetSet:
 
 
 def _merge_pairs(rows: Int64Array) -> Int64Array:
-    """Every second touching neighbour folded into the one before it."""
+    """Return every second touching neighbour folded into the one before it."""
     touching = np.concatenate(([False], rows[1:, _START] == rows[:-1, _END]))
     # Position within a run of touching chunks; odd ones fold into their left neighbour.
     run_start = np.maximum.accumulate(np.where(touching, 0, np.arange(len(rows))))

@@ -1,1 +1,1 @@
-"""What is asked for (a window) and what was resolved (its plan)."""
+"""The request (a window) and the resolved result (its plan)."""

@@ -1,4 +1,4 @@
-"""Where a group starts on a topic that it has never read: a choice is a type, not a magic number."""
+"""Where a group starts on a topic that it has never read. Each choice is a type, not a magic number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Earliest:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The end of the log when the first window is planned: only what is written later is read."""
+    """The end of the log when the first window is planned: only later records are read."""
 
     def __str__(self) -> str:
         return "latest"
@@ -39,7 +39,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The offset that the group has committed already, by whatever program."""
+    """The offset that the group has already committed, with any program."""
 
     def __str__(self) -> str:
         return "committed"
@@ -56,7 +56,7 @@ class AtTime:
 
     @classmethod
     def of(cls, moment: datetime) -> AtTime:
-        """The bound for an aware datetime; a naive one is refused (`ConfigError`)."""
+        """Return the bound for an aware datetime; raise `ConfigError` for a naive one."""
         return cls(time_ms(moment, what="starting_offsets"))
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """The first record stamped at or after the *cutoff* minus a span (ms): never relative to now."""
+    """The first record stamped at or after the *cutoff* minus a duration (ms); never relative to now."""
 
     before_cutoff_ms: int
 
@@ -78,7 +78,7 @@ class Relative:
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """One offset for every partition of every topic; partitions whose log is shorter start at its end."""
+    """One offset for every partition of every topic; a partition with a shorter log starts at its end."""
 
     offset: int
 
@@ -93,17 +93,17 @@ Bound = Earliest | Latest | Committed | AtTime | Relative | AtOffset
 
 _NAMED: Mapping[str, Bound] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
 _CHOICES = (
-    "'earliest', 'latest', 'committed', a time with a zone such as '2026-11-20T12:00:00Z', a span before the cutoff "
+    "'earliest', 'latest', 'committed', a time with a zone such as '2026-11-20T12:00:00Z', a duration before the cutoff "
     "such as '-PT1H', 'offset:N', or a typed bound such as Earliest()"
 )
 _AT_OFFSET = re.compile(r"offset:(\d{1,19})", re.ASCII)
 
 
 def as_bound(value: object) -> Bound | None:
-    """Where to start, given as a bound, as its text or as an aware datetime; None stays None.
+    """Convert starting offsets given as a bound, as text or as an aware datetime. None stays None.
 
     Raises:
-        ConfigError: none of these, such as the class of a bound.
+        ConfigError: any other value, such as the class of a bound.
     """
     if value is None or isinstance(value, Bound):
         return value
@@ -115,10 +115,10 @@ def as_bound(value: object) -> Bound | None:
 
 
 def parse_bound(text: str) -> Bound:
-    """Reads ``earliest``, ``latest``, ``committed``, an ISO time with a zone, ``-PT1H`` or ``offset:N``.
+    """Parse ``earliest``, ``latest``, ``committed``, an ISO time with a zone, ``-PT1H`` or ``offset:N``.
 
     Raises:
-        ConfigError: the text is none of these, or a time without a zone.
+        ConfigError: any other text, or a time without a zone.
     """
     if not isinstance(text, str):
         raise ConfigError(f"starting_offsets is {shown(text)}: give the text of starting offsets")
@@ -137,7 +137,7 @@ def parse_bound(text: str) -> Bound:
 
 
 def bound_from_json(value: Any) -> Bound | None:
-    """The inverse of ``str(bound)``; None stays None."""
+    """Parse the text of ``str(bound)``. None stays None."""
     return None if value is None else parse_bound(value)
 
 

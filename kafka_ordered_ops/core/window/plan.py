@@ -1,4 +1,4 @@
-"""What was resolved: for each partition the exact offsets of a window, decided once."""
+"""The resolved window: for each partition the exact offsets, decided once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window.window import Window
 
-#: Version of the plan's JSON. A reader refuses a higher one.
+#: Version of the plan's JSON. Readers refuse higher versions.
 PLAN_VERSION: Final = 2
-#: The oldest version that is still read. Its `head_end` came from the broker's index, which counts markers.
+#: The oldest version that can be read. Its `head_end` came from the broker's index, which also counts markers.
 _PLAN_VERSION_LEAST: Final = 1
 
-#: A plan is held in memory by every process that touches it, and travels through the ledger.
+#: Every process that uses a plan holds it in memory, and the ledger stores it.
 PLAN_BYTES_MAX: Final = 16 * 1024 * 1024
 PLAN_RANGES_MAX: Final = 1_000_000
 
-#: Of a split window. More tasks than any scheduler maps; each one reports in a transaction of its own.
+#: Parts of a split window. More tasks than any scheduler maps; each reports in its own transaction.
 PARTS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """Which share of a split window a plan is."""
+    """Which part of a split window a plan is."""
 
     #: From 0.
     index: int
@@ -47,12 +47,12 @@ class PlanPart:
         return f"part {self.index + 1} of {self.count}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {"index": self.index, "count": self.count}
 
     @classmethod
     def from_json(cls, fields: Fields) -> PlanPart:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         part = cls(fields.integer("index", least=0), fields.integer("count", least=1))
         fields.done()
         if part.index >= part.count:
@@ -62,19 +62,19 @@ class PlanPart:
 
 @dataclass(frozen=True, slots=True)
 class HeldElsewhere:
-    """Offsets that an open window holds, and that another one would otherwise take."""
+    """Offsets that an open window holds and that another window would otherwise take."""
 
     #: The open window.
     window_id: str
-    #: At most so many; offsets, not records: markers and holes are among them.
+    #: An upper bound. Counts offsets, not records: markers and holes are included.
     offsets: int
-    #: Of the open window, when the other one was planned.
+    #: Status of the open window when the other window was planned.
     status: WindowStatus
     #: When an attempt last planned, took up or reported the open window, ms since the epoch.
     touched_at_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         return {
             "window_id": self.window_id,
             "offsets": self.offsets,
@@ -84,7 +84,7 @@ class HeldElsewhere:
 
     @classmethod
     def from_json(cls, fields: Fields) -> HeldElsewhere:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         held = cls(
             window_id=fields.text("window_id"),
             offsets=fields.integer("offsets", least=0),
@@ -101,22 +101,22 @@ class PartitionPlan:
 
     tp: TopicPartition
     topic_id: str
-    #: The offsets that are the window's: read exactly these. Markers and holes are among them.
+    #: The offsets of the window: read exactly these. Includes markers and holes.
     taken: OffsetSet
-    #: Offsets that retention took before they could be delivered; done with the window, never read.
+    #: Offsets that retention removed before delivery; done with the window, never read.
     lost: OffsetSet
-    #: Everything below was decided when the window was planned.
+    #: Every offset below it was decided when the window was planned.
     decided_end: int
-    #: The first visible record stamped at or after the cutoff, or `decided_end`: what the window takes from
-    #: there on are out-of-order records. None: it is not known, and the out-of-order records cannot be counted.
+    #: The first visible record stamped at or after the cutoff, or `decided_end`. Records taken from here on are
+    #: out of order. None: not known, and out-of-order records cannot be counted.
     head_end: int | None
-    #: Which of the records are late.
+    #: Which records are late.
     late: LateSteps
-    #: Of the log's leader when the window was planned; None: not known.
+    #: Epoch of the log's leader when the window was planned; None: not known.
     leader_epoch: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; ranges as start, length, gap, length, ..."""
+        """Return plain JSON; ranges as start, length, gap, length, ..."""
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -131,16 +131,16 @@ class PartitionPlan:
 
     @property
     def may_have_out_of_order(self) -> bool:
-        """Whether it takes anything behind a record stamped at or after the cutoff, as far as is known."""
+        """Whether the plan may take records after one stamped at or after the cutoff."""
         return bool(self.taken) and (self.head_end is None or self.head_end < self.taken.end)
 
     @classmethod
     def from_json(cls, fields: Fields, version: int = PLAN_VERSION) -> PartitionPlan:
-        """The inverse of `to_json`, of any version that is read; raises `JsonError`."""
+        """Parse the JSON of `to_json`, in any readable version; raise `JsonError` if it is invalid."""
         is_exact = version > _PLAN_VERSION_LEAST
         head_end = (fields.integer_or_none if is_exact else fields.integer)("head_end", least=0)
         plan = cls(
-            # The same few names in each of a hundred thousand windows: held once.
+            # These names repeat in each of a hundred thousand windows: keep each string once.
             tp=TopicPartition(
                 sys.intern(fields.text("topic")), fields.integer("partition", least=0)
             ),
@@ -158,10 +158,10 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """An exact window: immutable, JSON-able, the only thing that a reader needs besides settings.
+    """An exact window: immutable, stored as JSON, and all that a reader needs besides settings.
 
-    `claim_id` and `attempt` are its fencing token: only the newest attempt of a live claim may commit.
-    `status` is the window's state in the ledger when this value was made.
+    `claim_id` and `attempt` are its fencing token: only the newest attempt of a live claim may commit. `status` is the
+    window's status in the ledger when this value was created.
     """
 
     group_id: str
@@ -173,15 +173,15 @@ class WindowPlan:
     content: PlanContent
     planned_at_ms: int
     partitions: tuple[PartitionPlan, ...]
-    #: Open windows of the group whose offsets this one leaves alone.
+    #: Open windows of the group that this window steps around.
     stepped_around: tuple[str, ...] = ()
-    #: Those of them that hold offsets which this one would otherwise take.
+    #: Those of them that hold offsets which this window would otherwise take.
     held_by_open: tuple[HeldElsewhere, ...] = ()
-    #: What a person should know: offsets restored, records lost, partitions that appeared.
+    #: Messages for people: offsets restored, records lost, partitions added.
     notes: tuple[str, ...] = ()
-    #: How many records' timestamps were read to make it; of windows planned together, the first one's.
+    #: How many timestamps were read for it; for windows planned together, counted on the first one.
     scanned: int = 0
-    #: The share of the window that this is; None: all of it. A share is read and reported, never committed.
+    #: Which part of the window this is; None: the whole window. A part is read and reported, never committed.
     part: PlanPart | None = None
 
     @property
@@ -191,7 +191,7 @@ class WindowPlan:
 
     @property
     def isolation(self) -> Isolation:
-        """Which records count."""
+        """The isolation: which records count."""
         return self.window.isolation
 
     @property
@@ -201,7 +201,7 @@ class WindowPlan:
 
     @property
     def lost(self) -> Mapping[TopicPartition, OffsetSet]:
-        """The offsets given up as lost, for partitions that have any."""
+        """The offsets recorded as lost, for partitions that have any."""
         return {part.tp: part.lost for part in self.partitions if part.lost}
 
     @property
@@ -211,19 +211,19 @@ class WindowPlan:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are taken: an upper bound for records."""
+        """The number of offsets taken: an upper bound for records."""
         return sum(part.taken.count for part in self.partitions)
 
     @property
     def tells_out_of_order(self) -> bool:
-        """Whether it is known of each record that it takes whether it is an out-of-order record."""
+        """Whether the plan knows of every record whether it is out of order."""
         return all(part.head_end is not None for part in self.partitions if part.taken)
 
     def __iter__(self) -> Iterator[PartitionPlan]:
         return iter(self.partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """Versioned JSON."""
+        """Return versioned JSON."""
         held = [one.to_json() for one in self.held_by_open]
         return {
             "version": PLAN_VERSION,
@@ -240,17 +240,17 @@ class WindowPlan:
             "notes": list(self.notes),
             "scanned": self.scanned,
             "part": None if self.part is None else self.part.to_json(),
-            # Where it is empty, the text is what it was before there was such a field.
+            # An empty field is left out, so that the text stays the same as before the field existed.
             **({"held_by_open": held} if held else {}),
         }
 
     def to_text(self) -> str:
-        """The JSON as text."""
+        """Return the JSON as text."""
         return strict_json.dumps(self.to_json())
 
     @classmethod
     def from_json(cls, fields: Fields) -> WindowPlan:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         version = fields.integer("version")
         if not _PLAN_VERSION_LEAST <= version <= PLAN_VERSION:
             raise JsonVersionError(
@@ -282,15 +282,15 @@ class WindowPlan:
         )
         fields.done()
         if len({part.tp for part in plan.partitions}) != len(plan.partitions):
-            raise JsonError("a partition stands twice in the plan")
+            raise JsonError("the plan has a partition twice")
         return plan
 
     @classmethod
     def from_text(cls, text: str) -> WindowPlan:
-        """A plan from its JSON.
+        """Parse a plan from its JSON text.
 
         Raises:
-            ConfigError: the text is not a plan of this version.
+            ConfigError: the text is not a plan of a readable version.
         """
         try:
             return cls.from_json(
@@ -301,7 +301,7 @@ class WindowPlan:
 
 
 def check_plan_size(plan: WindowPlan) -> None:
-    """Raises `PlanTooLargeError` for a plan with too many ranges or bytes, naming the largest topic."""
+    """Raise `PlanTooLargeError` for a plan with too many ranges or bytes, naming the largest topic."""
     by_topic = dict.fromkeys(plan.topics, 0)
     for part in plan.partitions:
         by_topic[part.tp.topic] += len(part.taken)
@@ -321,13 +321,13 @@ def check_plan_size(plan: WindowPlan) -> None:
 
 
 def ranges_to_json(offsets: OffsetSet) -> list[int]:
-    """Start, length, gap, length, gap, ...: a third of the size of pairs of absolute offsets."""
+    """Encode ranges as start, length, gap, length, ...: a third of the size of absolute offsets."""
     edges = offsets.edges
     return [edge - before for before, edge in zip((0, *edges), edges, strict=False)]
 
 
 def ranges_from_json(steps: Sequence[int]) -> OffsetSet:
-    """The inverse of `ranges_to_json`; raises `JsonError`."""
+    """Return the inverse of `ranges_to_json`; raise `JsonError`."""
     if not steps:
         return EMPTY_SET
     edges = list(accumulate(steps))

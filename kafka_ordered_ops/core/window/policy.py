@@ -1,4 +1,4 @@
-"""What a plan does when others stand in its way."""
+"""What a plan does if other windows are in the way."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import OnCovered, OnOpenClaim
 
 
-# Its own constructor, because it takes more than it keeps: texts too.
+# A constructor instead of generated fields, because arguments may be text.
 @dataclass(frozen=True, slots=True, init=False)
 class Policy:
-    """What a plan does when others stand in its way.
+    """What a plan does if other windows are in the way.
 
-    A choice may be given as its text, a span as ISO 8601 text such as ``PT15M``.
+    Choices may be text; durations may be ISO 8601 text such as ``PT15M``.
 
     Args:
-        on_covered: other windows have taken everything that it asks for.
-        on_open_claim: open windows may hold records that it asks for.
+        on_covered: what to do if other windows have taken all records that the window asks for.
+        on_open_claim: what to do if open windows may hold records that the window asks for.
         claim_age: take_over abandons planned windows that no attempt has touched for longer than this. Written
-            ones are left: their output is complete and waits for its commit.
-        claim_wait: wait gives up after this long.
-        redefine: whether the window's mode, isolation and topics become the group's.
+            windows are left: their output is complete and waits for its commit.
+        claim_wait: how long wait waits.
+        redefine: True makes the window's mode, isolation and topics those of the group.
 
     Raises:
-        ConfigError: a value of another type, an unknown choice, a negative span, a `claim_age` of zero.
+        ConfigError: a value of the wrong type, an unknown choice, a negative duration, or a `claim_age` of zero.
     """
 
     on_covered: OnCovered
@@ -53,13 +53,11 @@ class Policy:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.claim_age <= timedelta(0):
-            raise ConfigError(
-                f"claim_age is {shown(claim_age)}, which is no age that a claim can have: give more than zero"
-            )
+            raise ConfigError(f"claim_age is {shown(claim_age)}: it must be more than zero")
 
 
 def check_policy(value: object) -> Policy:
-    """The policy itself; raises `ConfigError` for anything else."""
+    """Return the policy itself; raise `ConfigError` for anything else."""
     if not isinstance(value, Policy):
         raise ConfigError(f"policy is {shown(value)}: give a Policy")
     return value

@@ -1,4 +1,4 @@
-"""What is asked for: the records of some topics that are stamped before a cutoff, or in an interval."""
+"""The request: records of some topics that are stamped before a cutoff, or in an interval."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ from kafka_ordered_ops.core.window.bounds import Bound, as_bound, bound_from_jso
 #: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
-#: Longest pattern of topics: it is stored with every window, and a name has 249 characters.
+#: Longest topic pattern: it is stored with every window, and a topic name has at most 249 characters.
 PATTERN_LENGTH_MAX: Final = 4_096
 
-#: Longest window id: it is shown in tables and hashed into paths, never used in them as it is.
+#: Longest window id: shown in tables and hashed into paths, never used in paths unchanged.
 WINDOW_ID_LENGTH_MAX: Final = 512
 
-#: What is stored under another name than the argument's: ledgers keep the names of their first version.
+#: Ledger names that differ from the argument's name: the ledger keeps the names of its first version.
 _ARGUMENTS: Final = {"start": "starting_offsets", "allowed_lateness": "max_out_of_orderness"}
 
 
-# Its own constructor, because it takes more than it keeps: one topic, and texts.
+# A constructor instead of generated fields, because arguments may be one topic name and text.
 @dataclass(frozen=True, slots=True, init=False)
 class Window:
-    """A question to a group: everything stamped before `cutoff` that it has not been given yet.
+    """A request to a group: every record stamped before `cutoff` that the group has not been given yet.
 
-    With `since` only what is stamped at or after it, and *late* records: stamped before it, in an interval
-    that the group had planned before they were written. A record is in one window, whichever is planned
-    first; what no interval covers stays until a sweep takes it.
+    With `since`, a window takes records stamped from `since` up to the cutoff, and *late* records: stamped earlier, in
+    an interval that the group had planned before they were written. Each record is in one window. Records that no
+    interval covers stay until a sweep takes them.
 
     Args:
         topics: names, or regular expressions that begin with ``^`` and must match a whole name.
         cutoff: exclusive end in time, with a zone.
         since: inclusive start in time; None: no start.
-        starting_offsets: where to begin on topics that the group has never planned; needed then, ignored later.
-        max_out_of_orderness: None reads every timestamp up to the end offset, so nothing stamped before the
-            cutoff is left. A span stops reading at the first record stamped at or after cutoff + span; what
-            lies behind it goes to a later window.
+        starting_offsets: where to begin on topics that the group has never planned; required then, ignored later.
+        max_out_of_orderness: None reads every timestamp up to the end offset, so no record stamped before the
+            cutoff is left. A duration ends the scan at the first record stamped at or after cutoff + duration;
+            records after that one go to a later window.
         isolation: whether records of aborted and open transactions count.
         exclude: names or patterns to leave out of what `topics` match.
-        on_data_loss: stop when records of the window are gone, or write them down as lost.
+        on_data_loss: fail if records of the window are gone, or record their offsets as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.
 
     Raises:
-        ConfigError: a value of another type, a time without a zone or outside the years 1 to 9999 in UTC, no
-            topic, a name or pattern that cannot be one, an interval without length, a sweep with a start in
-            time, a lateness that is negative or not in whole milliseconds.
+        ConfigError: a value of the wrong type, a time without a zone or outside the years 1 to 9999 in UTC, no
+            topic, an invalid topic name or pattern, an empty interval, a sweep with `since`, or a negative
+            `max_out_of_orderness` or one that is not in whole milliseconds.
     """
 
     topics: tuple[str, ...]
@@ -99,7 +99,7 @@ class Window:
     ) -> None:
         checked = {
             "topics": _topics(topics, what="topics"),
-            # In UTC and whole milliseconds, as it is stored: it compares equal to what is read back.
+            # Stored in UTC and whole milliseconds, so that it compares equal to the value read back.
             "cutoff": as_moment(cutoff, what="cutoff"),
             "starting_offsets": as_bound(starting_offsets),
             "max_out_of_orderness": _out_of_orderness(max_out_of_orderness),
@@ -121,11 +121,11 @@ class Window:
 
     def _check_interval(self, since: datetime) -> None:
         if self.sweep:
-            raise ConfigError("a sweep takes whatever no interval covers: it has no since")
+            raise ConfigError("a sweep takes every record that no interval covers: leave out since")
         if time_ms(since, what="since") >= time_ms(self.cutoff, what="cutoff"):
             raise ConfigError(
                 f"since {since.isoformat()} is not before the cutoff {self.cutoff.isoformat()}: the interval "
-                "has no length"
+                "is empty"
             )
 
     @property
@@ -140,13 +140,13 @@ class Window:
 
     @property
     def times(self) -> TimeRange:
-        """The times that it asks for; a window without `since` begins with time itself."""
+        """The times that the window asks for; without `since` they have no start."""
         since_ms = self.since_ms
         return TimeRange(INT64_MIN if since_ms is None else since_ms, self.cutoff_ms)
 
     @property
     def mode(self) -> Mode | None:
-        """The kind of group it belongs to; None for a sweep, which any group may have."""
+        """The mode of the groups it belongs to; None for a sweep, which fits any group."""
         if self.sweep:
             return None
         return Mode.CATCH_UP if self.since is None else Mode.INTERVAL
@@ -161,7 +161,7 @@ class Window:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The question as it is stored with the plan."""
+        """Return the JSON that is stored with the plan."""
         out_of_orderness_ms = self.out_of_orderness_ms
         return {
             "topics": list(self.topics),
@@ -180,7 +180,7 @@ class Window:
 
     @classmethod
     def from_json(cls, fields: Fields) -> Window:
-        """The inverse of `to_json`; raises `JsonError` or `ConfigError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid or `ConfigError`."""
         lateness = fields.text_or_none("allowed_lateness")
         since = fields.text_or_none("since")
         window = cls(
@@ -205,7 +205,7 @@ class Window:
         return window
 
     def differences(self, other: Window) -> dict[str, tuple[Any, Any]]:
-        """The fields by which two questions ask for different records: (this one's, the other's)."""
+        """Return the fields by which two windows ask for different records: (this window's, the other's)."""
         mine, theirs = self._identity(), other._identity()
         return {
             _ARGUMENTS.get(name, name): (mine[name], theirs[name])
@@ -214,16 +214,16 @@ class Window:
         }
 
     def _identity(self) -> dict[str, Any]:
-        # How loss is handled and whether the future is allowed may change from try to try.
+        # Attempts may differ in how they handle loss and whether they allow a future cutoff.
         neutral = replace(self, on_data_loss=OnDataLoss.FAIL, allow_future_cutoff=False)
         return neutral.to_json()
 
 
 def default_window_id(group_id: str, window: Window) -> str:
-    """The id of a window that was given none: the same question of the same group is the same window.
+    """Return the default id: the same request of the same group gets the same id.
 
-    The starting offsets are left out: they only matter at the group's first plan, and a command that names them no
-    longer asks for the same window.
+    Starting offsets are left out: they only matter at the group's first plan, and a later call without them asks for
+    the same window.
     """
     question = {
         "group": group_id,
@@ -238,19 +238,19 @@ def default_window_id(group_id: str, window: Window) -> str:
 
 
 def check_window_id(window_id: str) -> str:
-    """The id itself; raises `ConfigError` for an empty or overlong one, or one with control characters."""
+    """Return the id itself; raise `ConfigError` if it is empty, too long or has control characters."""
     return check_text(window_id, what="window id", length_max=WINDOW_ID_LENGTH_MAX)
 
 
 def safe_name(text: str) -> str:
-    """A file name for any id: a readable beginning, and a digest that keeps different ids apart."""
+    """Return a file name for any id: a readable beginning, and a digest that keeps different ids apart."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{readable}-{digest}" if readable else digest
 
 
 def check_window(value: object) -> Window:
-    """The window itself; raises `ConfigError` for anything else."""
+    """Return the window itself; raise `ConfigError` for anything else."""
     if not isinstance(value, Window):
         raise ConfigError(f"window is {shown(value)}: give a Window")
     return value
@@ -262,7 +262,7 @@ def _out_of_orderness(value: object) -> timedelta | None:
     span = as_span(value, what="max_out_of_orderness")
     if span % timedelta(milliseconds=1):
         raise ConfigError(
-            f"max_out_of_orderness {span} is not in whole milliseconds, and Kafka's timestamps are: round it"
+            f"max_out_of_orderness {span} is not in whole milliseconds, as Kafka's timestamps are: round it"
         )
     return span
 
@@ -275,7 +275,7 @@ def _topics(value: object, *, what: str) -> tuple[str, ...]:
 
 
 def is_topic_name(name: object) -> bool:
-    """Whether a topic can be called so."""
+    """Return whether Kafka allows this topic name."""
     return isinstance(name, str) and bool(_TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
 
 

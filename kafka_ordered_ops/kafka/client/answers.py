@@ -26,34 +26,34 @@ class NoAnswerError(Exception):
 
 
 def offset(number: int) -> int:
-    """An offset in a log."""
+    """Return an offset in a log."""
     if number < 0:
         raise NoAnswerError(f"{number} is no offset")
     return int(number)
 
 
 def offset_by_time(number: int) -> int | None:
-    """An offset, or None for the broker's "no record at or after that time"."""
+    """Return an offset, or None for the broker's "no record at or after that time"."""
     return None if number == _NO_RECORD else offset(number)
 
 
 def committed_offset(number: int) -> int | None:
-    """An offset, or None where the group has committed nothing."""
+    """Return an offset, or None where the group has committed nothing."""
     return None if number == INVALID else offset(number)
 
 
 def leader_epoch(number: int | None) -> int | None:
-    """The epoch of a leader, or None where the broker or the client has not told one."""
+    """Return the epoch of a leader, or None where the broker or the client has not told one."""
     return position(number)
 
 
 def position(number: int | None) -> int | None:
-    """An offset, or None where the client has no position: nothing was handed out since the assignment."""
+    """Return an offset, or None where the client has no position: nothing was handed out since the assignment."""
     return number if number is not None and number >= 0 else None
 
 
 def text_id(found: object) -> str:
-    """The id of a cluster or a topic: never empty, never the one that stands for "none"."""
+    """Return the id of a cluster or a topic: never empty, never the one that stands for "none"."""
     text = "" if found is None else str(found)
     if not text or text.rstrip("=") == _NO_ID:
         raise NoAnswerError(f"{found!r} is no id")

@@ -92,13 +92,13 @@ class Rules:
     refusals_too: bool = False
 
     def is_answer(self, code: int, elapsed_s: float) -> bool:
-        """Whether this code is the answer by now."""
+        """Return whether this code is the answer by now."""
         if code in self.unknown:
             return elapsed_s >= self.unknown_s
         return self.refusals_too and not self.passes(code)
 
     def passes(self, code: int) -> bool:
-        """Whether this code is asked again."""
+        """Return whether this code is asked again."""
         return code in _SILENT or code in _UNSETTLED or code in self.unknown | self.passing
 
 
@@ -130,12 +130,12 @@ class Asker:
         self.admin: AdminClient = open_client(AdminClient, self._config, reasons)
 
     def close(self) -> None:
-        """Runs the callbacks that are due; the client itself has no close and goes with its last use."""
+        """Run the callbacks that are due; the client itself has no close and go with its last use."""
         if self._home.is_here:
             self.admin.poll(0)
 
     def knows(self, nodes: Iterable[Any]) -> None:
-        """Takes note of brokers that an answer named."""
+        """Take note of brokers that an answer named."""
         for node in nodes:
             if not node.host or node.port <= 0:
                 continue  # A replica that is down has no address.
@@ -151,7 +151,7 @@ class Asker:
         rules: Rules,
         timeout_s: float,
     ) -> tuple[dict[_Key, _Fact], dict[_Key, ck.KafkaException]]:
-        """One batched question, repeated for those keys alone that have no answer yet.
+        """Return one batched question, repeated for those keys alone that have no answer yet.
 
         `fact` makes a fact of an answer, or raises `NoAnswerError`. Returns the facts, and the keys that
         stayed unknown, or were refused, with the broker's words for it.
@@ -194,7 +194,7 @@ class Asker:
         return facts, unknown
 
     def listing(self, timeout_s: float) -> frozenset[str]:
-        """Every topic that this principal may describe. Listing all creates none."""
+        """Return every topic that this principal may describe. Listing all creates none."""
         self._home.check("a connection to Kafka")
         doing, deadline, slice_s = "listing topics", within(timeout_s), FIRST_LISTING_S
         waits_for(doing)
@@ -222,7 +222,7 @@ class Asker:
         ask: Callable[[list[_Key], float], Mapping[_Key, Future[Any]]],
         slice_s: float,
     ) -> Mapping[_Key, Future[Any]]:
-        """The answers to one slice; those that are not done by then did not come."""
+        """Return the answers to one slice; those that are not done by then did not come."""
         slice_s = max(slice_s, _SLICE_MIN_S)
         futures = ask(keys, slice_s)
         # The request ends by its own time-out; a second more here, lest both ends race.
@@ -238,7 +238,7 @@ class Asker:
         return futures
 
     def _repair(self, trouble: _Trouble, rounds: int, deadline: Deadline) -> bool:
-        """Does what may help before the next slice; whether that slice needs more time."""
+        """Do what may help before the next slice; return whether that slice needs more time."""
         time.sleep(min(RETRY_PAUSE_S * 2 ** min(rounds - 1, 3), deadline.left_s))
         if deadline.is_over:
             return False
@@ -249,7 +249,7 @@ class Asker:
         return trouble.code in _SILENT
 
     def _refresh(self, timeout_s: float) -> None:
-        """Fetches all metadata: who leads what now. Asking for one topic would create it."""
+        """Fetch all metadata: who leads what now. Asking for one topic would create it."""
         try:
             found = self.admin.list_topics(timeout=max(timeout_s, 0.001))
         except ck.KafkaException:
@@ -258,7 +258,7 @@ class Asker:
             self.knows(found.brokers.values())
 
     def _renew(self) -> None:
-        """Goes on with a new client, which also knows the brokers that answers have named."""
+        """Go on with a new client, which also knows the brokers that answers have named."""
         key = "bootstrap.servers" if "bootstrap.servers" in self._config else "metadata.broker.list"
         given = self._config[key].split(",")
         brokers = [*given, *sorted(self._brokers.difference(given))]
@@ -280,7 +280,7 @@ class Asker:
 
 
 def _result(future: Future[Any]) -> Any:
-    """The answer; raises the client's error, and a time-out where none has come."""
+    """Return the answer; raises the client's error, and a time-out where none has come."""
     if not future.done():
         raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
     return future.result()

@@ -77,7 +77,7 @@ class Call:
         self._waits_for = what
 
     def allow(self, more_s: float) -> None:
-        """Moves the deadline by what the caller agreed to wait besides; asked for again, it changes nothing."""
+        """Move the deadline by what the caller agreed to wait besides; asked for again, it changes nothing."""
         self._extend(max(more_s - self._allowed_s, 0.0))
         self._allowed_s = max(more_s, self._allowed_s)
 
@@ -85,14 +85,14 @@ class Call:
         self._deadline = Deadline(self._deadline.at_s + more_s)
 
     def begin_reading(self) -> bool:
-        """Stops the clock; whether it ran."""
+        """Stop the clock; return whether it ran."""
         if self._reading_since_s is not None:
             return False
         self._reading_since_s = time.monotonic()
         return True
 
     def end_reading(self, *, counts: bool) -> None:
-        """Lets the clock run again; with `counts`, the time since it was stopped is taken off after all.
+        """Let the clock run again; with `counts`, the time since it was stopped is taken off after all.
 
         Reading that failed counts: else a call that begins again and again would never end.
         """
@@ -101,12 +101,12 @@ class Call:
         self._reading_since_s = None
 
     def client_said(self, line: str) -> None:
-        """Keeps what the client calls an error: the first of each kind, and not many."""
+        """Keep what the client calls an error: the first of each kind, and not many."""
         if len(self._client_said) < CLIENT_LINES_MAX:
             self._client_said.setdefault(DIGITS.sub("#", line), line)
 
     def end(self, error: BaseException | None) -> None:
-        """Ends the lines; of a call that fails by the cluster, says what the client called errors meanwhile."""
+        """End the lines; of a call that fails by the cluster, say what the client called errors meanwhile."""
         self._over.set()
         if isinstance(error, _OF_THE_CLUSTER) and self._client_said:
             _log.error(
@@ -117,7 +117,7 @@ class Call:
             )
 
     def tell_while_waiting(self) -> None:
-        """Logs what is waited for, seldom; runs in a thread of its own, for a client may wait inside C."""
+        """Log what is waited for, seldom; run in a thread of its own, for a client may wait inside C."""
         told_s = FIRST_LINE_S
         while not self._over.wait(max(self._started_s + told_s - time.monotonic(), 0.01)):
             told_s *= 2
@@ -135,7 +135,7 @@ _running: ContextVar[Call | None] = ContextVar("kafka_ordered_ops_call", default
 
 
 def running() -> Call | None:
-    """The call that this thread is in, if it is in one."""
+    """Return the call that this thread is in, if it is in one."""
     return _running.get()
 
 
@@ -161,13 +161,13 @@ def call(name: str, timeout_s: float) -> Iterator[Call]:
 
 
 def client_said(line: str) -> None:
-    """Keeps a line of the client for the running call, if there is one."""
+    """Keep a line of the client for the running call, if there is one."""
     if (one := _running.get()) is not None:
         one.client_said(line)
 
 
 def within(timeout_s: float) -> Deadline:
-    """The end of a wait that may take `timeout_s`: earlier, where the call that it belongs to ends earlier."""
+    """Return the end of a wait that may take `timeout_s`: earlier, where the call that it belongs to ends earlier."""
     own, one = Deadline.after(timeout_s), _running.get()
     if one is None or (of_call := one.deadline) is None:
         return own
@@ -181,12 +181,12 @@ class Uncounted:
         self._call: Call | None = None
 
     def begin(self) -> None:
-        """Stops the running call's clock, if there is one and it runs."""
+        """Stop the running call's clock, if there is one and it runs."""
         one = _running.get()
         self._call = one if one is not None and one.begin_reading() else None
 
     def end(self, *, failed: bool) -> None:
-        """Lets it run again."""
+        """Let it run again."""
         if self._call is not None:
             self._call.end_reading(counts=failed)
             self._call = None

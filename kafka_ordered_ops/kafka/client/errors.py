@@ -48,7 +48,7 @@ class _DropRepeats(logging.Filter):
         self._seen: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is new, or old enough to be told again."""
+        """Return whether the line is new, or old enough to be told again."""
         now = time.monotonic()
         line = DIGITS.sub("#", record.getMessage())
         if now - self._seen.get(line, -LOG_REPEAT_S) < LOG_REPEAT_S:
@@ -197,12 +197,12 @@ _WRONG_ARGUMENT: Final = frozenset({KafkaError._INVALID_ARG, KafkaError.INVALID_
 
 
 def is_out_of_range(code: int) -> bool:
-    """Whether a read failed because its offset is not in the log (any more)."""
+    """Return whether a read failed because its offset is not in the log (any more)."""
     return code in _OUT_OF_RANGE
 
 
 def is_corrupt(code: int) -> bool:
-    """Whether a read failed because of what the log holds: a checksum, a codec, a broken frame."""
+    """Return whether a read failed because of what the log holds: a checksum, a codec, a broken frame."""
     return code in _CORRUPT
 
 
@@ -223,7 +223,7 @@ class FaultReasons:
             self._last[_kind_of(error)] = self.scrub(error.str())
 
     def last(self, *kinds: ReasonKind) -> str | None:
-        """The last reason of the first of these kinds that has one."""
+        """Return the last reason of the first of these kinds that has one."""
         with self._lock:
             return next((self._last[kind] for kind in kinds if kind in self._last), None)
 
@@ -233,14 +233,14 @@ class FaultReasons:
             self._last.clear()
 
     def raise_if_hopeless(self, *, doing: str, where: str) -> None:
-        """Raises `AuthenticationError` or `TlsError` when the callback has told of one."""
+        """Raise `AuthenticationError` or `TlsError` when the callback has told of one."""
         if self.last(*HOPELESS) is not None:
             raise translate(
                 KafkaError(KafkaError._TIMED_OUT), doing=doing, where=where, reasons=self
             )
 
     def scrub(self, text: str) -> str:
-        """The text without secrets, cut to a length that a log line bears."""
+        """Return the text without secrets, cut to a length that a log line bears."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text[:REASON_CHARACTERS_MAX]
@@ -268,13 +268,13 @@ class Polled(Protocol):
     """A client whose callbacks run inside `poll`."""
 
     def poll(self, timeout: float = ..., /) -> Any:
-        """Runs what is due."""
+        """Run what is due."""
 
 
 def open_client(
     make: Callable[..., _Client], config: Mapping[str, Any], reasons: FaultReasons
 ) -> _Client:
-    """Makes a client that reports into `reasons` and logs to `CLIENT_LOG`.
+    """Make a client that reports into `reasons` and log to `CLIENT_LOG`.
 
     Raises `ConfigError` when the client refuses its configuration. Nothing is connected yet.
     """
@@ -291,7 +291,7 @@ def open_client(
 
 @functools.cache
 def _referable(make: Callable[..., _Client]) -> Callable[..., _Client]:
-    """The same kind of client as one that can be referred to weakly: those written in C cannot."""
+    """Return the same kind of client as one that can be referred to weakly: those written in C cannot."""
     if not isinstance(make, type) or make.__weakrefoffset__:
         return make
     return type(make.__name__, (make,), {})
@@ -306,7 +306,7 @@ def wait_for(
     reasons: FaultReasons,
     where: str = "the cluster",
 ) -> None:
-    """Waits until all futures are done, polling the client so that its error callback runs.
+    """Wait until all futures are done, polling the client so that its error callback runs.
 
     Says nothing about their outcome: ask each one. Raises early once the callback has told of refused
     credentials or a failed TLS handshake, and `BrokerUnreachableError` at the deadline.

@@ -18,7 +18,7 @@ _clients: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def keep_in_children(client: object) -> None:
-    """Keeps a client from being destroyed in processes that are forked while it lives."""
+    """Keep a client from being destroyed in processes that are forked while it lives."""
     _clients.add(client)
 
 
@@ -43,7 +43,7 @@ class Home:
         return os.getpid() == self._pid
 
     def check(self, what: str) -> None:
-        """Raises `NotShareableError` in another process."""
+        """Raise `NotShareableError` in another process."""
         if not self.is_here:
             raise NotShareableError(
                 f"{what} was opened in process {self._pid}, and this is process {os.getpid()}, forked from it: "

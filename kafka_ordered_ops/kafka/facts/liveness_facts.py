@@ -59,7 +59,7 @@ def look(
     offsets_max: int = LOOK_OFFSETS_MAX,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> list[tuple[LogFacts, Seen]]:
-    """One look at every partition of the topics, going on from what earlier looks have `seen`.
+    """Return one look at every partition of the topics, going on from what earlier looks have `seen`.
 
     Reads on behalf of `group` without joining it; at most `offsets_max` offsets of a partition, and the few
     that the index points at. Creates and writes nothing.
@@ -136,7 +136,7 @@ class _Ends(NamedTuple):
 
 
 def _contradictions(asked: _Ends) -> dict[TopicPartition, str]:
-    """Each question was asked after the one before it, and logs only grow."""
+    """Return each question was asked after the one before it, and logs only grow."""
     wrong: dict[TopicPartition, str] = {}
     for tp, start in asked.starts.items():
         found, top, end = asked.found[tp].offset, asked.high_watermarks[tp], asked.ends[tp]
@@ -170,7 +170,7 @@ def _read(
     now_ms: int,
     stall_timeout_s: float,
 ) -> None:
-    """Reads timestamps until each partition is decided or its share is read; `known` takes in what they tell."""
+    """Read timestamps until each partition is decided or its share is read; `known` takes in what they tell."""
     wanted = {
         tp: offsets for tp, offsets in wanted.items() if offsets and not known[tp].decides(now_ms)
     }

@@ -52,7 +52,7 @@ def log_spans(
     isolation: Isolation,
     epochs: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, LogSpan]:
-    """Where the logs begin and end.
+    """Return where the logs begin and end.
 
     The high watermark is asked last: records of open transactions lie between it and the end. `epochs` are
     those of leaders that were seen before: an older leader that answers has not noticed its successor.
@@ -86,7 +86,7 @@ def log_ends(
     partitions: Collection[TopicPartition],
     epochs: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, LogEnd]:
-    """Where the logs end, from no older leaders than those that were seen before.
+    """Return where the logs end, from no older leaders than those that were seen before.
 
     Raises `BrokerUnreachableError` when older leaders go on answering.
     """

@@ -44,7 +44,7 @@ class PlanFacts:
         plans: Sequence[WindowPlan],
         others: Collection[str] = (),
     ) -> PlanFacts:
-        """Asks about the topics of plans and `others`, and the logs of the plans."""
+        """Ask about the topics of plans and `others`, and the logs of the plans."""
         names = frozenset({name for plan in plans for name in plan.topics}.union(others))
         deadline = within(AGREE_TIMEOUT_S)
         while True:
@@ -58,7 +58,7 @@ class PlanFacts:
                 time.sleep(RETRY_PAUSE_S)
 
     def check(self, plans: Sequence[WindowPlan]) -> None:
-        """Checks that the topics that still exist are those that were planned, and their logs not cut since.
+        """Check that the topics that still exist are those that were planned, and their logs not cut since.
 
         Raises:
             TopicRecreatedError: a topic has another id.

@@ -67,7 +67,7 @@ def first_at_or_after(
 def _greatest(
     lookup: LookupDoor, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The greatest timestamps, where the broker can tell; of an empty log, one below all times."""
+    """Return the greatest timestamps, where the broker can tell; of an empty log, one below all times."""
     partitions = list(log_starts)
     if not partitions:
         return {}

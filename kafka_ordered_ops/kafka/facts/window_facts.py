@@ -79,7 +79,7 @@ class Snapshot:
 
 
 def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-    """All partitions of the topics, sorted."""
+    """Return all partitions of the topics, sorted."""
     return [
         TopicPartition(name, number)
         for name, facts in sorted(topics.items())
@@ -88,7 +88,7 @@ def partitions_of(topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
 
 
 def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
-    """Raises when a topic is not the one that the group's state is about."""
+    """Raise when a topic is not the one that the group's state is about."""
     for name, facts in topics.items():
         known = view.state.topics.get(name) if view.state else None
         if known is None:
@@ -210,7 +210,7 @@ class SnapshotReader:
     def _first_at(
         self, facts: Sequence[PartitionFacts], time_ms: int | None, isolation: Isolation
     ) -> Mapping[TopicPartition, int | None]:
-        """The first record from a time on; where the index proves nothing, by reading."""
+        """Return the first record from a time on; where the index proves nothing, by reading."""
         if time_ms is None:
             return dict.fromkeys(one.tp for one in facts)
         starts = {one.tp: one.log_start for one in facts}

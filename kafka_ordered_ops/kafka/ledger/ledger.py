@@ -127,7 +127,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Closes the readers."""
+        """Close the readers."""
         for log in self._logs.values():
             log.close()
         for reader in self._offsets.values():
@@ -144,7 +144,7 @@ class Ledger:
         keep: Keep | None = None,
         settle: bool = False,
     ) -> GroupView:
-        """The group as of now, without fencing anybody; an empty view where there is no ledger yet.
+        """Return the group as of now, without fencing anybody; an empty view where there is no ledger yet.
 
         It has the windows that are open, those wanted by id, and every one, or those that `keep` says yes to:
         a hundred thousand old ones are a hundred thousand plans. With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
@@ -164,7 +164,7 @@ class Ledger:
         return self._view(self._logs[group_id], wanted, everything, keep, deadline)
 
     def summaries(self, group_id: str) -> Summaries:
-        """All windows of the group as a list shows them; their plans are not read where that can be helped."""
+        """Return all windows of the group as a list shows them; their plans are not read where that can be helped."""
         if not self._topic.open(create=False):
             return Summaries()
         deadline = time.monotonic() + self._timeout_s
@@ -181,7 +181,7 @@ class Ledger:
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
     ) -> GroupView | None:
-        """Changes a group's state; returns the view after it, or None if the decision was None.
+        """Change a group's state; return the view after it, or None if the decision was None.
 
         `prepare` and the decision that it returns may run several times, each time on a newer view, and must not
         have side effects. The decision sees the windows that are open, and those wanted by id, or every one.
@@ -215,7 +215,7 @@ class Ledger:
         place: Place,
         deadline: float,
     ) -> GroupView | None:
-        """One attempt after the other until one gets through."""
+        """Return one attempt after the other until one gets through."""
         unknown = False
         for attempt in range(1_000_000):
             transaction = _Transaction(self, group_id, deadline)
@@ -263,7 +263,7 @@ class Ledger:
         )
 
     def _read(self, group_id: str, deadline: float) -> LedgerLog:
-        """The group's log, folded up to the uncommitted end as of now."""
+        """Return the group's log, folded up to the uncommitted end as of now."""
         if group_id not in self._logs:
             # Any group id does for plain reads; the group's own is the one that rights are granted on.
             config = self._settings.consumer(
@@ -292,7 +292,7 @@ class Ledger:
             time.sleep(RETRY_PAUSE_S)
 
     def _span(self, log: LedgerLog) -> tuple[int, int]:
-        """Where a group's partition begins, as far as that matters, and its uncommitted end as of now."""
+        """Return where a group's partition begins, as far as that matters, and its uncommitted end as of now."""
         tp = log.where
         try:
             # The start only where a fold begins: further on it would be asked in vain, three times a change.
@@ -341,7 +341,7 @@ class Ledger:
     def committed_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """The group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
+        """Return the group's committed offsets, over a connection that is kept: a new one costs 60 ms in the fence."""
         reader = self._offsets.setdefault(group_id, OffsetsReader(self._settings, group_id))
         return reader.read(partitions, timeout_s=timeout_s)
 
@@ -352,7 +352,7 @@ class Ledger:
         return self._cluster
 
     def check_not_lost(self, view: GroupView, committed: CommittedOffsets) -> None:
-        """Raises `LedgerLostError` when commits of this package know more than the ledger does."""
+        """Raise `LedgerLostError` when commits of this package know more than the ledger does."""
         check_not_lost(view, committed, name=self._topic.name, ledger_id=self._topic.id)
 
 
@@ -404,7 +404,7 @@ class _Transaction:
         return outcome.applied_to(view)
 
     def _warm_up(self, producer: Producer) -> None:
-        """Lets the client connect to a broker by its own name before it asks for the coordinator.
+        """Let the client connect to a broker by its own name before it asks for the coordinator.
 
         It learns that name from a bootstrap connection, which it then closes. Asking for the coordinator in
         between finds no broker, and the client waits half a second before it asks again. The second answer
@@ -416,7 +416,7 @@ class _Transaction:
     def _read(
         self, wanted: Collection[str], everything: bool, partitions: set[TopicPartition]
     ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
-        """The committed offsets, then the ledger: never the other way round.
+        """Return the committed offsets, then the ledger: never the other way round.
 
         Whoever fences this attempt may commit between the two. Ledger last, its records are there for every
         commit that was seen; ledger first, that commit would look like one that the ledger has lost. Offsets that
@@ -463,7 +463,7 @@ class _Transaction:
         return change
 
     def _produce(self, producer: Producer, message: LedgerMessage) -> None:
-        """Hands a record to the client, which may have to send some before it has room for more."""
+        """Hand a record to the client, which may have to send some before it has room for more."""
         key, value, headers = message
         tp = self._ledger._topic.partition_of(self._group)
         while True:

@@ -54,7 +54,7 @@ class LedgerLog(LedgerFold):
         return self._position or 0
 
     def close(self) -> None:
-        """Closes the reader."""
+        """Close the reader."""
         if self._opened is not None and self._home.is_here:
             self._opened.close()
 
@@ -67,7 +67,7 @@ class LedgerLog(LedgerFold):
         return self._opened
 
     def read_to(self, end: int, *, log_start: int, deadline: float) -> None:
-        """Folds everything below `end`; `deadline` is a `time.monotonic` moment.
+        """Fold everything below `end`; `deadline` is a `time.monotonic` moment.
 
         Raises:
             LedgerUnavailableError: the position does not reach the end in time. Under read_committed that
@@ -82,7 +82,7 @@ class LedgerLog(LedgerFold):
         self.has_read_all()
 
     def _values_at(self, offsets: Sequence[int]) -> dict[int, bytes]:
-        """The values of records that were folded before; those that are gone from the log are left out."""
+        """Return the values of records that were folded before; those that are gone from the log are left out."""
         wanted, found = set(offsets), dict[int, bytes]()
         deadline = within(_FETCH_TIMEOUT_S).at_s
         for start, end in _runs(offsets):
@@ -94,7 +94,7 @@ class LedgerLog(LedgerFold):
         return found
 
     def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
-        """Records from `start` on until the position reaches `end`, each time with the position behind them."""
+        """Record from `start` on until the position reaches `end`, each time with the position behind them."""
         if start >= end:
             return
         waits_for(f"the ledger {self.where} to be read up to offset {end}")
@@ -128,7 +128,7 @@ class LedgerLog(LedgerFold):
             consumer.unassign()
 
     def _end_told(self, message: Message) -> int:
-        """The end of the partition where an event tells it, or 0; raises what it says is wrong here."""
+        """Return the end of the partition where an event tells it, or 0; raises what it says is wrong here."""
         error, offset = message.error(), message.offset()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return offset_known(offset) or 0
@@ -142,7 +142,7 @@ class LedgerLog(LedgerFold):
         )
 
     def _take(self, message: Message) -> None:
-        """Folds one record."""
+        """Fold one record."""
         offset, key, value = message.offset(), message.key(), message.value()
         if offset is None:
             return

@@ -66,7 +66,7 @@ class Pace:
     rank: int
 
     def pause_s(self, attempt: int) -> float:
-        """A pause after the attempt of this number, from 0."""
+        """Return a pause after the attempt of this number, from 0."""
         grown_s: float = min(self.first_s * 2 ** min(attempt, 10), self.max_s)
         return grown_s * random.uniform(0.5, 1.5)
 
@@ -93,7 +93,7 @@ class Line:
         self._tickets: dict[str, _Ticket] = {}
 
     def take(self, offset: int, key: bytes, value: bytes | None, timestamp_ms: int) -> bool:
-        """Takes in a record of the ledger; whether it was a ticket, of whatever group."""
+        """Take in a record of the ledger; return whether it was a ticket, of whatever group."""
         if b'"turn"' not in key:
             return False
         try:
@@ -120,7 +120,7 @@ class Line:
             self._tickets[name] = replace(known, rank=rank, seen_s=seen_s)
 
     def ahead_of(self, name: str | None) -> int:
-        """How many live tickets go before one; before a newcomer, with None."""
+        """Return how many live tickets go before one; before a newcomer, with None."""
         now_s = time.monotonic()
         own = self._tickets.get(name) if name is not None else None
         return sum(
@@ -130,7 +130,7 @@ class Line:
         )
 
     def dead(self) -> list[str]:
-        """The tickets whose holders have long been silent."""
+        """Return the tickets whose holders have long been silent."""
         before_s = time.monotonic() - 10 * _LIVE_S
         return [name for name, one in self._tickets.items() if one.seen_s < before_s]
 
@@ -161,7 +161,7 @@ class Place:
         self._flush()
 
     def wait(self, look: Callable[[], Line], *, contended: bool, deadline: float) -> None:
-        """Returns when it is this change's place, or nobody waits, or the deadline is near.
+        """Return when it is this change's place, or nobody waits, or the deadline is near.
 
         `look` reads the line; `contended` tells that this change was fenced.
         """

@@ -73,11 +73,11 @@ class LedgerTopic:
         return self._id
 
     def partition_of(self, group_id: str) -> TopicPartition:
-        """Where a group's records are: all in one partition."""
+        """Return where a group's records are: all in one partition."""
         return ledger_partition(self.name, group_id)
 
     def open(self, *, create: bool) -> bool:
-        """Finds the ledger topic, or makes it; whether it is there."""
+        """Find the ledger topic, or makes it; return whether it is there."""
         if self._id is not None:
             return True
         try:
@@ -93,7 +93,7 @@ class LedgerTopic:
         return True
 
     def check_same(self) -> None:
-        """Raises `LedgerLostError` when the topic is not the one that was opened."""
+        """Raise `LedgerLostError` when the topic is not the one that was opened."""
         try:
             found = self._lookup.topics([self.name])[self.name].topic_id
         except UnknownTopicError:
@@ -101,7 +101,7 @@ class LedgerTopic:
         check_same_ledger(self.name, opened_id=self._id, found_id=found)
 
     def _create(self) -> None:
-        """Makes the topic with as many replicas as the cluster should give it, or not at all.
+        """Make the topic with as many replicas as the cluster should give it, or not at all.
 
         A ledger is made once: one that is made while a broker is down must not be short of a replica for ever.
         """
@@ -118,7 +118,7 @@ class LedgerTopic:
             )
 
     def _made(self, asker: Asker, replicas: int) -> bool:
-        """Whether the topic is there now; False where the brokers are too few for so many replicas."""
+        """Return whether the topic is there now; False where the brokers are too few for so many replicas."""
         doing = f"creating the ledger topic {self.name}"
         new = NewTopic(
             self.name,
@@ -141,7 +141,7 @@ class LedgerTopic:
         return code != KafkaError.INVALID_REPLICATION_FACTOR
 
     def _replicas(self, asker: Asker) -> int:
-        """How many replicas a new ledger should have, where three are refused.
+        """Return how many replicas a new ledger should have, where three are refused.
 
         Of brokers that are down only their replicas tell, and how many replicas the cluster makes of its own
         transactions, which are as dear.
@@ -160,7 +160,7 @@ class LedgerTopic:
         return ledger_replicas(brokers=len(brokers), wanted=wanted or 0)
 
     def _known(self) -> TopicFacts:
-        """The topic that was just made: its name spreads over the brokers one by one."""
+        """Return the topic that was just made: its name spreads over the brokers one by one."""
         deadline = within(TIMEOUT_S)
         while True:
             try:
@@ -189,7 +189,7 @@ class LedgerTopic:
         )
 
     def _check_kept(self, topic_id: str) -> None:
-        """Refuses a topic that forgets progress in time, and warns of one that a lost broker may take along."""
+        """Refuse a topic that forgets progress in time, and warns of one that a lost broker may take along."""
         asker = Asker(self._settings, self._reasons)
         config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
         if config is None:
@@ -223,7 +223,7 @@ class LedgerTopic:
         ask: Callable[[float], Future[Any]],
         fact: Callable[[Any], _Fact],
     ) -> _Fact:
-        """One question about the topic, which some broker may not have heard of yet."""
+        """Return one question about the topic, which some broker may not have heard of yet."""
         facts, _ = asker.ask(
             f"reading the replicas of {self.name}",
             [self.name],
@@ -235,7 +235,7 @@ class LedgerTopic:
         return facts[self.name]
 
     def _config(self, asker: Asker, resource: ConfigResource) -> Mapping[str, ConfigEntry] | None:
-        """A configuration; None where this principal may not read it."""
+        """Return a configuration; None where this principal may not read it."""
         doing = f"reading the configuration of {resource.name}"
         found, refused = asker.ask(
             doing,
@@ -265,7 +265,7 @@ def _replicas_of(found: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _number(setting: ConfigEntry | None) -> int | None:
-    """A setting's number; None where the broker names none."""
+    """Return a setting's number; None where the broker names none."""
     value = None if setting is None else setting.value
     return int(value) if value is not None and value.isdecimal() else None
 

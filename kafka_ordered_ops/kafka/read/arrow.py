@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Holds Python's search for reference cycles off, for the milliseconds in which records become columns.
+    """Hold Python's search for reference cycles off, for the milliseconds in which records become columns.
 
     It would start with every 700 of them that are made, and look through all that are there, for nothing:
     a record is in no cycle. That is a quarter of the time that reading takes.
@@ -43,7 +43,7 @@ def stamps(records: Sequence[Message]) -> Int64Array:
 def to_arrow(
     schema: pa.Schema, tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
 ) -> pa.RecordBatch:
-    """Only the asked columns are built: each costs a pass over the records."""
+    """Return only the asked columns are built: each costs a pass over the records."""
     count = len(records)
     stamped = (
         stamps(records)

@@ -79,7 +79,7 @@ class _Progress:
         return self.position >= self.wanted.end
 
     def advance(self, position: int) -> bool:
-        """Moves the position forward, at most to the end; whether it moved."""
+        """Move the position forward, at most to the end; return whether it moved."""
         position = min(position, self.wanted.end)
         moved = position > self.position
         self.position = max(position, self.position)
@@ -88,7 +88,7 @@ class _Progress:
     def take(
         self, records: Sequence[Message], offsets: Int64Array
     ) -> tuple[Sequence[Message], Int64Array]:
-        """The wanted among a run of records, but those that were taken already."""
+        """Return the wanted among a run of records, but those that were taken already."""
         mask = self.wanted.mask(offsets)
         taken_to = max(self._taken_to, self.position)
         if offsets[0] < taken_to:
@@ -100,7 +100,7 @@ class _Progress:
         return list(compress(records, mask.tolist())), offsets[mask]
 
     def jump(self) -> int | None:
-        """Where to go on when the position is in a large hole."""
+        """Return where to go on when the position is in a large hole."""
         boundaries = self.wanted.boundaries
         index = int(np.searchsorted(boundaries, self.position, side="right"))
         if index % 2 or index == boundaries.size:
@@ -174,7 +174,7 @@ class RangeReader:
         self.close()
 
     def close(self) -> None:
-        """Ends reading; may be called twice."""
+        """End reading; may be called twice."""
         if not self._home.is_here:
             return
         consumer, self._consumer = self._consumer, None
@@ -187,13 +187,13 @@ class RangeReader:
         return {tp: one.position for tp, one in self._all.items()}
 
     def stop(self, tp: TopicPartition) -> None:
-        """Ends one partition early, even in the middle of what has been fetched of it."""
+        """End one partition early, even in the middle of what has been fetched of it."""
         one = self._unfinished.get((tp.topic, tp.partition))
         if one is not None:
             self._finish(one)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The wanted records: each batch holds records of one partition, in offset order.
+        """Yield the wanted records: each batch holds records of one partition, in offset order.
 
         Raises:
             RecordsLostError: wanted offsets are no longer in the log; which.
@@ -213,7 +213,7 @@ class RangeReader:
                 yield batch
 
     def timestamps(self) -> Iterator[ScanBatch]:
-        """Offsets and timestamps of the wanted records, keys and values untouched; raises like `batches`."""
+        """Yield offsets and timestamps of the wanted records, keys and values untouched; raises like `batches`."""
 
         def stamps_of(
             _: TopicPartition, records: Sequence[Message], offsets: Int64Array
@@ -261,7 +261,7 @@ class RangeReader:
     def _take(
         self, make: _Make[_T]
     ) -> tuple[int, list[tuple[_Progress, int, _T | None]], list[Message]]:
-        """How much came; what is made of each run of one partition, with the offset behind it; the events."""
+        """Return how much came; what is made of each run of one partition, with the offset behind it; the events."""
         messages = records = self._consume()
         events: list[Message] = []
         if any(map(Message.error, messages)):
@@ -293,7 +293,7 @@ class RangeReader:
     def _by_partition(
         self, messages: list[Message]
     ) -> Iterator[tuple[_Progress, Sequence[Message], Int64Array]]:
-        """Cuts what came into runs of one partition; the client delivers long runs by itself."""
+        """Cut what came into runs of one partition; the client delivers long runs by itself."""
         count = len(messages)
         if not count:
             return
@@ -311,7 +311,7 @@ class RangeReader:
                 yield one, messages[start:end], offsets[start:end]
 
     def _events(self, messages: list[Message]) -> Iterator[_Progress]:
-        """Takes in what is not a record; gives the partitions that it moved."""
+        """Take in what is not a record; return the partitions that it moved."""
         for message in messages:
             error = message.error()
             one = self._unfinished.get((message.topic() or "", message.partition() or 0))
@@ -333,7 +333,7 @@ class RangeReader:
                 self._reasons.add(error)
 
     def _ask_positions(self) -> Iterator[_Progress]:
-        """Moves partitions whose client position went on without a record: over markers, aborted records."""
+        """Move partitions whose client position went on without a record: over markers, aborted records."""
         unfinished = list(self._unfinished.values())
         try:
             found = self._open_consumer().position([_at(one) for one in unfinished])
@@ -404,7 +404,7 @@ class RangeReader:
         consumer.incremental_assign([_at(one)])
 
     def _check_topics(self) -> None:
-        """Raises when the topics are gone or forbidden: of that, the client itself says nothing."""
+        """Raise when the topics are gone or forbidden: of that, the client itself says nothing."""
         try:
             with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
                 lookup.topics({topic for topic, _ in self._unfinished})

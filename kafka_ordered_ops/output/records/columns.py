@@ -60,23 +60,23 @@ MANY_ORDER: Final = (WINDOW_NUMBER, *ORDER)
 
 
 def partition_of(batch: pa.RecordBatch) -> TopicPartition:
-    """The one partition that a batch of the reader comes from."""
+    """Return the one partition that a batch of the reader comes from."""
     return TopicPartition(batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py())
 
 
 def offsets_of(batch: pa.RecordBatch) -> Int64Array:
-    """The offsets; no copy."""
+    """Return the offsets; no copy."""
     return cast(Int64Array, batch.column("offset").to_numpy())
 
 
 def timestamps_ms_of(batch: pa.RecordBatch) -> Int64Array:
-    """The timestamps in ms since the epoch; no copy."""
+    """Return the timestamps in ms since the epoch; no copy."""
     column: Any = batch.column("timestamp")
     return cast(Int64Array, column.view(pa.int64()).to_numpy())
 
 
 def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Array]:
-    """A batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`, and for each record the number of its share."""
+    """Return a batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`, and for each record the number of its share."""
     offsets = offsets_of(batch)
     owners = piece.owners_of(offsets)
     late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
@@ -97,7 +97,7 @@ class OffsetsDone:
         self._done = dict.fromkeys(wanted, 0)
 
     def reached(self, tp: TopicPartition, offset: int) -> int:
-        """Takes note of a record; returns the count over all partitions."""
+        """Take note of a record; return the count over all partitions."""
         bounds = self._bounds[tp]
         index = int(np.searchsorted(bounds[:, 0], offset, side="right")) - 1
         self._done[tp] = int(self._before[tp][index]) + offset + 1 - int(bounds[index, 0])
@@ -107,7 +107,7 @@ class OffsetsDone:
 def to_spark(
     batch: pa.RecordBatch, piece: Piece, owners: Int64Array | None = None
 ) -> pa.RecordBatch:
-    """A batch of `SOURCE_SCHEMA` from what `judged` gives; without `owners`, of the columns that need none.
+    """Return a batch of `SOURCE_SCHEMA` from what `judged` gives; without `owners`, of the columns that need none.
 
     Raises:
         ReadError: a timestamp that Spark cannot hold.
@@ -125,7 +125,7 @@ def to_spark(
 
 
 def check_times(batch: pa.RecordBatch) -> None:
-    """Raises `ReadError` for a timestamp that 64 bits do not hold in microseconds."""
+    """Raise `ReadError` for a timestamp that 64 bits do not hold in microseconds."""
     timestamps_ms = timestamps_ms_of(batch)
     far = np.flatnonzero(
         (timestamps_ms > SPARK_TIMESTAMP_MS_MAX) | (timestamps_ms < -SPARK_TIMESTAMP_MS_MAX)

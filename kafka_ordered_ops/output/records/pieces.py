@@ -71,7 +71,7 @@ class Piece:
         return late
 
     def narrowed(self, wanted: OffsetSet) -> Piece:
-        """The piece with some of its offsets only, at least one, and with nothing that they do not need."""
+        """Return the piece with some of its offsets only, at least one, and with nothing that they do not need."""
         low, high = np.searchsorted(self.starts, (wanted.first, wanted.end - 1), side="right")
         starts, owners = self.starts[low - 1 : high], self.owners[low - 1 : high]
         # A run of one owner is needed where it begins inside what is wanted, or what comes next of that
@@ -86,7 +86,7 @@ class Piece:
 
 
 def pieces_of(plans: Sequence[WindowPlan]) -> list[Piece]:
-    """All that the plans take, one piece a partition, in the order in which the plans name them.
+    """Return all that the plans take, one piece a partition, in the order in which the plans name them.
 
     Raises:
         ConfigError: two plans take the same offset.
@@ -161,6 +161,6 @@ def _piece(
 
 
 def _changes(starts: Int64Array, owners: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Only the places at which the owner changes."""
+    """Return only the places at which the owner changes."""
     changes = np.append(True, np.diff(owners) != 0)
     return starts[changes], owners[changes]

@@ -18,7 +18,7 @@ Slice = tuple[Piece, ...]
 
 
 def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> list[Slice]:
-    """Cuts pieces into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
+    """Cut pieces into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
 
     A large partition becomes several slices of its own. Small ones share a slice, so that a topic of a
     thousand quiet partitions is no thousand tasks. Without pieces there are no slices.
@@ -44,7 +44,7 @@ def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> lis
 
 
 def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Piece]:
-    """Runs of neighbouring offsets, about as many as asked for, at even steps in each piece."""
+    """Run of neighbouring offsets, about as many as asked for, at even steps in each piece."""
     step = max(1, sum(piece.wanted.count for piece in pieces) // runs)
     samples = []
     for number, piece in enumerate(pieces):
@@ -74,7 +74,7 @@ class _OffsetsByRank:
         return int(self._bounds[index, 0]) + rank - int(self._before[index])
 
     def between(self, first: int, end: int) -> OffsetSet:
-        """The offsets of rank `first` up to, not including, `end`; at least one."""
+        """Return the offsets of rank `first` up to, not including, `end`; at least one."""
         start, last = self.offset_at(first), self.offset_at(end - 1)
         # Copied range by range: intersecting would sort all ranges of the plan for every piece.
         starts, ends = self._bounds[:, 0], self._bounds[:, 1]

@@ -72,7 +72,7 @@ class WindowContext:
         engine: Engine | str | None = None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> DataFrame:
-        """Exactly the windows' records, as `read_windows` gives them.
+        """Return exactly the windows' records, as `read_windows` gives them.
 
         Args:
             ordered: in total order, window after window; as the submitter asked when None.
@@ -102,7 +102,7 @@ class WindowContext:
         *,
         ordered: bool | None = None,
     ) -> tuple[StagedOutput, ...]:
-        """Writes the windows' outputs into their hidden stages, and reports them to the submitter.
+        """Write the windows' outputs into their hidden stages, and report them to the submitter.
 
         Nothing is committed and nothing is visible: that is for the submitter to do, once this job has
         ended well.
@@ -126,7 +126,7 @@ class WindowContext:
         return tuple(outputs)
 
     def report(self, *results: Staged | Mapping[str, Any]) -> None:
-        """Tells the submitter what a sink of your own has written; `write` does so by itself.
+        """Tell the submitter what a sink of your own has written; `write` does so by itself.
 
         Args:
             results: for each window, in the order of the plans, its output, or what describes it as JSON.
@@ -144,7 +144,7 @@ class WindowContext:
 
 
 def current_window(spark: SparkSession) -> WindowContext:
-    """The windows that this job was submitted for, by `submit` or by ``run --application``.
+    """Return the windows that this job was submitted for, by `submit` or by ``run --application``.
 
     From here on the job shows its progress to the submitter, and ends if the submitter is gone. The job
     itself never commits.

@@ -27,7 +27,7 @@ main(__file__)
 
 
 def main(started: str) -> None:
-    """Runs the application that ``sys.argv[1]`` names, with the arguments that follow."""
+    """Run the application that ``sys.argv[1]`` names, with the arguments that follow."""
     die_with_parent()
     folder = Path(started).resolve().parent
     watch(folder, parent=os.getppid())

@@ -68,7 +68,7 @@ class Guard:
         self._output = -1
 
     def run(self, command: list[str]) -> None:
-        """Runs `command`, tells how it ended once nothing is left of it, and cleans up."""
+        """Run `command`, tell how it ended once nothing is left of it, and cleans up."""
         try:
             try:
                 self._start(command)
@@ -106,7 +106,7 @@ class Guard:
         program.returncode = 0
 
     def _is_wanted(self, *, after_end: bool = False) -> bool:
-        """Whether the submitter is there and has not said the word."""
+        """Return whether the submitter is there and has not said the word."""
         if os.getppid() != self._parent:
             # A process that was forked from the submitter and never ran another program holds the pipe
             # open too; then only the parent's id tells.
@@ -119,7 +119,7 @@ class Guard:
         return os.read(orders, 4096) != b"" and after_end
 
     def _turn(self, wait_s: float) -> None:
-        """Waits for whatever comes first, and does what is due."""
+        """Wait for whatever comes first, and do what is due."""
         sources = [sys.stdin.fileno(), self._wake]
         if self._output >= 0:
             sources.append(self._output)
@@ -133,7 +133,7 @@ class Guard:
             os.utime(os.path.join(self._folder, ALIVE_NAME))
 
     def _drain(self) -> None:
-        """Moves what was printed to the log; nobody who prints must wait for long."""
+        """Move what was printed to the log; nobody who prints must wait for long."""
         # So many pieces at most: who prints without end must not keep the guard from its duties.
         for _ in range(_PIECES_MAX):
             try:
@@ -147,7 +147,7 @@ class Guard:
             self._log.write(content)
 
     def _reap(self) -> bool:
-        """Takes note of ended children; False when there is none left, running or not."""
+        """Take note of ended children; False when there is none left, running or not."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -159,7 +159,7 @@ class Guard:
                 self._code = os.waitstatus_to_exitcode(status)
 
     def _end(self) -> list[int]:
-        """Ends what still runs; returns what cannot be ended."""
+        """End what still runs; return what cannot be ended."""
         for number, wait_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, _KILL_WAIT_S)):
             deadline = time.monotonic() + wait_s
             sent: set[int] = set()
@@ -231,7 +231,7 @@ class _Log:
 
 
 def _descendants(root: int) -> list[int]:
-    """All processes below one that are not gone."""
+    """Return all processes below one that are not gone."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -39,7 +39,7 @@ def die_with_parent() -> None:
 
 
 def watch(folder: Path, *, parent: int | None) -> None:
-    """Ends this process, and its parent if one is named, when the submitter is gone; looks in a thread."""
+    """End this process, and its parent if one is named, when the submitter is gone; look in a thread."""
     threading.Thread(
         target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
     ).start()
@@ -67,7 +67,7 @@ def _watch(folder: Path, parent: int | None) -> None:
 
 
 def show_progress(spark: Any, folder: Path) -> None:
-    """Writes down every second how far Spark is, in a thread, until Spark stops."""
+    """Write down every second how far Spark is, in a thread, until Spark stops."""
     threading.Thread(
         target=_show_progress, args=(spark, folder), name="kafka-ordered-ops-progress", daemon=True
     ).start()

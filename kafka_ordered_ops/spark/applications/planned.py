@@ -20,7 +20,7 @@ def planned_window(
     attempt: int | None = None,
     ledger_topic: str = LEDGER_TOPIC,
 ) -> tuple[WindowPlan, ClientSettings]:
-    """A window's plan from the ledger, and the settings to read it with; changes nothing.
+    """Return a window's plan from the ledger, and the settings to read it with; changes nothing.
 
     For jobs that do not come by `submit`: a host plans and commits, and its job is told the window's id.
 

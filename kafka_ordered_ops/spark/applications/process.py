@@ -81,7 +81,7 @@ class Process:
         return self._code
 
     def has_ended(self, wait_s: float) -> bool:
-        """Whether the run has ended and nothing is left of it; waits so long for that.
+        """Return whether the run has ended and nothing is left of it; waits so long for that.
 
         Raises:
             SinkError: its guard was killed, or some process of the run cannot be ended.
@@ -93,7 +93,7 @@ class Process:
         return self._has_ended
 
     def end(self) -> None:
-        """Ends the run, and waits until nothing is left of it. Again: a no-op.
+        """End the run, and wait until nothing is left of it. Again: a no-op.
 
         Raises:
             SinkError: some process of the run cannot be ended.
@@ -110,7 +110,7 @@ class Process:
             )
 
     def _has_answered(self, wait_s: float) -> bool:
-        """Whether the guard has said its line, or is gone."""
+        """Return whether the guard has said its line, or is gone."""
         stdout = self._guard.stdout
         if stdout is None:
             return True
@@ -145,7 +145,7 @@ class Process:
         return code
 
     def _close(self) -> None:
-        """Lets the guard go; it deletes the folder."""
+        """Let the guard go; it deletes the folder."""
         for pipe in (self._guard.stdin, self._guard.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ class Process:
 
 
 def processes_of(token: str) -> list[int]:
-    """Every process of a run that is there, wherever it hangs in the tree; Linux only, elsewhere none."""
+    """Return every process of a run that is there, wherever it hangs in the tree; Linux only, elsewhere none."""
     wanted = f"{RUN_VARIABLE}={token}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -170,7 +170,7 @@ def processes_of(token: str) -> list[int]:
 
 
 def _end_orphans(token: str) -> list[int]:
-    """Kills what a killed guard has left; returns what stays all the same."""
+    """Kill what a killed guard has left; return what stays all the same."""
     deadline = time.monotonic() + _END_WAIT_S
     while (left := processes_of(token)) and time.monotonic() < deadline:
         for pid in left:

@@ -79,7 +79,7 @@ class Submission:
     ordered: bool
 
     def write(self, folder: Path) -> None:
-        """Puts it into a folder."""
+        """Put it into a folder."""
         for number, plan in enumerate(self.plans):
             _files.write(str(_plan_path(folder, number)), plan.to_text().encode())
         asked = {
@@ -94,7 +94,7 @@ class Submission:
 
     @classmethod
     def read(cls, folder: Path) -> Submission:
-        """The inverse of `write`.
+        """Return the inverse of `write`.
 
         Raises:
             ConfigError: there is none, or it is damaged, or of a newer version of this package.
@@ -143,7 +143,7 @@ class Place:
 
 @contextmanager
 def new_place(output: str, plan: WindowPlan) -> Iterator[Place]:
-    """Makes the folder for one run, and removes what dead ones have left below the same output folder.
+    """Make the folder for one run, and remove what dead ones have left below the same output folder.
 
     Raises:
         SinkError: the output folder cannot be written to.
@@ -172,7 +172,7 @@ def new_place(output: str, plan: WindowPlan) -> Iterator[Place]:
 
 
 def _remove_dead(root: Path) -> None:
-    """Removes the folders of runs whose submitter is gone: there are secrets in them; and old logs."""
+    """Remove the folders of runs whose submitter is gone: there are secrets in them; and old logs."""
     for folder in root.glob("*/*/"):
         if folder.parent.name != _LOGS and _is_dead(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +203,7 @@ def _is_dead(folder: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a small file by an atomic rename."""
+    """Write a small file by an atomic rename."""
     _files.write(str(path), strict_json.dumps(value).encode())
 
 
@@ -214,7 +214,7 @@ def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that nobody else may read, from its first byte on."""
+    """Write a file that nobody else may read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -227,7 +227,7 @@ def settings_to_text(settings: ClientSettings) -> str:
 
 
 def settings_from_text(text: str) -> ClientSettings:
-    """The inverse of `settings_to_text`; raises `ConfigError`, which does not say what it was."""
+    """Return the inverse of `settings_to_text`; raise `ConfigError`, which does not say what it was."""
     try:
         settings = pickle.loads(base64.b64decode(text))
     except (ValueError, binascii.Error, pickle.UnpicklingError, EOFError, AttributeError) as error:

@@ -37,7 +37,7 @@ class JobResult:
     application_id: str | None
 
     def write(self, folder: Path, token: str, plans: Sequence[WindowPlan]) -> None:
-        """Reports it; an earlier report of the same run is replaced."""
+        """Report it; an earlier report of the same run is replaced."""
         windows = [
             {**_key_of(plan), "result": dict(result)}
             for plan, result in zip(plans, self.results, strict=True)
@@ -52,7 +52,7 @@ class JobResult:
 
     @classmethod
     def read(cls, folder: Path, token: str, plans: Sequence[WindowPlan]) -> JobResult | None:
-        """The report of this very run; None where it has made none.
+        """Return the report of this very run; None where it has made none.
 
         Raises:
             SinkError: the report is damaged, or is about another run, window, claim or attempt.
@@ -130,7 +130,7 @@ class JobProgress:
     records: int = 0
 
     def write(self, folder: Path) -> None:
-        """Shows it to the submitter."""
+        """Show it to the submitter."""
         progress = {
             "tasks_done": self.tasks_done,
             "tasks_total": self.tasks_total,
@@ -168,7 +168,7 @@ class JobError:
 
     @classmethod
     def of(cls, error: BaseException) -> JobError:
-        """An exception, or the error of this package that made a task fail and with it the job."""
+        """Return an exception, or the error of this package that made a task fail and with it the job."""
         found = error if isinstance(error, KafkaOrderedOpsError) else named_error(error)
         shown = error if found is None else found
         # Java's messages end in the stack of the place where they were made.
@@ -177,7 +177,7 @@ class JobError:
         return cls(type(shown).__name__, message, named=found is not None)
 
     def write(self, folder: Path) -> None:
-        """Tells the submitter."""
+        """Tell the submitter."""
         error = {"kind": self.kind, "message": self.message, "named": self.named}
         write_json(folder / ERROR_NAME, error)
 
@@ -194,7 +194,7 @@ class JobError:
             return None
 
     def as_named(self, more: str) -> KafkaOrderedOpsError | None:
-        """The error of this package that it is, saying `more` as well; None where it is another one."""
+        """Return the error of this package that it is, saying `more` as well; None where it is another one."""
         kind = getattr(errors, self.kind, None) if self.named else None
         if isinstance(kind, type) and issubclass(kind, KafkaOrderedOpsError):
             return kind(f"{self.message}. {more}")

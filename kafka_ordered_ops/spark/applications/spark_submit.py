@@ -116,7 +116,7 @@ class SparkSubmit:
         return str(path)
 
     def options(self) -> list[str]:
-        """The options of spark-submit that are no settings."""
+        """Return the options of spark-submit that are no settings."""
         lists = {
             "--py-files": self.py_files,
             "--files": self.files,
@@ -132,7 +132,7 @@ class SparkSubmit:
         return options
 
     def variables(self) -> dict[str, str]:
-        """The environment of spark-submit."""
+        """Return the environment of spark-submit."""
         variables = {**os.environ, **self.environment}
         if self.java_home is not None:
             variables["JAVA_HOME"] = os.fspath(self.java_home)

@@ -69,7 +69,7 @@ def submit(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> StagedOutput:
-    """Runs an application for one window: `submit_windows` for one plan."""
+    """Run an application for one window: `submit_windows` for one plan."""
     (staged,) = submit_windows(
         [plan],
         application,
@@ -100,7 +100,7 @@ def submit_windows(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[StagedOutput]:
-    """Runs an application for several windows in one pass; gives back the outputs that it wrote.
+    """Run an application for several windows in one pass; return back the outputs that it wrote.
 
     What `run_job` says holds. The application must write with `WindowContext.write`, below any folder that
     is seen from here.
@@ -152,7 +152,7 @@ def run_job(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> JobResult:
-    """Runs an application for windows, and gives back what it reported: for sinks of your own.
+    """Run an application for windows, and return back what it reported: for sinks of your own.
 
     Returns and raises only when no process of the run is left on this machine.
 
@@ -211,7 +211,7 @@ def _checked(
     root: str,
     how: SparkSubmit,
 ) -> str:
-    """The application's full path; raises `ConfigError` while nothing has been touched."""
+    """Return the application's full path; raise `ConfigError` while nothing has been touched."""
     check_together(plans)
     for plan in plans:
         check_has_output(plan)
@@ -227,7 +227,7 @@ def _command(
     plans: Sequence[WindowPlan],
     how: SparkSubmit,
 ) -> list[str]:
-    """Writes the files that spark-submit needs, and says what to run."""
+    """Write the files that spark-submit needs, and say what to run."""
     more = "" if len(plans) == 1 else f" and {len(plans) - 1} more"
     conf = {
         "spark.app.name": f"{Path(application).stem}: {plans[0].window_id}{more}",
@@ -258,7 +258,7 @@ def _command(
 
 
 def _properties(conf: Mapping[str, str]) -> str:
-    """Settings in Java's syntax."""
+    """Return settings in Java's syntax."""
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
 
 
@@ -284,7 +284,7 @@ def _wait(
     what: str,
     cancelled: Callable[[], bool],
 ) -> None:
-    """Waits for the end of spark-submit, and says meanwhile how far it is."""
+    """Wait for the end of spark-submit, and say meanwhile how far it is."""
     deadline = time.monotonic() + how.timeout_s
     shown = None
     while not process.has_ended(_LOOK_S):
@@ -327,7 +327,7 @@ class _LogLines:
             self._take(self._rest.decode(errors="replace"))
 
     def hand_on(self) -> None:
-        """Reads what is new. Of a job that fills a whole file in between, lines are left out."""
+        """Read what is new. Of a job that fills a whole file in between, lines are left out."""
         if self._take is None or not self._path.exists():
             return
         if self._inode not in (0, self._path.stat().st_ino):
@@ -350,7 +350,7 @@ class _LogLines:
 
 
 def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> JobResult:
-    """The job's result, if it ended well and has one for this run."""
+    """Return the job's result, if it ended well and has one for this run."""
     if code != 0:
         error = JobError.read(place.folder)
         where = f"{what} was ended by it. Nothing was committed. The log: {place.log}"
@@ -393,7 +393,7 @@ def _code_text(code: int) -> str:
 
 
 def _log_text(place: Place, lines: int = _TAIL_LINES) -> str:
-    """Where the log is, and how it ends."""
+    """Return where the log is, and how it ends."""
     try:
         with open(place.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))

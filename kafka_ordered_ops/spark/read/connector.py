@@ -66,7 +66,7 @@ def jvm_frame(
     isolation: Isolation,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
-    """The records of some pieces, in no order, with the columns of `source.SOURCE_DDL`.
+    """Return the records of some pieces, in no order, with the columns of `source.SOURCE_DDL`.
 
     Args:
         spark: a session that has the Kafka connector of its own version.
@@ -114,7 +114,7 @@ def jvm_frame(
 
 
 def _check_connector(spark: SparkSession) -> None:
-    """Raises `ConfigError` unless the session has the connector of its own version, as far as it tells."""
+    """Raise `ConfigError` unless the session has the connector of its own version, as far as it tells."""
     if is_connect(spark):
         # A client of Connect cannot look into the server's class path: Spark says so at the first action.
         return
@@ -149,7 +149,7 @@ def _minor(version: str) -> str:
 def _loaded(
     spark: SparkSession, loads: Sequence[Load], options: Mapping[str, str], read_offsets: int
 ) -> DataFrame:
-    """All that the loads bring, under our columns' names."""
+    """Return all that the loads bring, under our columns' names."""
     from pyspark.sql import functions as f
 
     tasks = parallelism(spark) * TASKS_PER_CORE
@@ -183,7 +183,7 @@ def _ranges(load: Load) -> dict[str, str]:
 
 
 def _if_time_is_kept(column: str) -> Column:
-    """The column; its task fails at a record whose time the connector has moved."""
+    """Return the column; its task fails at a record whose time the connector has moved."""
     from pyspark.sql import functions as f
 
     # Named as Python prints it, at the beginning of a line: so `failures.named_error` finds it.
@@ -204,7 +204,7 @@ def _if_time_is_kept(column: str) -> Column:
 
 
 def _all_of(frame: DataFrame, piece: Piece) -> DataFrame:
-    """All records are one window's, and none of them is late."""
+    """Return all records are one window's, and none of them is late."""
     from pyspark.sql import functions as f
 
     (share, *_) = piece.shares
@@ -218,7 +218,7 @@ def _all_of(frame: DataFrame, piece: Piece) -> DataFrame:
 
 
 def _told_apart(spark: SparkSession, frame: DataFrame, runs: Runs) -> DataFrame:
-    """The wanted records, each with its window, and whether it is late there."""
+    """Return the wanted records, each with its window, and whether it is late there."""
     from pyspark.sql import functions as f
 
     def table(rows: pa.Table) -> DataFrame:

@@ -36,7 +36,7 @@ Load = Mapping[TopicPartition, tuple[int, int]]
 
 
 def loads_of(pieces: Sequence[Piece], *, hole_offsets_min: int, loads_max: int) -> list[Load]:
-    """The fewest loads that leave out the large holes; at most `loads_max` of them."""
+    """Return the fewest loads that leave out the large holes; at most `loads_max` of them."""
     loads: list[dict[TopicPartition, tuple[int, int]]] = []
     for piece in pieces:
         for number, segment in enumerate(_segments(piece.wanted, hole_offsets_min, loads_max)):
@@ -71,7 +71,7 @@ class Runs:
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], read_offsets: int) -> Runs:
-        """The tables for some pieces, of which `read_offsets` are read, holes included."""
+        """Return the tables for some pieces, of which `read_offsets` are read, holes included."""
         shares = [share for piece in pieces for share in piece.shares]
         first_share = np.cumsum([0, *(len(piece.shares) for piece in pieces)])
         found = [_runs_of(piece) for piece in pieces]
@@ -138,7 +138,7 @@ class Runs:
 
 
 def _runs_of(piece: Piece) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Starts, ends and shares of the longest ranges of one share each."""
+    """Start, end and shares of the longest ranges of one share each."""
     wanted = piece.wanted
     changes = piece.starts[(piece.starts > wanted.first) & (piece.starts < wanted.end)]
     points = np.sort(np.concatenate((wanted.boundaries, changes)), kind="stable")
@@ -149,12 +149,12 @@ def _runs_of(piece: Piece) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 
 def offsets_of(loads: Sequence[Load]) -> int:
-    """How many offsets are read, holes included."""
+    """Return how many offsets are read, holes included."""
     return sum(end - start for load in loads for start, end in load.values())
 
 
 def needs_runs(pieces: Sequence[Piece], loads: Sequence[Load]) -> bool:
-    """Whether records must be told apart at all: not if all that is read is one window's, and none is late."""
+    """Return whether records must be told apart at all: not if all that is read is one window's, and none is late."""
     read = offsets_of(loads)
     wanted = sum(piece.wanted.count for piece in pieces)
     shares = [share for piece in pieces for share in piece.shares]

@@ -228,7 +228,7 @@ def _trust(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _identity(ours: Mapping[str, str]) -> dict[str, str]:
-    """The client's own certificate."""
+    """Return the client's own certificate."""
     values: dict[str, str] = {}
     if path := ours.get("ssl.keystore.location"):
         values |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": path}

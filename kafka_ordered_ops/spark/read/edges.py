@@ -51,7 +51,7 @@ class Edge(NamedTuple):
 
 
 def edges_of(reading: Reading, buckets: int) -> list[Edge]:
-    """At most ``buckets - 1`` places, rising, that cut what is to be read into shares of about equal size.
+    """Return at most ``buckets - 1`` places, rising, that cut what is to be read into shares of about equal size.
 
     Read by this process. Fewer than asked for where too few records are visible.
 
@@ -84,7 +84,7 @@ def edges_of(reading: Reading, buckets: int) -> list[Edge]:
 def _places(
     piece: Piece, topics: Sequence[str], offsets: Int64Array, timestamps_ms: Int64Array
 ) -> Int64Array:
-    """The columns of `Edge`, with the topic's number among all topics, sorted."""
+    """Return the columns of `Edge`, with the topic's number among all topics, sorted."""
     tp: TopicPartition = piece.tp
     return np.stack(
         (
@@ -99,7 +99,7 @@ def _places(
 
 
 def _quantiles(places: Int64Array, topics: Sequence[str], buckets: int) -> list[Edge]:
-    """The places at equal distances among all of them, in order."""
+    """Return the places at equal distances among all of them, in order."""
     in_order = places[:, np.lexsort(places[::-1])]
     count = in_order.shape[1]
     picked = sorted({count * n // buckets for n in range(1, buckets)} - {0})

@@ -29,7 +29,7 @@ _REGISTERING: Final = threading.Lock()
 
 
 def frame_of(engine: Engine, reading: Reading) -> DataFrame:
-    """All records of a reading, in no order, with the columns of `source.SOURCE_DDL`.
+    """Return all records of a reading, in no order, with the columns of `source.SOURCE_DDL`.
 
     Raises:
         ConfigError: the session lacks what the engine needs, or its workers run another Python.
@@ -50,7 +50,7 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
 
 
 def _loaded(spark: SparkSession, name: str) -> DataFrame:
-    """The data source's frame; a Python worker makes it, which may be the first one that Spark starts."""
+    """Return the data source's frame; a Python worker makes it, which may be the first one that Spark starts."""
     try:
         return spark.read.format(name).load()
     except Exception as error:

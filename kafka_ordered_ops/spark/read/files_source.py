@@ -60,7 +60,7 @@ class FilesOfTask(InputPartition):
 def frame_of_files(
     spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str
 ) -> DataFrame:
-    """The rows of the files, one file after the other, with a column ``window_id`` at the end.
+    """Return the rows of the files, one file after the other, with a column ``window_id`` at the end.
 
     Args:
         spark: the session, classic or Connect; all executors must see the files.
@@ -132,11 +132,11 @@ class OrderedFilesReader(DataSourceReader):
     schema: pa.Schema
 
     def partitions(self) -> list[FilesOfTask]:
-        """The files of each task. Without files one empty task: Spark would make up one without content."""
+        """Return the files of each task. Without files one empty task: Spark would make up one without content."""
         return dealt_to_tasks(self.files) or [FilesOfTask(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of some files; raises `ReadError` for one that is gone, or has other columns."""
+        """Yield the rows of some files; raise `ReadError` for one that is gone, or has other columns."""
         for file in partition.files if isinstance(partition, FilesOfTask) else ():
             try:
                 with pq.ParquetFile(file.path, pre_buffer=False) as opened:
@@ -170,11 +170,11 @@ class OrderedFiles(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.read.format``."""
+        """Return the name for ``spark.read.read.format``."""
         return cls.source_name
 
     def reader(self, schema: StructType) -> OrderedFilesReader:
-        """The reader of all files."""
+        """Return the reader of all files."""
         return OrderedFilesReader(self._files, to_arrow(schema))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -182,7 +182,7 @@ class OrderedFiles(DataSource):
 
 
 def _source_of(files: tuple[FileOfWindow, ...], name: str) -> type[OrderedFiles]:
-    """The class to register for these files. It cannot be imported, so Spark pickles it with what it holds."""
+    """Return the class to register for these files. It cannot be imported, so Spark pickles it with what it holds."""
 
     class OneRead(OrderedFiles):
         source_name = name

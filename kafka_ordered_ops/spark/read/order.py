@@ -63,12 +63,12 @@ def order_of(frame: DataFrame) -> InOrder | None:
 
 
 def mark_in_order(frame: DataFrame, known: InOrder) -> None:
-    """Takes note of a DataFrame's order."""
+    """Take note of a DataFrame's order."""
     _IN_ORDER[frame] = known
 
 
 def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
-    """The records that an engine gives, in total order; its columns but `WINDOW_NUMBER`."""
+    """Return the records that an engine gives, in total order; its columns but `WINDOW_NUMBER`."""
     if len(reading.plans) == 1:
         return _one_in_order(reading, frame)
     dealt = _deal(reading, frame, MANY_ORDER)
@@ -92,7 +92,7 @@ def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
 
 
 def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame:
-    """The records with each task's share where it is to be sorted: one reading of Kafka, one shuffle."""
+    """Return the records with each task's share where it is to be sorted: one reading of Kafka, one shuffle."""
     if reading.offsets <= ONE_TASK_OFFSETS_MAX:
         return frame.repartition(1)
     rounds = -(-reading.offsets // (BUCKET_OFFSETS * reading.parallelism))
@@ -125,7 +125,7 @@ def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) 
 
 
 def _repartition_by_id(frame: DataFrame, buckets: int) -> DataFrame:
-    """Puts each bucket into the task of its number."""
+    """Put each bucket into the task of its number."""
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(buckets, _BUCKET)
     return _repartition_by_hash(frame, buckets)
@@ -179,7 +179,7 @@ def _place(edge: Edge) -> dict[str, int | str]:
 
 
 def _literal(values: Sequence[object], ddl: str) -> Column:
-    """A constant of any size, in one expression: made of single ones, each would be a call to the JVM."""
+    """Return a constant of any size, in one expression: made of single ones, each would be a call to the JVM."""
     from pyspark.sql import functions as f
 
     return f.from_json(f.lit(json.dumps(values)), ddl)

@@ -35,7 +35,7 @@ def read_output(
     path: str | os.PathLike[str],
     window_ids: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The published windows below a folder as one DataFrame, rows in the order in which they were written.
+    """Return the published windows below a folder as one DataFrame, rows in the order in which they were written.
 
     One window after the other, in each the files by name, in each file the rows as they lie there. Windows
     that were written in total order come out in total order, without being sorted again: over the partitions
@@ -79,7 +79,7 @@ def read_output(
 
 
 def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> dict[str, str]:
-    """The folders of the windows, by their ids, in the order wanted."""
+    """Return the folders of the windows, by their ids, in the order wanted."""
     if window_ids is None:
         names = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
         by_id = {
@@ -109,6 +109,6 @@ def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> 
 
 
 def _published_id(files: LocalFiles, root: str, folder: str) -> str | None:
-    """The window whose output a folder says it holds; None for one that this package did not write."""
+    """Return the window whose output a folder says it holds; None for one that this package did not write."""
     marker = read_marker(files, root, folder)
     return None if marker is None else marker.window_id

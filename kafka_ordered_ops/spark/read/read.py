@@ -32,7 +32,7 @@ def read_window(
     local_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
-    """A DataFrame of exactly the plan's records: `read_windows` for one plan."""
+    """Return a DataFrame of exactly the plan's records: `read_windows` for one plan."""
     return read_windows(
         spark,
         [plan],
@@ -54,7 +54,7 @@ def read_windows(
     local_root: str | os.PathLike[str] | None = None,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> DataFrame:
-    """A DataFrame of exactly the plans' records, read from Kafka in one pass.
+    """Return a DataFrame of exactly the plans' records, read from Kafka in one pass.
 
     Columns: ``topic`` string, ``partition`` int, ``offset`` bigint, ``timestamp`` timestamp, ``timestamp_type``
     int (0 CreateTime, 1 LogAppendTime, null none), ``key`` binary, ``value`` binary, ``headers``

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def read_staged(
     reading: Reading, *, ordered: bool, local_root: str | os.PathLike[str] | None
 ) -> DataFrame:
-    """The records of windows whose files are below `local_root`; what is not there is read from Kafka first.
+    """Return the records of windows whose files are below `local_root`; what is not there is read from Kafka first.
 
     Raises:
         ConfigError: no root, for executors that may be on other machines.
@@ -58,7 +58,7 @@ def read_staged(
 
 
 def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
-    """The files as Spark likes to take them."""
+    """Return the files as Spark likes to take them."""
     from pyspark.sql import functions as f
 
     frames = (
@@ -71,7 +71,7 @@ def _any_order(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFram
 
 
 def _by_name(spark: SparkSession, outputs: Sequence[StagedOutput]) -> DataFrame:
-    """One window after the other, in the order of their files."""
+    """Return one window after the other, in the order of their files."""
     from kafka_ordered_ops.spark.read.files_source import FileOfWindow, frame_of_files
 
     found = [

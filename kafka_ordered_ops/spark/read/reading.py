@@ -71,10 +71,10 @@ class Reading:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is Spark Connect's; its classes need packages that a classic installation lacks."""
+    """Return whether a session is Spark Connect's; its classes need packages that a classic installation lacks."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks a session can run at a time."""
+    """Return how many tasks a session can run at a time."""
     return PARALLELISM_UNKNOWN if is_connect(spark) else spark.sparkContext.defaultParallelism

@@ -72,11 +72,11 @@ class KafkaWindowReader(DataSourceReader):
         self._read = read
 
     def partitions(self) -> list[SliceOfWindow]:
-        """The slices. Empty windows have one empty slice: Spark would make up one without content."""
+        """Return the slices. Empty windows have one empty slice: Spark would make up one without content."""
         return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one slice; raises what the reader raises, and Spark shows it as text."""
+        """Yield the records of one slice; raises what the reader raises, and Spark shows it as text."""
         pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
         if not pieces:
             return
@@ -117,15 +117,15 @@ class KafkaWindowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``spark.read.read.format``."""
+        """Return the name for ``spark.read.read.format``."""
         return cls.source_name
 
     def schema(self) -> str:
-        """The columns, as DDL."""
+        """Return the columns, as DDL."""
         return self._ddl
 
     def reader(self, schema: StructType) -> KafkaWindowReader:
-        """The reader, which takes the read over."""
+        """Return the reader, which takes the read over."""
         if self._read is None:
             raise RuntimeError("this data source has given its read away already")
         # Spark pickles this object once more, into the tasks, where only its name is asked for.
@@ -137,7 +137,7 @@ class KafkaWindowSource(DataSource):
 
 
 def source_of(read: WindowRead, name: str) -> type[KafkaWindowSource]:
-    """The class to register for one read. It cannot be imported, so Spark pickles it with what it holds."""
+    """Return the class to register for one read. It cannot be imported, so Spark pickles it with what it holds."""
 
     class OneRead(KafkaWindowSource):
         source_name = name

@@ -83,7 +83,7 @@ class TableWrite:
 
     @classmethod
     def of(cls, plan: WindowPlan) -> TableWrite:
-        """A new write of this plan's attempt."""
+        """Return a new write of this plan's attempt."""
         token = uuid.uuid4().hex[:12]
         return cls(plan.group_id, plan.window_id, plan.claim_id, plan.attempt, token)
 
@@ -93,7 +93,7 @@ class TableWrite:
         return f"{self.claim_id}-{self.attempt}-{self.token}"
 
     def makes_worthless(self, name: str) -> bool:
-        """Whether staged rows of the same window are of no more use once this write shows."""
+        """Return whether staged rows of the same window are of no more use once this write shows."""
         claim_id, attempt, _ = name.rsplit("-", 2)
         return claim_id != self.claim_id or int(attempt) <= self.attempt
 
@@ -109,7 +109,7 @@ class TableWrite:
 
     @classmethod
     def from_json(cls, fields: Fields) -> TableWrite:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         try:
             write = cls(
                 group_id=fields.text("group"),
@@ -141,13 +141,13 @@ class TableFormat(Protocol):
     name: str
 
     def check(self, table: str) -> None:
-        """Raises `ConfigError` for a table that windows cannot be replaced in."""
+        """Raise `ConfigError` for a table that windows cannot be replaced in."""
 
     def look(self, table: str, window_id: str, *, turn: int) -> TableState:
         """Whose rows of a window show; on the first turn, 0, nothing was tried yet."""
 
     def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
-        """Puts rows in the place of the window's, in one commit, if the window is still as it was seen.
+        """Put rows in the place of the window's, in one commit, if the window is still as it was seen.
 
         A commit that comes too late fails or is skipped without a word: look again.
         """
@@ -180,7 +180,7 @@ class TableSink:
         self._has_staging = False
 
     def write(self, df: DataFrame, plan: WindowPlan) -> TableOutput:
-        """Writes a window's result into the staging table; nothing shows yet.
+        """Write a window's result into the staging table; nothing shows yet.
 
         Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes.
 
@@ -242,11 +242,11 @@ class TableSink:
             return beside_others(partial(self.format.look, self.table, window_id, turn=turn))
 
     def staged(self, window_id: str) -> DataFrame:
-        """The staged rows of a window, of all its writes."""
+        """Return the staged rows of a window, of all its writes."""
         return self.spark.table(self.staging).where(self._is_window(window_id))
 
     def make_staging(self) -> None:
-        """Makes the staging table, if there is none: the table's columns, and which write a row is of."""
+        """Make the staging table, if there is none: the table's columns, and which write a row is of."""
         from pyspark.sql import functions as f
 
         if self._has_staging:
@@ -261,7 +261,7 @@ class TableSink:
         self._has_staging = True
 
     def remove_staged(self, name: str) -> None:
-        """Removes the staged rows of one write; those that another process removes meanwhile are gone, too."""
+        """Remove the staged rows of one write; those that another process removes meanwhile are gone, too."""
         # By a partition column alone, so that no file is read. A name holds nothing to be quoted.
         statement = f"DELETE FROM {self.staging} WHERE {WRITE_COLUMN} = '{name}'"
         beside_others(partial(self.spark.sql, statement))
@@ -314,13 +314,13 @@ class TableOutput:
     published: bool = False
 
     def is_staged(self) -> bool:
-        """Whether all of its rows are in the staging table; raises `SinkError`."""
+        """Return whether all of its rows are in the staging table; raise `SinkError`."""
         with table_errors(f"{self.sink.staging} cannot be read"):
             # Of nothing, all is there.
             return not self._records or self._count() == self._records
 
     def check_ready(self) -> None:
-        """Looks, before the window is committed, whether `publish` could show it; raises what that raises."""
+        """Look, before the window is committed, whether `publish` could show it; raises what that raises."""
         shown = self.write if self.published else self.sink.look(self.write.window_id).shown
         if shown == self.write:
             return
@@ -329,7 +329,7 @@ class TableOutput:
             self._check_count(beside_others(self._count) if self._records else 0)
 
     def publish(self) -> None:
-        """Replaces the window's rows in the table by these, in one commit. Again: a no-op.
+        """Replace the window's rows in the table by these, in one commit. Again: a no-op.
 
         Raises:
             SinkError: the rows are neither staged nor shown; the window in the table is another group's; or the
@@ -353,13 +353,13 @@ class TableOutput:
                     sink.remove_staged(name)
 
     def discard(self) -> None:
-        """Removes the staged rows; what shows stays. Again: a no-op. Raises `SinkError`."""
+        """Remove the staged rows; what shows stays. Again: a no-op. Raises `SinkError`."""
         with table_errors(f"the staged rows of window {self.write.window_id} cannot be removed"):
             if self.write.name in self._staged_names():
                 self.sink.remove_staged(self.write.name)
 
     def to_json(self) -> dict[str, Any]:
-        """Versioned JSON: what the ledger keeps, enough to publish from another process."""
+        """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
         return {
             "version": TABLE_VERSION,
             "format": self.sink.format.name,
@@ -372,7 +372,7 @@ class TableOutput:
 
     @classmethod
     def from_json(cls, sink: TableSink, fields: Fields) -> TableOutput | None:
-        """The inverse of `to_json`; None for an output of other tables. Raises `JsonError`."""
+        """Return the inverse of `to_json`; None for an output of other tables. Raises `JsonError`."""
         if (version := fields.integer("version")) != TABLE_VERSION:
             raise JsonError(f"output version {version}; this package reads version {TABLE_VERSION}")
         where = (fields.text("format"), fields.text("table"), fields.text("staging"))
@@ -389,7 +389,7 @@ class TableOutput:
         return self.facts["records"] or 0
 
     def _show(self) -> bool:
-        """Whether the table shows these rows in the end."""
+        """Return whether the table shows these rows in the end."""
         for turn in range(_TURNS_MAX + 1):
             # Before the look: rows that are gone by then may have been published by another process.
             count = beside_others(self._count)
@@ -476,7 +476,7 @@ def table_errors(what: str) -> Iterator[None]:
 
 
 def beside_others(action: Callable[[], T]) -> T:
-    """Does again what fails only because others have committed meanwhile."""
+    """Do again what fails only because others have committed meanwhile."""
     for _ in range(_TURNS_MAX):
         try:
             return action()
@@ -491,7 +491,7 @@ def _is_conflict(error: BaseException) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    """The line of an error that says what happened."""
+    """Return the line of an error that says what happened."""
     text = str(error)
     if found := _JVM_MESSAGE.search(text):
         return found[1]

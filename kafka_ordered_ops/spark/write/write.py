@@ -37,7 +37,7 @@ _COMPARED_MAX: Final = 16
 def write_window(
     df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
 ) -> StagedOutput:
-    """Writes a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
+    """Write a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
 
     Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
     the same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
@@ -147,7 +147,7 @@ def kept(df: DataFrame) -> Iterator[None]:
 
 
 def is_kept(df: DataFrame) -> bool:
-    """Whether the user has told Spark to keep what `df` computes."""
+    """Return whether the user has told Spark to keep what `df` computes."""
     return df.storageLevel.useMemory or df.storageLevel.useDisk
 
 
@@ -184,12 +184,12 @@ def _counts(df: DataFrame, plan: WindowPlan) -> list[Column]:
 
 
 def _tells_places(df: DataFrame) -> bool:
-    """Whether each row says which record it is."""
+    """Return whether each row says which record it is."""
     return set(ORDER) <= set(df.columns)
 
 
 def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
-    """The partitions known to take anything behind a record stamped at or after the cutoff; its offset."""
+    """Return the partitions known to take anything behind a record stamped at or after the cutoff; its offset."""
     return {
         part.tp: part.head_end
         for part in plan
@@ -198,7 +198,7 @@ def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
 
 
 def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
-    """Whether a record lies behind the first one stamped at or after the cutoff, in its partition.
+    """Return whether a record lies behind the first one stamped at or after the cutoff, in its partition.
 
     Args:
         behind: the first such offset of each partition that takes anything from there on, at least one.
@@ -223,7 +223,7 @@ def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
 
 
 def _files(draft: Draft) -> Facts:
-    """How many files there are here; whether they hold everything is for `Draft.seal` to say."""
+    """Return how many files there are here; whether they hold everything is for `Draft.seal` to say."""
     with as_sink_error(f"the stage {draft.path} cannot be looked at"):
         sizes = files_for(draft.output.root).sizes(draft.path)
     return {"files": len(sizes), "bytes": sum(sizes.values())}

@@ -64,7 +64,7 @@ def write_windows(
     *,
     ordered: bool = True,
 ) -> list[StagedOutput]:
-    """Writes the results of several windows in one Spark job, each into its window's stage below `path`.
+    """Write the results of several windows in one Spark job, each into its window's stage below `path`.
 
     What `write_window` says holds for each of them. The column ``window_id`` tells a row's window, so a job on
     the result of `read_windows` keeps it; a window without rows gets one file without rows. The facts of each
@@ -124,7 +124,7 @@ def write_windows(
 def write_each(
     df: DataFrame, path: str | os.PathLike[str], plans: Sequence[WindowPlan], *, ordered: bool
 ) -> list[StagedOutput]:
-    """Writes one window by `write_window`, several by `write_windows`; raises as they do."""
+    """Write one window by `write_window`, several by `write_windows`; raises as they do."""
     if len(plans) == 1:
         # It counts while it writes, and needs no second look at the files.
         return [write_window(df, path, plans[0], ordered=ordered)]
@@ -157,7 +157,7 @@ class _Written:
         return f"{self.folder}/_empty"
 
     def folder_of(self, window_id: str) -> str:
-        """Where the files of a window with rows are."""
+        """Return where the files of a window with rows are."""
         return f"{self.folder}/{WINDOW_NUMBER}={self.window_ids.index(window_id)}"
 
 
@@ -259,7 +259,7 @@ def _counts(types: dict[str, str]) -> dict[str, Column]:
 
 
 def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
-    """Where the heads end of those partitions of which a window takes something behind."""
+    """Return where the heads end of those partitions of which a window takes something behind."""
     numbers = {window_id: number for number, window_id in enumerate(window_ids)}
     rows = [
         (numbers[plan.window_id], tp.topic, tp.partition, head_end)
@@ -275,7 +275,7 @@ def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
 def _check_rows(
     plans: Sequence[WindowPlan], written: _Written, facts: dict[str | None, Facts]
 ) -> None:
-    """Raises `SinkError` when files are not here, or hold rows that are none of the plans'."""
+    """Raise `SinkError` when files are not here, or hold rows that are none of the plans'."""
     records = {window_id: of_window["records"] or 0 for window_id, of_window in facts.items()}
     if (here := sum(records.values())) != written.records:
         raise SinkError(
@@ -316,7 +316,7 @@ def _copy_empty(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
 
 
 def _move(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
-    """Makes a window's files its stage's, under names that keep their order."""
+    """Make a window's files its stage's, under names that keep their order."""
     folder = written.folder_of(draft.output.window_id)
     names = data_names(files, folder)
     if len(names) > FILES_MAX:

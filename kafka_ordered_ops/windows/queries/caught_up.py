@@ -26,7 +26,7 @@ def caught_up(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.time,
 ) -> CatchUp:
-    """Whether everything that a window asks for is committed, by whichever windows of the group.
+    """Return whether everything that a window asks for is committed, by whichever windows of the group.
 
     Reads no record, joins nothing and changes nothing. `timeout_s` bounds all questions.
 

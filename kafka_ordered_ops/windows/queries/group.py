@@ -39,11 +39,11 @@ class GroupQueries(Gated):
     _clock: Callable[[], float]
 
     def show(self, window_id: str) -> WindowRecord:
-        """A window as the ledger has it; raises `UnknownWindowError`."""
+        """Return a window as the ledger has it; raise `UnknownWindowError`."""
         return self.show_many([window_id])[0]
 
     def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
-        """Windows as the ledger has them; raises `UnknownWindowError`."""
+        """Return windows as the ledger has them; raise `UnknownWindowError`."""
         check_list(window_ids, what="window_ids")
         for window_id in window_ids:
             check_window_id(window_id)
@@ -51,14 +51,14 @@ class GroupQueries(Gated):
         return [known_window(view, name) for name in window_ids]
 
     def check_readable(self, plan: WindowPlan) -> None:
-        """Raises `RecordsLostError` when a committed window can no longer be read from Kafka."""
+        """Raise `RecordsLostError` when a committed window can no longer be read from Kafka."""
         check_plan(plan)
         self._planner.check_still_there(plan)
 
     def list(
         self, keep: Callable[[WindowRecord], bool] = lambda _: True
     ) -> builtins.list[WindowRecord]:
-        """Every window of the group that is to be kept, by cutoff, then by id; with its plan and its result.
+        """Return every window of the group that is to be kept, by cutoff, then by id; with its plan and its result.
 
         Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
         """
@@ -71,7 +71,7 @@ class GroupQueries(Gated):
         return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
 
     def summaries(self, *, limit: int | None = None, before: str | None = None) -> Summaries:
-        """The group's windows as a list shows them, by cutoff, then by id; without their plans, and so quickly.
+        """Return the group's windows as a list shows them, by cutoff, then by id; without their plans, and so quickly.
 
         Args:
             limit: no more than the last so many; None: all of them.
@@ -94,11 +94,11 @@ class GroupQueries(Gated):
         return replace(found, windows=windows if limit is None else windows[-limit:])
 
     def state(self) -> GroupState | None:
-        """The group's progress; None before its first plan."""
+        """Return the group's progress; None before its first plan."""
         return self._ledger.read(self.group_id).state
 
     def gaps(self) -> builtins.list[Gap]:
-        """The times that no interval of the group covers and in which records wait; a sweep takes them.
+        """Return the times that no interval of the group covers and in which records wait; a sweep takes them.
 
         From the ledger alone: what was read to plan intervals says what was left.
         """
@@ -111,7 +111,7 @@ class GroupQueries(Gated):
         grace: timedelta | str | None = None,
         before: Liveness | None = None,
     ) -> Liveness:
-        """Whether all partitions of a window have come to its cutoff, and of each one why or why not.
+        """Return whether all partitions of a window have come to its cutoff, and of each one why or why not.
 
         Live: a record stamped at or after the cutoff (and the maximum out-of-orderness) is there. Idle: there is
         none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.

@@ -58,12 +58,12 @@ class GroupWatch:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._ledger.close()
         self._lookup.close()
 
     def undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
-        """Those windows, by id, that are not committed, with how often they were planned and then rewound.
+        """Return those windows, by id, that are not committed, with how often they were planned and then rewound.
 
         The times of a window count as delivered too when other windows have committed them, or when the ledger
         has forgotten it.
@@ -119,6 +119,6 @@ class GroupWatch:
 
 
 def _holds(frozen: Sequence[TimeRange], times: TimeRange) -> bool:
-    """Whether one of some ranges, which are disjoint and rise, holds all of these times."""
+    """Return whether one of some ranges, which are disjoint and rise, holds all of these times."""
     at = bisect_right(frozen, times.since_ms, key=lambda one: one.since_ms)
     return at > 0 and frozen[at - 1].holds(times)

@@ -140,7 +140,7 @@ def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> S
 
 
 def _group_of(key: bytes | None) -> str | None:
-    """The group whose state a record of the ledger is a part of; None for other records."""
+    """Return the group whose state a record of the ledger is a part of; None for other records."""
     try:
         parts = json.loads(key or b"")
     except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ def check_live(
     offsets_max: int = LOOK_OFFSETS_MAX,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> Liveness:
-    """One look at the partitions of a window, which is neither planned nor changed by it.
+    """Return one look at the partitions of a window, which is neither planned nor changed by it.
 
     Keeps nothing between calls and may run in any thread, with a `lookup` of its own.
 
@@ -125,7 +125,7 @@ def wait_live(
     failed: Callable[[KafkaOrderedOpsError], None] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Liveness:
-    """Looks until all partitions are live or idle, or the time is over; the last answer tells which.
+    """Look until all partitions are live or idle, or the time is over; the last answer tells which.
 
     `look_again` is given the answer before, or None at first. Once there was one, a look that fails with a
     retriable error is told to `failed` and made again: a broker may restart meanwhile. The last look is
@@ -153,7 +153,7 @@ def wait_live(
 
 
 def liveness_rule(window: Window, grace: timedelta | str | None) -> LivenessRule:
-    """The rule that a window and a grace make; raises `ConfigError` for a negative grace."""
+    """Return the rule that a window and a grace make; raise `ConfigError` for a negative grace."""
     span = None if grace is None else as_span(grace, what="grace")
     return LivenessRule(
         cutoff_ms=window.cutoff_ms,

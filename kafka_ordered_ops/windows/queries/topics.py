@@ -42,7 +42,7 @@ def topic_names(
     exclude: Sequence[str] = (),
     timeout_s: float = TIMEOUT_S,
 ) -> list[str]:
-    """The topics that names and patterns mean now, sorted; those that this principal may describe.
+    """Return the topics that names and patterns mean now, sorted; those that this principal may describe.
 
     Args:
         settings: how to reach the cluster.
@@ -66,7 +66,7 @@ def topic_ends(
     isolation: Isolation = Isolation.READ_COMMITTED,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, TopicEnds]:
-    """Where topics begin and end, by name; a few questions for all of them.
+    """Return where topics begin and end, by name; a few questions for all of them.
 
     Args:
         settings: how to reach the cluster.
