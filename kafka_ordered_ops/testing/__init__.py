@@ -1,8 +1,8 @@
-"""A Kafka in memory, to test with what plans, reads and commits windows.
+"""A Kafka in memory for tests of code that plans, reads and commits windows.
 
 It keeps what Kafka keeps: offsets with gaps, transactions and their markers, retention and compaction, topic
-ids, groups with committed offsets and members, and the ledger with its records. Every guarantee that the package
-gives on a broker it gives here, and the same scripts are run on both to hold that true.
+ids, groups with committed offsets and members, and the ledger with its records. It gives the same guarantees as the
+package gives on a broker: the same test scripts run on both.
 """
 
 from kafka_ordered_ops.testing.kafka import InMemoryKafka

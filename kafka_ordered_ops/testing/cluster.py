@@ -1,4 +1,4 @@
-"""What the brokers of one cluster hold: topics with their logs, transactions, groups with their offsets.
+"""The contents of one cluster: topics with their logs, transactions, groups with their offsets.
 
 One lock guards all of it. A change wakes whoever waits for one: for records, for a transaction's end.
 """
@@ -131,7 +131,7 @@ class GroupLock:
     def _acquire(self) -> None:
         if not self._group.turn.acquire(timeout=max(self._deadline - time.monotonic(), 0)):
             raise WindowFencedError(
-                f"{self._where}: other threads were changing the group's state until the deadline. Run the same "
+                f"{self._where}: other threads changed the group's state until the deadline. Run the same "
                 "window again"
             )
 
@@ -167,8 +167,8 @@ class Cluster:
         """
         if not is_topic_name(name) or partitions < 1:
             raise ConfigError(
-                f"no topic {name!r} with {partitions} partitions can be made: a name has 1 to 249 letters, digits, "
-                "'.', '_' or '-', and a topic at least one partition"
+                f"cannot create topic {name!r} with {partitions} partitions: a name has 1 to 249 letters, digits, "
+                "'.', '_' or '-', and a topic has at least one partition"
             )
         with self.changed:
             if name in self.topics:
@@ -194,7 +194,7 @@ class Cluster:
             logs = self.topic(name).logs
             if partitions <= len(logs):
                 raise ConfigError(
-                    f"topic {name} has {len(logs)} partitions: {partitions} would not be more"
+                    f"topic {name} has {len(logs)} partitions: give more than that, not {partitions}"
                 )
             self.topics[name].grow_to(partitions)
 
@@ -235,10 +235,10 @@ class Cluster:
             topic = self.topics[tp.topic]
             if transaction is not None and transaction.state is not TransactionState.OPEN:
                 raise ConfigError(
-                    f"{tp}: the transaction is {transaction.state}: nothing can be added to it"
+                    f"{tp}: the transaction is {transaction.state}: it accepts no more records"
                 )
             if topic.is_compacted and key is None:
-                raise ConfigError(f"{tp}: a compacted topic takes no record without a key")
+                raise ConfigError(f"{tp}: a compacted topic refuses a record without a key")
             offset = log.append(
                 _stamped(tp, topic, self.now_ms(), key, value, timestamp_ms, headers), transaction
             )
@@ -318,7 +318,7 @@ class Cluster:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition], *, deadline: float
     ) -> CommittedOffsets | None:
-        """What a group has committed; None when an open transaction holds some of it back until the deadline.
+        """Return what a group has committed; None if an open transaction holds some of it back until the deadline.
 
         `deadline` is a `time.monotonic` moment.
         """

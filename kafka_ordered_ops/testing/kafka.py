@@ -1,4 +1,4 @@
-"""A Kafka in memory, for testing what plans, reads and commits windows: its public face."""
+"""The public API of a Kafka in memory, for tests of code that plans, reads and commits windows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kafka_ordered_ops.testing.log import (
 
 
 class RecordState(StrEnum):
-    """What an entry of a log is to a reader under read_committed."""
+    """How a reader under read_committed sees an entry of a log."""
 
     COMMITTED = "committed"
-    #: Of a transaction that is open.
+    #: Part of an open transaction.
     OPEN = "open"
-    #: Of a transaction that was aborted: delivered to nobody who reads committed records only.
+    #: Part of an aborted transaction: never delivered under read_committed.
     ABORTED = "aborted"
-    #: The end of a transaction: takes an offset, and is no record.
+    #: The end of a transaction: takes an offset but is not a record.
     MARKER = "marker"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record in a log, to be looked at."""
+    """A stored record, for assertions."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class StoredRecord:
 
 
 class InMemoryKafka:
-    """A cluster of one broker that lives in this process, for as long as its `with` block runs.
+    """A cluster of one broker in this process, for the duration of its `with` block.
 
     ::
 
@@ -61,16 +61,16 @@ class InMemoryKafka:
             with OrderedWindows(kafka.settings, group_id="g") as windows:
                 ...
 
-    Whatever is made from `settings` talks to it: services, look-ups, readers, `stage_window`. Threads may use it
-    at once; other processes cannot. Its methods are the hand of the test: they work, and see everything, also
-    while the cluster is made unreachable. They raise `UnknownTopicError` for topics that do not exist, and
+    Everything created from `settings` uses it: services, look-ups, readers, `stage_window`. Threads may use it
+    at once; other processes cannot. The test controls it with its methods, which also work and see everything
+    while the cluster is unreachable. They raise `UnknownTopicError` for topics that do not exist, and
     `ConfigError` for what a broker would refuse.
 
     Args:
-        name: how settings address it: ``memory:<name>``; a new one when left out.
+        name: the name in settings: ``memory:<name>``; generated if left out.
 
     Raises:
-        ConfigError: a name that cannot be one; on entering, one that is taken in this process.
+        ConfigError: an invalid name; on entering, a name in use in this process.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -91,7 +91,7 @@ class InMemoryKafka:
 
     @property
     def name(self) -> str:
-        """What follows ``memory:`` in settings."""
+        """The name after ``memory:`` in settings."""
         return self._cluster.name
 
     @property
@@ -101,16 +101,16 @@ class InMemoryKafka:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Client settings that lead here."""
+        """Client settings for this cluster."""
         return {"bootstrap.servers": self.bootstrap}
 
     # --- the clock ------------------------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
-        """The brokers' clock, ms since the epoch: the time of day, until it is set. It then stands still.
+        """The brokers' clock, ms since the epoch: the current time, until you set it. It then stops.
 
-        Brokers stamp transaction markers with it, records of topics with
+        Brokers use it to stamp transaction markers, records of topics with
         ``message.timestamp.type=LogAppendTime``, and records produced without a timestamp.
         """
         return self._cluster.now_ms()
@@ -120,7 +120,7 @@ class InMemoryKafka:
         self._cluster.stopped_at_ms = now_ms
 
     def clock(self) -> float:
-        """`now_ms` in seconds, for ``OrderedWindows(..., clock=kafka.clock)``."""
+        """Return `now_ms` in seconds, for ``OrderedWindows(..., clock=kafka.clock)``."""
         return self.now_ms / 1000
 
     # --- topics ---------------------------------------------------------------------------------
@@ -128,24 +128,24 @@ class InMemoryKafka:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Make a topic; one made again after it was deleted is another topic.
+        """Create a topic. A topic that is recreated after a deletion has another id.
 
-        Of `config` these count: ``message.timestamp.type``, ``message.timestamp.after.max.ms`` (an hour by
-        default, as in Kafka 4), ``segment.ms`` (seven days), ``cleanup.policy``. Nothing is deleted or compacted by
-        itself.
+        These keys of `config` have an effect: ``message.timestamp.type``, ``message.timestamp.after.max.ms`` (an hour by
+        default, as in Kafka 4), ``segment.ms`` (seven days), ``cleanup.policy``. Nothing is deleted or compacted
+        automatically.
         """
         self._cluster.create_topic(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and with it what groups have committed on it."""
+        """Delete a topic and the offsets that groups committed on it."""
         self._cluster.delete_topic(name)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Bring a topic to this many partitions; it never has fewer than before."""
+        """Increase a topic to this number of partitions."""
         self._cluster.add_partitions(name, partitions)
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, the ledger's among them, sorted."""
+        """Return the sorted names of all topics, including the ledger."""
         return sorted(self._cluster.topics)
 
     # --- records --------------------------------------------------------------------------------
@@ -160,17 +160,17 @@ class InMemoryKafka:
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> int:
-        """Write one record; its offset.
+        """Write one record; return its offset.
 
-        Without a partition it goes where its key belongs, or to the first one; without a timestamp it takes
-        the clock's.
+        Without a partition, the key selects one; without a key, the first. Without a timestamp, the clock
+        stamps it.
         """
         return self._produce(topic, value, key, partition, timestamp_ms, headers, None)
 
     def transaction(self, transactional_id: str | None = None) -> Transaction:
-        """Return a transaction, to be used as a context manager; it commits at the end of its block.
+        """Return a transaction, used as a context manager; it commits at the end of its block.
 
-        One that was left open under the same id is aborted, as by a new producer of that id.
+        A transaction left open under the same id is aborted, as by a new producer with that id.
         """
         fate = self._cluster.begin(transactional_id or uuid.uuid4().hex)
         return Transaction(self, self._cluster, fate)
@@ -178,7 +178,7 @@ class InMemoryKafka:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move a log's start forward to an offset, as ``kafka-delete-records.sh`` does.
 
-        The broker's time index goes on remembering what was deleted, and may then give wrong answers.
+        The broker's time index still remembers what was deleted, and may then give wrong answers.
         """
         self._cluster.delete_records(TopicPartition(topic, partition), before)
 
@@ -187,9 +187,9 @@ class InMemoryKafka:
         self._cluster.delete_records(TopicPartition(topic, partition), before, whole_segments=True)
 
     def cut_log(self, topic: str, partition: int, end: int) -> None:
-        """Loses a log's tail from an offset on, as an unclean election or a node that loses power does.
+        """Lose the end of a log from an offset on, as an unclean election or a power loss does.
 
-        Another leader follows, and what is written next takes these offsets.
+        Another leader follows, and later records get the same offsets.
         """
         with self._cluster.changed:
             log = self._cluster.log(TopicPartition(topic, partition))
@@ -198,18 +198,18 @@ class InMemoryKafka:
             self._cluster.changed.notify_all()
 
     def change_leader(self, topic: str, partition: int) -> None:
-        """Another node leads a partition; nothing is lost."""
+        """Move a partition to another leader; nothing is lost."""
         with self._cluster.changed:
             self._cluster.log(TopicPartition(topic, partition)).change_leader()
 
     def compact(
         self, topic: str, partition: int, offsets: Iterable[int] | None = None
     ) -> list[int]:
-        """Take records out of a log; holes stay, and are returned.
+        """Remove records from a log; return the holes, which stay.
 
-        With `offsets` these go, whatever lies there. Without, what compaction would take: records whose key
-        has a newer one, tombstones, records without a key, and what transactions left that holds nothing more.
-        Nothing goes at or above the last stable offset.
+        With `offsets`, exactly these are removed. Without, what compaction would remove: records whose key has a newer
+        record, tombstones, records without a key, and what is left of transactions without other records. Nothing at or
+        above the last stable offset is removed.
         """
         tp = TopicPartition(topic, partition)
         with self._cluster.changed:
@@ -220,9 +220,9 @@ class InMemoryKafka:
     def records(
         self, topic: str, partition: int | None = None, *, everything: bool = False
     ) -> list[StoredRecord]:
-        """Return the records that a reader of committed records is given, by partition and offset.
+        """Return the records that a read_committed reader gets, by partition and offset.
 
-        With `everything` also the others, and transaction markers: see their `state`.
+        With `everything`, also other records and transaction markers: see their `state`.
         """
         with self._cluster.changed:
             found = self._cluster.entries(topic, partition)
@@ -240,25 +240,25 @@ class InMemoryKafka:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
-        """Commit offsets of a group as some other program does."""
+        """Commit offsets of a group as another program would."""
         self._cluster.commit(group_id, _committed(offsets, metadata))
 
     def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """What a group has committed, on all partitions."""
+        """Return what a group has committed, on all partitions."""
         with self._cluster.changed:
             return dict(sorted(self._cluster.group(group_id).committed.items()))
 
     def expire_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """Forget what a group has committed, as Kafka does after a week without members."""
+        """Forget a group's committed offsets, as Kafka does after a week without members."""
         with self._cluster.changed:
             committed = self._cluster.group(group_id).committed
             for tp in list(committed) if partitions is None else list(partitions):
                 committed.pop(tp, None)
 
     def join(self, group_id: str, client_id: str = "consumer") -> Member:
-        """Return a live member of a group, until it leaves; a context manager."""
+        """Add a live member to a group until it leaves; a context manager."""
         member_id = f"{client_id}-{uuid.uuid4()}"
         with self._cluster.changed:
             members = self._cluster.group(group_id).members
@@ -270,14 +270,14 @@ class InMemoryKafka:
     def before_commit(self, callback: Callable[[], object]) -> None:
         """Run `callback` once, between the read and the write of the next change of any group's state.
 
-        What it does, others do while a process is about to commit. If it changes the state of the same group,
-        that process's change is not stored, and decided anew.
+        The callback stands for other processes that act while a process is about to commit. If it changes the state of
+        the same group, that process's change is not stored but decided again.
         """
         self._cluster.before_commit(callback)
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
-        """Inside the block every call of a client raises `BrokerUnreachableError`, at once."""
+        """Raise `BrokerUnreachableError` from every call of a client inside the block, at once."""
         with self._cluster.changed:
             self._cluster.unreachable += 1
         try:
@@ -288,10 +288,10 @@ class InMemoryKafka:
 
     @contextmanager
     def lose_answers(self, *, stored: bool = True, read_back: bool = True) -> Iterator[None]:
-        """Inside the block the answer to the first commit of every change of a group's state is lost.
+        """Lose the answer to the first commit of every change of a group's state inside the block.
 
-        Its outcome is then read back: with `stored` the commit is found; otherwise it never arrived, and is made
-        again. Without `read_back` the way to the cluster is lost as well: `CommitUnknownError`, whatever
+        Its outcome is then read back: with `stored`, the commit is found; otherwise it never arrived and is
+        repeated. Without `read_back`, the connection to the cluster is also lost: `CommitUnknownError`, whatever
         was stored.
         """
         before = self._cluster.lost_answers
@@ -325,7 +325,7 @@ class InMemoryKafka:
 
 
 class Transaction:
-    """A transaction of a model. At the end of its `with` block it is committed, or aborted by an exception."""
+    """A transaction. It commits at the end of its `with` block, or aborts if the block raises."""
 
     def __init__(self, kafka: InMemoryKafka, cluster: Cluster, fate: TransactionFate) -> None:
         self._kafka = kafka
@@ -357,25 +357,25 @@ class Transaction:
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> int:
-        """Write one record as a part of it; see `InMemoryKafka.produce`."""
+        """Write one record in the transaction; see `InMemoryKafka.produce`."""
         return self._kafka._produce(topic, value, key, partition, timestamp_ms, headers, self._fate)
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: bytes | str = b""
     ) -> None:
-        """Commit offsets of a group with it, as an exactly-once consumer does; until then they are pending."""
+        """Commit offsets of a group in the transaction, as an exactly-once consumer does."""
         self._cluster.commit(group_id, _committed(offsets, metadata), self._fate)
 
     def commit(self) -> None:
-        """End it; its records become visible. Once it has ended, nothing changes it."""
+        """Commit the transaction; its records become visible. Nothing changes an ended transaction."""
         self._cluster.end(self._fate, TransactionState.COMMITTED)
 
     def abort(self) -> None:
-        """End it; its records are delivered to nobody who reads committed ones."""
+        """Abort the transaction; read_committed readers never get its records."""
         self._cluster.end(self._fate, TransactionState.ABORTED)
 
     def leave_open(self) -> None:
-        """Leave it open when its block ends, until `commit` or `abort`."""
+        """Keep the transaction open when its block ends, until `commit` or `abort`."""
         self._left_open = True
 
 
@@ -394,7 +394,7 @@ class Member:
         self.leave()
 
     def leave(self) -> None:
-        """End the membership; doing so again changes nothing."""
+        """End the membership. Repeating it changes nothing."""
         with self._cluster.changed:
             self._cluster.group(self._group).members.pop(self.member_id, None)
 

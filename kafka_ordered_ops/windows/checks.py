@@ -1,4 +1,4 @@
-"""What must hold before a window is planned or committed, and what a person should be told."""
+"""Check what must hold before a window is planned or committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 
 _T = TypeVar("_T")
 
-#: What a sink says of its output is read by every process that meets the window.
+#: Every process that uses the window reads the result of its sink.
 RESULT_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -35,27 +35,27 @@ def kept_result(plan: WindowPlan, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sink's result as the ledger will give it back.
 
     Raises:
-        SinkError: JSON cannot hold it, or nobody could read it again: it would lock the group.
-        WindowMismatchError: it says that it is of another window, claim or part.
+        SinkError: JSON cannot hold it, or it could not be read back.
+        WindowMismatchError: the result names another window, claim or part.
     """
     check_identity(plan, result)
     try:
         kept: dict[str, Any] = strict_json.as_read_back(dict(result), limit_bytes=RESULT_BYTES_MAX)
     except JsonError as error:
         raise SinkError(
-            f"what the sink says of window {plan.window_id} of group {plan.group_id} cannot be kept: {error}. Give a "
-            f"mapping of text, whole numbers of 64 bits, finite numbers, lists and mappings, of "
-            f"{RESULT_BYTES_MAX:,} bytes at most. Nothing was committed",
+            f"the result of the sink for window {plan.window_id} of group {plan.group_id} cannot be stored: {error}. Give a "
+            f"mapping of text, 64-bit integers, finite numbers, lists and mappings, of at most "
+            f"{RESULT_BYTES_MAX:,} bytes. Nothing was committed",
             window_id=plan.window_id,
         ) from error
     return kept
 
 
 def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
-    """Raise `WindowMismatchError` for an output that says it is of another window, group, claim or part.
+    """Raise `WindowMismatchError` for an output that names another window, group, claim or part.
 
-    An output may say whose it is by ``window_id`` and ``claim_id``, and beside a claim by ``group``, ``attempt`` and
-    ``part``; by itself, or in a mapping ``write``. One that says nothing is taken as it is.
+    An output may name its window with ``window_id`` and ``claim_id``, and in addition ``group``, ``attempt`` and
+    ``part``, directly or in a mapping ``write``. An output without names is accepted.
     """
     write = result.get("write")
     if "window_id" not in result and isinstance(write, Mapping):
@@ -72,7 +72,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
         if name in result and result[name] != one and (name != "group" or result[name] is not None)
     }
     attempt = result.get("attempt") if "claim_id" in result else None
-    # An earlier attempt's output is taken up by a later one; a host numbers its replays as it likes.
+    # A later attempt takes up an earlier attempt's output; a host numbers its replays freely.
     is_later = isinstance(attempt, int) and attempt > plan.attempt
     if not differences and is_later and plan.status.is_open:
         differences = {"attempt": (plan.attempt, attempt)}
@@ -81,19 +81,19 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
             f"{name} {found!r} instead of {one!r}" for name, (one, found) in differences.items()
         )
         raise WindowMismatchError(
-            f"the output that was handed over for window {plan.window_id} of group {plan.group_id} is not of this plan: "
-            f"it says {told}. Nothing was changed: hand over each window's own output, in the order of the plans",
+            f"the output passed for window {plan.window_id} of group {plan.group_id} does not belong to this plan: "
+            f"it has {told}. Nothing was changed: pass each window's own output, in the order of the plans",
             window_id=plan.window_id,
             differences=differences,
         )
 
 
 def check_cutoff(window: Window, now_ms: int) -> None:
-    """Raise `CutoffInFutureError` for a cutoff that has not passed, unless the window allows it."""
+    """Raise `CutoffInFutureError` if the cutoff has not passed, unless the window allows it."""
     if window.cutoff_ms > now_ms and not window.allow_future_cutoff:
         raise CutoffInFutureError(
             f"the cutoff {time_text(window.cutoff_ms)} has not passed yet (now {time_text(now_ms)}): records "
-            "before it may still be written. Try again when it has passed",
+            "before it may still be written. Retry when it has passed",
             cutoff_ms=window.cutoff_ms,
             now_ms=now_ms,
         )
@@ -106,46 +106,46 @@ def check_same_length(plans: Sequence[WindowPlan], others: Sequence[object], *, 
 
 
 def check_list(value: object, *, what: str) -> None:
-    """Raise `ConfigError` for what is no list; a text is none, and neither is a generator."""
+    """Raise `ConfigError` unless the value is a list; text and generators are not lists."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise ConfigError(f"{what} is {shown(value)}: give a list")
 
 
 def check_plan(plan: object) -> None:
-    """Raise `ConfigError` for what is no plan."""
+    """Raise `ConfigError` unless the value is a plan."""
     if not isinstance(plan, WindowPlan):
-        raise ConfigError(f"{shown(plan)} is no plan: give what `plan` returned")
+        raise ConfigError(f"{shown(plan)} is not a plan: give the plan that `plan` returned")
 
 
 def check_plans(plans: Sequence[WindowPlan], *, each_once: bool = False) -> None:
-    """Raise `ConfigError` for what is no list of plans; with `each_once` also for a window that stands twice."""
+    """Raise `ConfigError` unless the value is a list of plans; with `each_once` also for a duplicated window."""
     check_list(plans, what="the plans")
     for plan in plans:
         check_plan(plan)
     if each_once and len({plan.window_id for plan in plans}) != len(plans):
-        raise ConfigError("a window stands twice among the plans: give each window once")
+        raise ConfigError("a window is duplicated among the plans: give each window once")
 
 
 def check_result(result: object) -> None:
-    """Raise `SinkError` for a sink's result that is no mapping."""
+    """Raise `SinkError` unless a sink's result is a mapping."""
     if not isinstance(result, Mapping):
         raise SinkError(
-            f"a sink's result is {shown(result)}, and the ledger keeps a mapping. Nothing was committed"
+            f"a sink's result is {shown(result)}, but must be a mapping. Nothing was committed"
         )
 
 
 def check_function(value: object, *, what: str) -> None:
-    """Raise `ConfigError` for what cannot be called."""
+    """Raise `ConfigError` unless the value is callable."""
     if not callable(value):
         raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
 def check_committable(group_id: str, plan: WindowPlan) -> None:
-    """Raise when this is no plan, when a plan is of another group, or only a preview."""
+    """Raise unless this is a plan of the group that can be committed: not a preview, not a part."""
     check_plan(plan)
     if plan.group_id != group_id:
         raise WindowMismatchError(
-            f"the plan of window {plan.window_id} is of group {plan.group_id}, not {group_id}",
+            f"the plan of window {plan.window_id} belongs to group {plan.group_id}, not to {group_id}",
             window_id=plan.window_id,
             differences={"group": (plan.group_id, group_id)},
         )
@@ -165,10 +165,9 @@ def commits_of_others(
 ) -> dict[TopicPartition, int]:
     """Return the committed offsets that this package did not write last.
 
-    Others' carry no map of ours with this base: a program that sets an offset back and hands our metadata on
-    leaves a map whose base is another. Of ours, those that are older than the newest ones that `state` knows
-    of were put back by somebody. Newer ones are left out whatever they say: another attempt may have committed
-    since the ledger was read.
+    Foreign commits carry no map with this base: a program that sets an offset back and passes our metadata on leaves a
+    map with another base. Of our own commits, older ones than `state` knows were restored by somebody. Newer ones are
+    left out, whatever they hold: another attempt may have committed since the ledger was read.
     """
     others = {
         tp: found.offset
@@ -179,23 +178,23 @@ def commits_of_others(
 
 
 def present(found: _T | None) -> _T:
-    """What comes of a decision that always finds or makes a record."""
+    """Return the record of a decision that always finds or creates one."""
     if found is None:
         raise AssertionError("this decision always finds or makes a record")
     return found
 
 
 def until_decided(attempt: Callable[[], _T | None], what: str) -> _T:
-    """Repeats an attempt while what it looked at is out of date when it is decided, within the call's bound.
+    """Repeat an attempt while its facts are out of date when it is decided, within the call's time limit.
 
     Raises:
-        WindowFencedError: the group changed under each look.
+        WindowFencedError: the group changed during each attempt.
     """
     deadline = within(UPDATE_TIMEOUT_S)
     while (found := attempt()) is None:
         if deadline.is_over:
             raise WindowFencedError(
-                f"{what}: the group changed under each look at it until the deadline. Run the same window again"
+                f"{what}: the group changed during each attempt until the deadline. Run the same window again"
             )
     return found
 
@@ -218,7 +217,7 @@ def newest(records: Iterable[WindowRecord]) -> WindowRecord | None:
 
 
 def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ...]:
-    """Committed offsets of an idle group expire; the ledger has them, and the next commit restores them."""
+    """Return notes on expired committed offsets: the ledger has them, and the next commit restores them."""
     if view.state is None:
         return ()
     gone = [
@@ -229,6 +228,6 @@ def expired_notes(view: GroupView, committed: CommittedOffsets) -> tuple[str, ..
     if not gone:
         return ()
     return (
-        f"the committed offsets of {len(gone)} partitions have expired ({gone[0]} among them); the ledger "
-        "knows them, and the next commit restores them",
+        f"the committed offsets of {len(gone)} partitions have expired ({gone[0]} among them). The ledger "
+        "has them, and the next commit restores them",
     )

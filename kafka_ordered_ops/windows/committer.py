@@ -1,4 +1,4 @@
-"""Commits windows: asks the cluster before the fence, decides inside it by what was read, and stores all or nothing.
+"""Commit windows: ask the cluster before the fence, decide inside it, and store all or nothing.
 
 What becomes of a plan is one transaction each: its output is written, its offsets are committed, its output is
 published. Where the output is known at the commit, written and committed are one.
@@ -78,7 +78,7 @@ class Committer:
     ) -> list[WindowPlan]:
         """Commit windows in one transaction, with what was staged for them; see `OrderedWindows.commit_many`.
 
-        `adopt` takes what somebody else committed for the group's progress; without it that is an error.
+        `adopt` accepts other programs' commits as the group's progress; without it they are an error.
         """
         # 1. What was handed over must be of these plans, and complete.
         self._check(plans)
@@ -220,7 +220,7 @@ class Committer:
     def _writing(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> list[_Step]:
-        """What writes down the results of the windows that are open; the others stay as they are."""
+        """Return the decision that records the results of the open windows; the others stay unchanged."""
         now_ms = self._now_ms()
         return [
             partial(

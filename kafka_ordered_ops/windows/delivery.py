@@ -1,4 +1,4 @@
-"""Delivers windows: brings each from wherever an earlier attempt left it to published.
+"""Deliver windows: bring each from its current status to published.
 
 The steps are calls of the service, each with its own bound, and the job runs between them.
 """
@@ -19,10 +19,10 @@ from kafka_ordered_ops.windows.sink import Reopen, Staged, WriteMany, check_jobs
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a window."""
+    """The result of delivering a window."""
 
     record: WindowRecord
-    #: Whether the sink's job ran in this call; False when an earlier attempt had done it.
+    #: True if the sink's job ran in this call; False if an earlier attempt had run it.
     ran: bool
 
     @property
@@ -57,18 +57,18 @@ def deliver(
     steps: Steps, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
-    # 1. What cannot be delivered is refused before a job runs for nothing.
+    # 1. Refuse what cannot be delivered before a job runs in vain.
     check_jobs(write, reopen)
     check_plans(plans, each_once=True)
     for plan in plans:
         check_committable(steps.group_id, plan)
-    # 2. Of a covered window others deliver what it asks for: no sink ever sees it.
+    # 2. Skip covered windows: other windows deliver their records, and no sink sees them.
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)
     with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
-    # 3. What an earlier attempt has written is found again.
+    # 3. Find what an earlier attempt has written.
     found = _found(steps, with_records, reopen)
-    # 4. The job runs for the rest.
+    # 4. Run the job for the rest.
     missing = [plan for plan in with_records if plan.window_id not in found]
     for plan in missing:
         if plan.status.is_done:
@@ -76,13 +76,13 @@ def deliver(
     written = write(missing) if missing else ()
     check_outputs(missing, written)
     fresh = dict(zip((plan.window_id for plan in missing), written, strict=True))
-    # 5. What is open is committed, and what is not published is published.
+    # 5. Commit open windows and publish unpublished ones.
     try:
         _finish(steps, with_records, found, fresh)
     except WindowSupersededError:
         _discard(steps, fresh)
         raise
-    # 6. The windows as they are now.
+    # 6. Return the windows with their status now.
     records = steps.show_many([plan.window_id for plan in plans])
     return [Delivery(one, ran=one.plan.window_id in fresh) for one in records]
 
@@ -121,7 +121,7 @@ def _finish(
 
 
 def _discard(steps: Steps, fresh: Mapping[str, Staged]) -> None:
-    """Remove what nobody will ask for; outputs recorded in the ledger are left to the owning attempt."""
+    """Remove outputs that nobody needs. Outputs recorded in the ledger are left to the owning attempt."""
     named = {record.plan.window_id: record.result for record in steps.show_many(list(fresh))}
     for window_id, one in fresh.items():
         if named.get(window_id) != one.to_json():

@@ -1,4 +1,4 @@
-"""What every public call of a service goes through: one at a time, in its own process, within one bound."""
+"""The gate of every public call of a service: one call at a time, in its own process, within one time limit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Gate:
         """Raise unless calls can be made here."""
         self._home.check(self.name)
         if self._closed:
-            raise ClosedError(f"{self.name} is closed: open another one")
+            raise ClosedError(f"{self.name} is closed: create another one")
 
     @contextmanager
     def closing(self) -> Iterator[bool]:
@@ -119,14 +119,14 @@ class _Closes(Protocol):
 
 
 class Gated:
-    """Something whose public methods go through a `Gate`. A context manager.
+    """An object whose public methods go through a `Gate`. A context manager.
 
     Belongs to the process that opened it. Several threads may call it: one call at a time goes ahead, and the others
     wait, within their own bound.
     """
 
     def __init_subclass__(cls, *, in_steps: Collection[str] = ()) -> None:
-        """Every public method is one call, but those made of calls with other people's work between them."""
+        """Wrap every public method as one call, except methods made of other calls with user code between them."""
         super().__init_subclass__()
         for name, method in list(vars(cls).items()):
             if inspect.isfunction(method) and not name.startswith("_") and name not in in_steps:

@@ -1,4 +1,4 @@
-"""What keeps a group in order over the years: adopting what others did to it, and pruning old windows."""
+"""Maintain a group: adopt changes of other programs, and prune old windows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Facts:
     logs: Mapping[TopicPartition, LogNow]
 
     def adopted(self) -> tuple[Change | None, Adoption]:
-        """What others did, and what comes of it for the group."""
+        """Return the change that adopts what other programs did, and its summary."""
         others = commits_of_others(self.committed, self.view.state)
         return adoption.adopt(self.view, others, self.logs, self.topics)
 

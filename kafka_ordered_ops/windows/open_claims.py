@@ -1,4 +1,4 @@
-"""What a plan does about the open windows in its way: it steps around them, waits, takes them over, or fails."""
+"""What a plan does about open windows in its way: step around them, wait, take them over, or fail."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class OpenClaims:
                 continue
             age = duration_text(now_ms - record.touched_at_ms)
             note = (
-                f"took over window {record.plan.window_id}, which no attempt had touched for {age}"
+                f"abandoned window {record.plan.window_id}, which no attempt had touched for {age}"
             )
             _log.warning("group %s: %s", group_id, note)
             self.notes.append(note)
@@ -123,7 +123,7 @@ def _give_up(view: GroupView, *, looked_at: WindowRecord) -> transitions.Outcome
 def _in_the_way(
     view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]
 ) -> list[WindowRecord]:
-    """Open windows whose times meet those of a window to be planned, but for those of this very call."""
+    """Return the open windows whose times meet those of a new window, except windows of this call."""
     return [
         record
         for record in view.open_windows()

@@ -1,4 +1,4 @@
-"""Plans windows: looks outside the fence, decides inside it, and starts over when the group changed meanwhile."""
+"""Plan windows: look outside the fence, decide inside it, and start over if the group changed meanwhile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from kafka_ordered_ops.windows.open_claims import OpenClaims
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: Drafts recreated because the group changed meanwhile: each time others made progress.
+#: Limit for new drafts because the group changed: each time, another process made progress.
 _DRAFTS_MAX: Final = 50
 
 #: Open windows named in one warning.
@@ -94,7 +94,7 @@ class Planner:
         existing = {name: existing_window(view, name) for name in windows}
         fresh = {name: window for name, window in windows.items() if existing[name] is None}
         plans = {
-            # A preview is no try: it must not be able to commit.
+            # A preview is not an attempt: it must not be able to commit.
             name: replace(record.plan, claim_id="")
             for name, record in existing.items()
             if record is not None
@@ -114,7 +114,7 @@ class Planner:
     ) -> list[WindowPlan]:
         """Plan windows by id, or takes up those that are there; all in one pass and one transaction.
 
-        `adopt` takes what somebody else committed for the group's progress; without it that is an error.
+        `adopt` accepts other programs' commits as the group's progress; without it they are an error.
         """
         # 1. Windows that can be planned together.
         self._check(windows)
@@ -152,13 +152,15 @@ class Planner:
                 planned = {name: known_window(after, name).plan for name in wanted}
                 return [{**planned, **replayed}[name] for name in windows]
             drafts += 1
-            _log.info("group %s: the group changed while windows were drafted, again", self._group)
+            _log.info(
+                "group %s: the group changed while windows were drafted; starting over", self._group
+            )
         if not wanted:
             return [replayed[name] for name in windows]
         first = next(iter(wanted))
         raise WindowSupersededError(
-            f"group {self._group}: the group changed under each of {_DRAFTS_MAX} drafts of window {first}: "
-            "windows are abandoned and planned again in a loop somewhere. Stop that, and plan again",
+            f"group {self._group}: the group changed during each of {_DRAFTS_MAX} drafts of window {first}: "
+            "a program abandons and plans windows in a loop. Stop it, and plan again",
             window_id=first,
         )
 
@@ -205,7 +207,7 @@ class Planner:
         plan = record.plan
         if not record.status.is_done:
             raise UnknownWindowError(
-                f"window {plan.window_id} of group {self._group} is {record.status} and not committed: plan "
+                f"window {plan.window_id} of group {self._group} is {record.status}, not committed: plan "
                 "it to take it up",
                 window_id=plan.window_id,
             )
@@ -229,8 +231,8 @@ class Planner:
             check_loss(gone)
         except RecordsLostError as error:
             raise RecordsLostError(
-                f"window {plan.window_id} of group {self._group} cannot be replayed: retention has taken some of "
-                "its offsets. What was delivered then is delivered; it cannot be read from Kafka again",
+                f"window {plan.window_id} of group {self._group} cannot be replayed: retention has removed some of "
+                "its offsets. The window was delivered; Kafka no longer has these records",
                 lost=error.lost,
             ) from error
 
@@ -254,8 +256,8 @@ class Planner:
         }
         if len(kinds) != 1:
             raise ConfigError(
-                "windows that are planned together differ in nothing but their times: plan others by "
-                "themselves"
+                "windows that are planned together may differ only in their times: plan the others "
+                "separately"
                 if kinds
                 else "there is no window to plan"
             )
@@ -316,7 +318,7 @@ class Planner:
             self._tell_held(plan)
 
     def _tell_held(self, plan: WindowPlan) -> None:
-        """Say which open windows keep a plan short."""
+        """Log which open windows hold offsets that a plan asks for."""
         if not plan.held_by_open:
             return
         now_ms = self._now_ms()
@@ -326,8 +328,8 @@ class Planner:
             for one in plan.held_by_open[:_HELD_NAMED_MAX]
         )
         _log.warning(
-            "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. They come with "
-            "those windows, or, once they are abandoned, with another one",
+            "group %s: window %s leaves up to %d offsets that it asks for to %d open windows: %s. These windows deliver "
+            "them or, once they are abandoned, another window does",
             self._group,
             plan.window_id,
             sum(one.offsets for one in plan.held_by_open),
@@ -338,7 +340,7 @@ class Planner:
     def _resuming(
         self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
     ) -> list[Callable[[GroupView], transitions.Outcome]]:
-        """What takes up the windows that are open; those that are done only have their question checked."""
+        """Return the decision that takes up open windows; for finished windows only the request is checked."""
         for name, record in existing.items():
             check_same_question(record.plan, windows[name])
         open_ = {name: record for name, record in existing.items() if record.status.is_open}

@@ -1,8 +1,8 @@
-"""The service that every host calls: plan a window, commit it, and what lies between.
+"""The service that every host calls: plan a window, commit it, and everything in between.
 
-A window's way: `OrderedWindows.plan` writes the exact offsets down in the ledger; a job reads exactly
-these; `OrderedWindows.commit` adds them to the group's progress in one fenced transaction. A process may
-die anywhere in between: the same call with the same window id takes the same plan up again.
+`OrderedWindows.plan` stores the exact offsets of a window in the ledger. A job reads exactly these offsets.
+`OrderedWindows.commit` adds them to the group's progress in one fenced transaction. A process may die anywhere in
+between: the same call with the same window id takes up the same plan.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from kafka_ordered_ops.windows.queries.group import GroupQueries
 from kafka_ordered_ops.windows.queries.rights import all_rights_named
 from kafka_ordered_ops.windows.sink import Reopen, Staged, Write, WriteMany, check_jobs, told_by
 
-#: Calls that need no right to change anything, nor one on the group.
+#: Calls that change nothing and need no right on the group.
 _LOOKS: Final = frozenset({*vars(GroupQueries), "replay"})
 
-#: Steps around open windows, plans nothing where all is taken, changes nothing of the group.
+#: The default: step around open windows, plan a covered window empty, keep the group's definition.
 DEFAULT_POLICY: Final = Policy()
 
 
@@ -67,25 +67,25 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
     Args:
         settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
-        group_id: the consumer group whose progress the windows are. It has no live members.
-        ledger_topic: the compacted topic that holds plans and progress; made on demand.
-        timeout_s: bound for each call: for all that it waits for, questions and tries together. What fails
-            meanwhile is tried again until then. Not counted: reading timestamps, which `stall_timeout_s` bounds,
-            `publish` of an output, and a policy's `claim_wait`. A broker that hangs inside a transaction may hold
+        group_id: the consumer group that stores the progress of the windows. It must have no live members.
+        ledger_topic: the compacted topic that stores plans and progress; created on demand.
+        timeout_s: time limit for each call: all requests and attempts together. Failures within this time are
+            retried. It does not cover reading timestamps (`stall_timeout_s`),
+            `publish` of an output, or a policy's `claim_wait`. A broker that hangs inside a transaction may delay
             a call up to ``socket.timeout.ms`` (10 s) longer.
-        lookup_timeout_s: bound for one question to the cluster, which is then asked over a new connection.
-        stall_timeout_s: bound for a scan's position to stand still.
-        run_id: who plans, for people: a host's run id.
-        owner: who plans the group's windows: one task or asset of a host. A group that was planned by another owner
-            is refused, unless the policy redefines it. None: nobody in particular, which is never refused.
-        on_foreign_commit: stop when somebody else moved the group's committed offset, or `adopt` it.
-        progress: told how far a scan is, as (offsets done, offsets in all).
-        clock: the time in seconds since the epoch; for tests.
+        lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
+        stall_timeout_s: how long a scan waits while no position moves.
+        run_id: who plans, shown to people: a host's run id.
+        owner: who plans the group's windows: one task or asset of a host. A group that another owner has planned
+            is refused, unless the policy redefines it. None: not checked.
+        on_foreign_commit: what to do if another program moved the group's committed offset: fail or `adopt` it.
+        progress: called with (offsets done, offsets in all) during a scan.
+        clock: returns the time in seconds since the epoch; for tests.
 
     Raises:
-        ConfigError: a value of another type or out of range: the group and the run id have at most 512 printable
-            characters, the bounds are more than 0 and at most 31 days.
-        SettingNotAllowedError: a client setting outside the allow-list.
+        ConfigError: a value of the wrong type or out of range: group and run id have at most 512 printable
+            characters; time limits are more than 0 and at most 31 days.
+        SettingNotAllowedError: a client setting that is not on the allow-list.
     """
 
     def __init__(
@@ -159,9 +159,9 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
-        """Return the plan that `plan` would make now; nothing is written, and no ledger is made.
+        """Return the plan that `plan` would make now. Nothing is written, and no ledger is created.
 
-        Raises what `plan` raises, but for the group's live members.
+        Raises what `plan` raises, except for live members of the group.
         """
         named = {self._window_id(window, window_id): window}
         return self._planner.preview(named, check_policy(policy))[0]
@@ -172,20 +172,20 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
-        """Decide a window and claims its offsets, or takes up the plan that its id has already.
+        """Decide a window and claim its offsets, or take up the existing plan of its id.
 
-        The plan's `status` tells what is left to do: run the job (planned), commit (written), publish
-        (committed), nothing (published). Taking up a window makes this the only try that may commit it.
-        `policy` says what to do when others stand in its way.
+        The plan's `status` shows what is left to do: run the job (planned), commit (written), publish
+        (committed), nothing (published). After this call, only this attempt may commit the window.
+        `policy` sets what to do if other windows are in the way.
 
         Raises:
-            WindowCoveredError: they have taken everything, and it is to fail, or nothing can be replayed.
-            OpenClaimError: open windows may hold some of it, and it is not to step around them.
-            ConfigError: the id or the window cannot be.
-            PlanError: and its kinds; see `core.errors`.
-            RecordsLostError: retention took records of the window.
-            GroupInUseError, ForeignCommitError: somebody else uses the group.
-            LedgerError, BrokerError, ReadError, CommitError: the cluster, or the way to it.
+            WindowCoveredError: other windows have taken all records, and the policy fails or nothing can be replayed.
+            OpenClaimError: open windows may hold some of the records, and the policy does not step around them.
+            ConfigError: invalid window id or window.
+            PlanError: one of its subclasses; see `core.errors`.
+            RecordsLostError: retention removed records of the window.
+            GroupInUseError, ForeignCommitError: another program uses the group.
+            LedgerError, BrokerError, ReadError, CommitError: the cluster failed or could not be reached.
         """
         return self.plan_many([window], [window_id], policy)[0]
 
@@ -197,12 +197,12 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     ) -> builtins.list[WindowPlan]:
         """Plan several windows in one pass: one look at the logs, one scan, one transaction.
 
-        A record that several ask for goes to the first of them. The windows differ in nothing but their
-        times. Those that exist are taken up.
+        A record that several windows ask for goes to the first of them. The windows may differ only in their times.
+        Existing windows are taken up.
 
         Raises:
-            ConfigError: they differ otherwise, or an id stands twice.
-            PlanError: and all that `plan` raises; then none of them is planned.
+            ConfigError: windows differ in more than their times, or an id is duplicated.
+            PlanError: as `plan` raises it; then none of the windows is planned.
         """
         check_policy(policy)
         check_list(windows, what="windows")
@@ -210,69 +210,71 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             check_list(window_ids, what="window_ids")
         names = window_ids or [None] * len(windows)
         if len(names) != len(windows):
-            raise ConfigError(f"{len(windows)} windows and {len(names)} window ids")
+            raise ConfigError(
+                f"{len(windows)} windows and {len(names)} window ids: give one id for each window"
+            )
         named = {
             self._window_id(window, name): window
             for window, name in zip(windows, names, strict=True)
         }
         if len(named) != len(windows):
-            raise ConfigError("a window id stands twice among the windows to be planned")
+            raise ConfigError("a window id is duplicated: give each window its own id")
         return self._planner.plan(named, policy, self._adopting())
 
     def replay(self, window_id: str) -> WindowPlan:
-        """Return the plan of a committed window, to read the same records again; committing it changes nothing.
+        """Return the plan of a committed window, to read the same records again. Committing it changes nothing.
 
         Raises:
-            UnknownWindowError: there is no such window, or it was never committed.
-            WindowPrunedError: its plan is gone.
-            RecordsLostError: retention has taken some of its records.
+            UnknownWindowError: the window does not exist or was never committed.
+            WindowPrunedError: the plan was pruned.
+            RecordsLostError: retention removed some of its records.
         """
         return self._planner.replay(self.show(window_id))
 
     def split(self, plan: WindowPlan, count: int) -> tuple[WindowPlan, ...]:
-        """Shares of a planned window for tasks that run in parallel, of about equal weight.
+        """Split a planned window into parts of about equal weight for parallel tasks.
 
-        Each task reads its share and calls `report`; when all have, the window is written, and `commit`
-        with the whole plan commits it once. The same plan and count give the same shares.
+        Each task reads its part and calls `report`. After the last report the window is written, and `commit` with the
+        whole plan commits it once. The same plan and count give the same parts.
 
         Raises:
-            ConfigError: the count cannot be.
-            WindowMismatchError: this attempt was split otherwise.
-            WindowSupersededError: another attempt took the window over.
+            ConfigError: the count is out of range.
+            WindowMismatchError: this attempt was split into another number of parts.
+            WindowSupersededError: another attempt took up the window.
         """
         return self._committer.split(plan, count)
 
     def report(self, part: WindowPlan, result: Staged | Mapping[str, Any]) -> WindowRecord:
-        """Write down that one share of a split window is delivered; the first report of a share counts.
+        """Record that one part of a split window is delivered. The first report of a part counts.
 
         Raises:
-            WindowMismatchError: the window was not split like that.
-            WindowSupersededError: another attempt took the window over.
+            WindowMismatchError: the window has no such part.
+            WindowSupersededError: another attempt took up the window.
         """
         if not isinstance(part, WindowPlan):
-            raise ConfigError(f"{shown(part)} is no part: give one of those that `split` returned")
+            raise ConfigError(f"{shown(part)} is not a part: give a part that `split` returned")
         return self._committer.report(
             part, result if isinstance(result, Mapping) else told_by(part, result)
         )
 
-    # --- what follows a plan --------------------------------------------------------------------
+    # --- after planning --------------------------------------------------------------------
 
     def mark_written(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
-        """Record that the sink holds all of the window, hidden: a retry then only commits.
+        """Record that the sink holds the complete window, hidden: a retry then only commits.
 
         Raises:
-            WindowSupersededError: another attempt took the window over.
-            SinkError: the result is nothing that JSON can hold.
+            WindowSupersededError: another attempt took up the window.
+            SinkError: JSON cannot hold the result.
         """
         return self.mark_written_many([plan], [result])[0]
 
     def commit(self, plan: WindowPlan, staged: Staged | None = None) -> WindowPlan:
-        """Add the window's offsets to the group's progress; with `staged`, then makes that visible.
+        """Add the window's offsets to the group's progress; with `staged`, then publish the output.
 
-        Without `staged`, call it after the sink has taken everything. Committing again is a no-op.
+        Without `staged`, call it after the sink has stored everything. Committing again changes nothing.
 
         Raises:
-            WindowSupersededError: another attempt, a new plan or an abandonment owns the window.
+            WindowSupersededError: the window was abandoned, planned again, or taken up by another attempt.
             PartsMissingError: the window was split, and not all parts have reported.
             GroupInUseError, ForeignCommitError: somebody else uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
@@ -282,60 +284,60 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     def commit_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged] | None = None
     ) -> builtins.list[WindowPlan]:
-        """Commit several windows in one transaction: all of them, or none.
+        """Commit several windows in one transaction: all or none.
 
         With `staged` the same transaction records the outputs as written. If the commit is refused, that is recorded
         alone, so that the next attempt need not run the job again.
 
-        Raises what `commit` raises, for the first window that it finds wrong.
+        Raises what `commit` raises, for the first invalid window.
         """
         done = self._committer.commit(plans, staged, self._adopting())
         return done if staged is None else self.publish_many(done, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
-        """Make a committed window's output visible, and write that down.
+        """Make a committed window's output visible, and record that.
 
         Raises:
             ConfigError: the window is not committed yet.
-            WindowSupersededError: another claim owns the window.
+            WindowSupersededError: the window has another claim.
         """
         return self.publish_many([plan], [staged])[0]
 
     def mark_written_many(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> builtins.list[WindowPlan]:
-        """`mark_written` for several windows in one transaction; those that are done stay as they are."""
+        """Run `mark_written` for several windows in one transaction. Windows that are done stay unchanged."""
         return self._committer.mark_written(plans, results)
 
     def publish_many(
         self, plans: Sequence[WindowPlan], staged: Sequence[Staged]
     ) -> builtins.list[WindowPlan]:
-        """`publish` for several windows; one transaction writes it down."""
+        """Run `publish` for several windows, and record them in one transaction."""
         return self._committer.publish(plans, staged)
 
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
-        """Return an open window's offsets free for others; its attempts can no longer commit.
+        """Release an open window's offsets to other windows. Its attempts can no longer commit.
 
-        By its id, a window whose record cannot be read is removed from the ledger. What is returned then has
-        nothing but the id, and says in its notes what was wrong.
+        With an id, a window whose record cannot be read is removed from the ledger. The returned record then has only the
+        id, and its notes state what was wrong.
 
         Raises:
-            LedgerCorruptError: of a plan: the window's record cannot be read.
-            UnknownWindowError: there is no such window.
-            WindowSupersededError: it is committed already. Of a plan also: another attempt has taken it up.
+            LedgerCorruptError: with a plan: the window's record cannot be read.
+            UnknownWindowError: the window does not exist.
+            WindowSupersededError: the window is already committed. With a plan also: another attempt has taken it up.
         """
         owner = None if isinstance(window, str) else window
         if not isinstance(window, str | WindowPlan):
-            raise ConfigError(f"{shown(window)} is no window: give its id, or its plan")
+            raise ConfigError(f"{shown(window)} is not a window: give its id or its plan")
         window_id = window if isinstance(window, str) else window.window_id
         return self._committer.abandon(window_id, owner)
 
     def deliver(self, plan: WindowPlan, write: Write, reopen: Reopen) -> Delivery:
-        """Bring a window from wherever it stands to published.
+        """Bring a window from its current status to published.
 
-        `write` runs the job into a hidden place; `reopen` finds the output of an earlier attempt from what it
-        said of itself, or returns None where it is gone. A written window whose output is gone is written
-        again; a committed one is replayed.
+        `write` runs the job and writes a hidden output. `reopen` finds the output of an earlier attempt from its JSON, or
+        returns None if the output is gone. A written window without output is written again; a committed one is
+        replayed.
         """
         check_jobs(write, reopen)
         return self.deliver_many([plan], lambda plans: [write(one) for one in plans], reopen)[0]
@@ -345,20 +347,20 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     ) -> builtins.list[Delivery]:
         """Bring several windows to published: one job for all that need one, one commit for all.
 
-        `write` is given the plans that have to be read, in their order, and returns an output for each.
+        `write` gets the plans that have to be read, in their order, and returns an output for each.
         """
         with self._gate.rights_named("deliver_many", [plans]):
             return deliver(self, plans, write, reopen)
 
-    # --- keeping ---------------------------------------------------------------------------------
+    # --- maintenance ---------------------------------------------------------------------------------
 
     def adopt(self, *, dry_run: bool = False) -> Adoption:
-        """Take for the group's progress what happened behind its back.
+        """Accept changes that other programs made, as the group's progress.
 
-        Offsets that somebody else committed: forward, they count as done; back, what lies behind them is
-        open again, and committed windows with records there are *rewound*. A topic that was recreated
-        begins at its start, and open windows that asked for the old one are abandoned. A log that ends
-        before the group's progress cuts it there. With `dry_run` it only says what it would do.
+        Offsets that another program committed: if moved forward, offsets below count as done. If moved back, later offsets
+        are open again, and committed windows with records there are *rewound*. A recreated topic starts at its beginning,
+        and open windows of the old topic are abandoned. A truncated log cuts progress where the log ends. With `dry_run`
+        the call only reports what it would do.
 
         Raises:
             UnknownWindowError: the group has no state.
@@ -366,11 +368,11 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         return self._keeper.adopt(dry_run=dry_run)
 
     def prune(self, older_than: timedelta | str, *, forget: bool = False) -> builtins.list[str]:
-        """Cut windows down that ended longer ago than a span; return their ids.
+        """Reduce windows that ended longer ago than a duration; return their ids.
 
-        A stub keeps the id, the question, the state and the counts: the id stays known as done, and cannot
-        be replayed. With `forget` nothing is kept of them, stubs included. Open windows and the group's
-        progress are not touched.
+        A pruned window keeps its id, definition, status and counts: it stays known as done and cannot be replayed. With
+        `forget`, the windows are removed, including windows pruned before. Open windows and the group's progress do not
+        change.
         """
         return self._keeper.prune(older_than, forget=forget)
 
@@ -389,7 +391,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 def _rights_named(
     settings: ClientSettings, group_id: str, ledger_topic: str, what: str, about: Sequence[object]
 ) -> AbstractContextManager[None]:
-    """Of the calls that change nothing, only a preview asks for the group's offsets."""
+    """Ask for the group's offsets among the calls that change nothing only in a preview."""
     changes = what != "preview" and what not in _LOOKS
     return all_rights_named(
         settings,

@@ -1,4 +1,4 @@
-"""What a sink hands over, and whether it is of the window that it is handed over for."""
+"""What a sink returns, and whether it belongs to its window."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _STAGED: Final = ("to_json", "publish", "discard")
 
 
 class Staged(Protocol):
-    """A sink's output that is complete and not visible yet.
+    """A sink's output that is complete but not visible yet.
 
-    It may have a method ``check_ready()``, which raises what `publish` would raise; it is called before the commit.
+    It may have a method ``check_ready()``, which is called before the commit and raises what `publish` would raise.
     """
 
     def to_json(self) -> Mapping[str, Any]:
-        """What another process needs to publish it; kept in the ledger.
+        """Return what another process needs to publish the output; stored in the ledger.
 
-        With ``window_id``, and perhaps ``claim_id``, ``group``, ``attempt`` and ``part``, it says whose it is, and is
-        refused for any other plan.
+        With ``window_id``, and optionally ``claim_id``, ``group``, ``attempt`` and ``part``, the JSON names its window and
+        is refused for any other plan.
         """
 
     def publish(self) -> None:
-        """Make it visible; doing it again changes nothing."""
+        """Make the output visible. Repeating it changes nothing."""
 
     def discard(self) -> None:
-        """Remove what is not visible; doing it again changes nothing."""
+        """Remove what is not visible. Repeating it changes nothing."""
 
 
 #: Runs the job of one window, or of several in one pass, into hidden places.
@@ -55,7 +55,7 @@ def check_outputs(
     outputs: Sequence[Staged],
     read: Callable[[Sequence[str]], GroupView] | None = None,
 ) -> None:
-    """Raise unless each output is of its plan, as far as it says whose it is.
+    """Raise unless each output belongs to its plan, as far as the output names its window.
 
     With `read`, which gives the group's view, also unless it could be published, as far as it can say so.
 
@@ -83,7 +83,7 @@ def check_outputs(
 
 
 def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]) -> None:
-    """Raise unless each result is of its plan, as far as it says whose it is.
+    """Raise unless each result belongs to its plan, as far as the result names its window.
 
     Raises:
         ConfigError: they are more or fewer.
@@ -98,7 +98,7 @@ def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, An
 
 
 def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
-    """What an output says of itself; raises `SinkError` for what is none."""
+    """Return an output's JSON; raise `SinkError` if it is not an output."""
     check_is_output(plan, staged)
     told = staged.to_json()
     check_result(told)
@@ -108,20 +108,20 @@ def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
 def _check_list(outputs: object) -> None:
     if not isinstance(outputs, Sequence) or isinstance(outputs, str | bytes):
         raise SinkError(
-            f"{shown(outputs)} was handed over, and not a list of what was staged for each window. Nothing was "
+            f"expected a list with one staged output for each window, not {shown(outputs)}. Nothing was "
             "changed"
         )
 
 
 def check_is_output(plan: WindowPlan, one: object) -> None:
-    """Raise `SinkError` for what is no output: what a job that returned nothing handed over, say."""
+    """Raise `SinkError` unless the value is an output; a job that returned nothing is not."""
     is_class = isinstance(one, type)
     missing = [name for name in _STAGED if is_class or not callable(getattr(one, name, None))]
     if missing:
         raise SinkError(
-            f"the job of window {plan.window_id} of group {plan.group_id} handed over {shown(one)}, which has no "
-            f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return what was "
-            "staged for the window",
+            f"the job of window {plan.window_id} of group {plan.group_id} returned {shown(one)}, which has no "
+            f"{', '.join(missing)}: nothing is known to be delivered, and nothing was committed. Return the "
+            "staged output of the window",
             window_id=plan.window_id,
         )
 

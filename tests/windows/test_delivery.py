@@ -202,7 +202,7 @@ def test_a_result_that_nobody_could_read_again_is_refused(
 ) -> None:
     """Written down it would lock the group; refused, the window stays as it was."""
     plan = windows.plan(Window([orders], at(60), starting_offsets=Earliest()), "w")
-    with pytest.raises(SinkError, match=r"window w of group .* cannot be kept"):
+    with pytest.raises(SinkError, match=r"window w of group .* cannot be stored"):
         windows.mark_written(plan, result)
     assert windows.show("w").status is WindowStatus.PLANNED
     assert windows.mark_written(plan, {"rows": 2**60}).status is WindowStatus.WRITTEN

@@ -271,7 +271,7 @@ def test_windows_planned_together_differ_in_nothing_but_their_times(
 ) -> None:
     """One look at the logs answers one selection of records."""
     one = before(orders, 12, Earliest())
-    with pytest.raises(ConfigError, match="nothing but their times"):
+    with pytest.raises(ConfigError, match="only in their times"):
         windows.plan_many([one, replace(one, **{"cutoff": at(40), **change})], ["a", "b"])  # type: ignore[arg-type]
     assert windows.state() is None
 

@@ -1,4 +1,4 @@
-"""Has a group caught up with a cutoff? One look at the ledger and the broker's index."""
+"""Check whether a group has caught up with a cutoff, from the ledger and the broker's index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a group: its windows, its progress, its gaps, and whether a window is live."""
+"""Look at a group: its windows, its progress, its gaps, and whether a window is live."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class GroupQueries(Gated):
     _clock: Callable[[], float]
 
     def show(self, window_id: str) -> WindowRecord:
-        """Return a window as the ledger has it; raise `UnknownWindowError`."""
+        """Return a window's record from the ledger; raise `UnknownWindowError`."""
         return self.show_many([window_id])[0]
 
     def show_many(self, window_ids: Sequence[str]) -> builtins.list[WindowRecord]:
-        """Return windows as the ledger has them; raise `UnknownWindowError`."""
+        """Return windows' records from the ledger; raise `UnknownWindowError`."""
         check_list(window_ids, what="window_ids")
         for window_id in window_ids:
             check_window_id(window_id)
@@ -58,29 +58,29 @@ class GroupQueries(Gated):
     def list(
         self, keep: Callable[[WindowRecord], bool] = lambda _: True
     ) -> builtins.list[WindowRecord]:
-        """Return every window of the group that is to be kept, by cutoff, then by id; with its plan and its result.
+        """Return every window of the group with its plan and result, sorted by cutoff and id.
 
         Windows whose records cannot be read are left out, with a warning in the log; `summaries` names them.
         """
         check_function(keep, what="keep")
         view = self._ledger.read(self.group_id, keep=keep)
         for error in view.unreadable.values():
-            _log.warning("a window is left out of the list: %s", error)
+            _log.warning("the list leaves out a window: %s", error)
         # Open ones are there in any case.
         kept = [record for record in view.windows.values() if keep(record)]
         return sorted(kept, key=lambda record: (record.plan.cutoff_ms, record.plan.window_id))
 
     def summaries(self, *, limit: int | None = None, before: str | None = None) -> Summaries:
-        """Return the group's windows as a list shows them, by cutoff, then by id; without their plans, and so quickly.
+        """Return the group's windows as summaries, by cutoff, then by id: without plans, and therefore fast.
 
         Args:
-            limit: no more than the last so many; None: all of them.
-            before: the id of a window; only those that come before it: the page before the one that begins
+            limit: at most the last so many; None: all.
+            before: the id of a window; only windows before it are returned: the page before the page that begins
                 with it.
 
         Raises:
-            ConfigError: the limit is no count.
-            UnknownWindowError: there is no window `before`.
+            ConfigError: the limit is out of range.
+            UnknownWindowError: the window `before` does not exist.
         """
         if limit is not None:
             check_count(limit, what="limit", least=1, greatest=INT64_MAX)
@@ -98,9 +98,9 @@ class GroupQueries(Gated):
         return self._ledger.read(self.group_id).state
 
     def gaps(self) -> builtins.list[Gap]:
-        """Return the times that no interval of the group covers and in which records wait; a sweep takes them.
+        """Return the times that no interval of the group covers and in which records wait for a sweep.
 
-        From the ledger alone: what was read to plan intervals says what was left.
+        Reads only the ledger: earlier plans recorded what they left.
         """
         return gaps_of(self._ledger.read(self.group_id))
 
@@ -111,10 +111,10 @@ class GroupQueries(Gated):
         grace: timedelta | str | None = None,
         before: Liveness | None = None,
     ) -> Liveness:
-        """Return whether all partitions of a window have come to its cutoff, and of each one why or why not.
+        """Return whether all partitions of a window have reached its cutoff, with the reason for each.
 
-        Live: a record stamped at or after the cutoff (and the maximum out-of-orderness) is there. Idle: there is
-        none, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
+        Live: there is a record stamped at or after the cutoff (plus the maximum out-of-orderness). Idle: there is no such
+        record, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
         What was read for the answer `before` is not read again. Changes nothing.
 
         Raises:

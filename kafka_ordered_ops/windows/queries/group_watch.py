@@ -1,4 +1,4 @@
-"""Looking at a group and its logs, for a host that waits for windows: nothing is planned, and nothing is changed."""
+"""Look at a group and its logs for a host that waits for windows. Nothing is planned or changed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class GroupWatch:
     def live(
         self, window: Window, *, grace: timedelta | None = None, before: Liveness | None = None
     ) -> Liveness:
-        """As `OrderedWindows.live`, without what only the ledger knows.
+        """Return the answer of `OrderedWindows.live`, without what only the ledger knows.
 
         Raises:
             ConfigError: a negative grace.

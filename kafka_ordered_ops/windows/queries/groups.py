@@ -1,4 +1,4 @@
-"""Which groups a ledger has, and how far behind a group is: for people who did not plan its windows."""
+"""List the groups of a ledger, and how far behind a group is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a window complete enough to plan? One look, or looks until it is."""
+"""Check whether a window is complete enough to plan: once, or until it is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_live(
     offsets_max: int = LOOK_OFFSETS_MAX,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> Liveness:
-    """Return one look at the partitions of a window, which is neither planned nor changed by it.
+    """Check the partitions of a window once; nothing is planned or changed.
 
     Keeps nothing between calls and may run in any thread, with a `lookup` of its own.
 
@@ -91,10 +91,10 @@ def live(
     timeout_s: float = TIMEOUT_S,
     clock: Callable[[], float] = time.time,
 ) -> Liveness:
-    """`check_live` on connections of its own, with the group's side as the ledger has it.
+    """Run `check_live` on its own connections, with the group's side from the ledger.
 
-    A group that the ledger does not know is fine; so is a cluster without a ledger, and none is made.
-    `timeout_s` bounds all that is waited for; reading timestamps has its own bound. Raises what `check_live` raises, and `LedgerError`.
+    The group may be unknown to the ledger, and the cluster may have no ledger; none is created. `timeout_s` limits all
+    waiting except reading timestamps. Raises what `check_live` raises, and `LedgerError`.
     """
     settings = ClientSettings.of(settings)
     with (
@@ -125,11 +125,11 @@ def wait_live(
     failed: Callable[[KafkaOrderedOpsError], None] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Liveness:
-    """Look until all partitions are live or idle, or the time is over; the last answer tells which.
+    """Check until all partitions are live or idle, or the time is over; return the last answer.
 
-    `look_again` is given the answer before, or None at first. Once there was one, a look that fails with a
-    retriable error is told to `failed` and made again: a broker may restart meanwhile. The last look is
-    made at the deadline, and what fails then is raised. `pause` waits so many seconds, and may end early.
+    `look_again` gets the previous answer, or None at first. After a first answer, a check that fails with a retriable
+    error is reported to `failed` and repeated: a broker may be restarting. The last check is made at the deadline, and
+    its error is raised. `pause` waits a number of seconds, and may end early.
     """
     deadline = time.monotonic() + timeout_s
     found = look_again(None)

@@ -1,4 +1,4 @@
-"""Which topics there are, and where they begin and end now, for hosts: nothing is read of them."""
+"""Look up topics and where their logs begin and end, without reading records."""
 
 from __future__ import annotations
 
