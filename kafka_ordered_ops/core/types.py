@@ -37,13 +37,21 @@ class OnDataLoss(StrEnum):
 class OnCovered(StrEnum):
     """What to do with a window if other windows have taken all of its records.
 
-    `SKIP` plans it empty, and no sink sees it. `REPLAY` returns the plan of the committed window with the same times
-    and topics. `FAIL` raises `WindowCoveredError`.
+    `AUTO`, the default everywhere, plans it empty, and no sink sees it. `REPLAY` returns the plan of the committed window
+    with the same times and topics. `FAIL` raises `WindowCoveredError`. `SKIP` is `AUTO` for a plan. Tasks and assets
+    also use these values for their own finished window when they run again: `AUTO` and `REPLAY` read its records
+    again, `SKIP` does not.
     """
 
     SKIP = "skip"
     REPLAY = "replay"
     FAIL = "fail"
+    AUTO = "auto"
+
+    @property
+    def allows_covered(self) -> bool:
+        """Whether a window is planned with nothing in it."""
+        return self in (OnCovered.AUTO, OnCovered.SKIP)
 
 
 class Mode(StrEnum):

@@ -40,8 +40,10 @@ class WindowSettings(WindowSpec):
         max_out_of_orderness: None reads all that there is.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
-        on_covered: what to do with a window that is delivered already, when it is materialised again. ``replay``
-            reads the same records again, and moves nothing; ``skip`` reports it as it is; ``fail`` fails.
+        on_covered: what to do with a delivered window that is materialized again. ``auto`` and ``replay`` read the
+            same records again; ``skip`` reports the window without running the job; ``fail`` fails the step. Windows
+            whose records other windows have taken are never read again: ``fail`` fails the step, the others skip
+            them and fail the check ``windows_complete``.
         on_open_claim: what to do about other open windows that may hold some of the records.
         on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.

@@ -29,17 +29,17 @@ def is_finished(plan: WindowPlan, result: Any) -> bool:
 
 
 def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
-    """Whether a window of which nothing is left is to be read again.
+    """Return whether a window of which nothing is left is to be read again.
 
     Raises:
-        WindowCoveredError: it is to be an error.
+        WindowCoveredError: `on_covered` is fail.
     """
     if on_covered is OnCovered.FAIL:
         raise WindowCoveredError(
             f"{nothing_left(plan)}, and on_covered='fail'. Use 'replay' to read the same records again, or 'skip'",
             window_id=plan.window_id,
         )
-    return on_covered is OnCovered.REPLAY and plan.content is not PlanContent.COVERED
+    return on_covered is not OnCovered.SKIP and plan.content is not PlanContent.COVERED
 
 
 def nothing_left(plan: WindowPlan) -> str:

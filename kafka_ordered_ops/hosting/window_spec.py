@@ -50,7 +50,7 @@ class WindowSpec:
     max_out_of_orderness: timedelta | str | None = None
     isolation: Isolation | str = Isolation.READ_COMMITTED
     exclude: str | Sequence[str] = ()
-    on_covered: OnCovered | str = OnCovered.REPLAY
+    on_covered: OnCovered | str = OnCovered.AUTO
     on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND
     on_data_loss: OnDataLoss | str = OnDataLoss.FAIL
     on_foreign_commit: OnForeignCommit | str = OnForeignCommit.FAIL

@@ -111,7 +111,7 @@ def test_a_range_is_one_pass(house: House, hours: str, group_id: str) -> None:
     assert every == list(range(4, 20))
 
 
-@pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])
+@pytest.mark.parametrize("on_covered", ["auto", "skip", "fail"])
 def test_a_partition_that_is_materialised_again(
     house: House, hours: str, group_id: str, on_covered: str
 ) -> None:
@@ -130,10 +130,10 @@ def test_a_partition_that_is_materialised_again(
         assert "WindowCoveredError" in failure_of(result)
         assert calls == [1]
         return
-    assert calls == ([1, 2] if on_covered == "replay" else [1, 1])
+    assert calls == ([1, 2] if on_covered == "auto" else [1, 1])
     told = house.told("orders")
     assert told[KEYS[1]]["dagster/partition_row_count"] == 4
-    assert told[KEYS[1]]["kafka_ordered_ops/ran"] is (on_covered == "replay")
+    assert told[KEYS[1]]["kafka_ordered_ops/ran"] is (on_covered == "auto")
     assert told[KEYS[1]]["dagster/uri"] == first["dagster/uri"]
     for hour in (1, 2):
         assert house.offsets(told[KEYS[hour]]["dagster/uri"]) == expected(hour)

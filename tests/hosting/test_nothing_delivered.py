@@ -326,7 +326,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "check_session", lambda *_, **__: None)
 
 
-@pytest.mark.parametrize("on_covered", ["replay", "skip", "fail"])
+@pytest.mark.parametrize("on_covered", ["auto", "replay", "skip", "fail"])
 def test_airflow_skips_a_covered_task(
     kafka: InMemoryKafka, windows: OrderedWindows, tmp_path: Path, on_covered: str
 ) -> None:

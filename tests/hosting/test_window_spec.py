@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import airflow as airflow_room
+from kafka_ordered_ops import dagster as dagster_room
 from kafka_ordered_ops.airflow import OrderedWindowOperator, PlanWindowOperator
 from kafka_ordered_ops.airflow.support.times import CutoffSource, WindowTimes
+from kafka_ordered_ops.cli.options.question import Policies
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation, OnCovered, OnOpenClaim
 from kafka_ordered_ops.core.window.bounds import Earliest
@@ -95,3 +99,23 @@ def test_what_is_no_span_is_named(given: Any) -> None:
         span_of(given, "grace")
     assert span_of(None, "grace") is None
     assert span_of("PT1H", "grace") == timedelta(hours=1)
+
+
+def test_every_host_has_the_same_default_for_covered_windows() -> None:
+    """In the service, in the command line, and in each signature of the hosts that has the parameter."""
+    rooms = [
+        (airflow_room, airflow_room.__all__),
+        (dagster_room, dagster_room.__all__),
+    ]
+    found = {
+        f"{room.__name__}.{name}": signature.parameters["on_covered"].default
+        for room, names in rooms
+        for name in names
+        if callable(public := getattr(room, name))
+        and "on_covered" in (signature := inspect.signature(public)).parameters
+    }
+    assert len(found) >= 8, found
+    assert {*found.values(), WindowSpec(topics="orders", group_id="g").on_covered} == {
+        Policy().on_covered
+    }
+    assert Policies().on_covered is Policy().on_covered is OnCovered.AUTO

@@ -86,7 +86,7 @@ class PlanWindowOperator(PlanTask):
         window_id: str | None = None,
         settings_allowed: Sequence[str] = (),
         ledger_topic: str | None = None,
-        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_covered: OnCovered | str = OnCovered.AUTO,
         on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
         claim_age: timedelta | str | None = None,
         claim_wait: timedelta | str | None = None,

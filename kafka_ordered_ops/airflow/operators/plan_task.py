@@ -51,10 +51,10 @@ class PlanTask(WindowTask):
         mode: needed. ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
             the cutoff that the group has not been given. ``interval``: from start to end, and late records.
             (templated)
-        on_covered: what to do when there is nothing left to take, because this window is finished (its task
-            was cleared) or because others have taken its records. ``replay`` reads the same records again,
-            and moves nothing; ``skip`` skips the task; ``fail`` fails it. Records that only windows with
-            other cutoffs have taken cannot be replayed: the task is skipped then.
+        on_covered: what to do when nothing is left to take. ``auto``: read the records of a finished window again
+            (its task was cleared), and skip the task if other windows have taken the records. ``replay``: read
+            them again in both cases; if no finished window has the same times, skip the task. ``skip``: skip the
+            task. ``fail``: fail it.
         on_open_claim: what to do about other open windows that may hold some of the records.
         claim_age: ``take_over`` abandons planned windows that no attempt has touched for longer.
         claim_wait: ``wait`` gives up after so long.
@@ -76,7 +76,7 @@ class PlanTask(WindowTask):
         self,
         *,
         mode: WindowMode | str,
-        on_covered: OnCovered | str = OnCovered.REPLAY,
+        on_covered: OnCovered | str = OnCovered.AUTO,
         on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
         claim_age: timedelta | str | None = None,
         claim_wait: timedelta | str | None = None,

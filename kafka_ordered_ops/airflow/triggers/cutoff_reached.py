@@ -65,7 +65,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         )
         hour = Asset("orders_hour", watchers=[AssetWatcher("orders_hour_is_in", trigger=reached)])
         with DAG("orders", schedule=[hour], max_active_runs=1):
-            OrderedWindowOperator(task_id="orders", group_id="orders-hourly", on_covered="skip", ...)
+            OrderedWindowOperator(task_id="orders", group_id="orders-hourly", mode="catch_up", ...)
 
     A cutoff is reached when every partition is live at it or idle, as `PartitionsLiveSensor` has it; never before
     the clock is there. Of several that were reached since the last look only the newest is told: a catch-up window
@@ -75,8 +75,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
     a task of the run that it starts takes its cutoff from there (`times.resolve`). A cutoff at or before that of a
     window of the group is not told, nor, from Airflow 3.3 on, one that was told before a restart. A restart within
     seconds of an event, or before its window is planned where there is no store, tells it twice. The
-    second run finds that its records are taken, or being taken: nothing counts twice, and with
-    ``on_covered="skip"`` its task is skipped.
+    second run finds that its records are taken, or being taken: nothing counts twice, and its task is skipped.
 
     The group is not joined, and nothing of it is changed. Nobody waits for a watcher, so it goes on looking after
     any error, and each is in the triggerer's log. Nothing here is a template.

@@ -19,7 +19,7 @@ from kafka_ordered_ops.cli.show.tables import (
     windows_text,
 )
 from kafka_ordered_ops.core.group.group_state import GroupState
-from kafka_ordered_ops.core.types import PlanContent, WindowStatus
+from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, default_window_id
 from kafka_ordered_ops.hosting.held_text import held_texts
@@ -125,7 +125,9 @@ def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
 def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
     """How the command ends: well, unless all of its windows are covered and nobody has said that this is well."""
     is_covered = all(plan.content is PlanContent.COVERED for plan in delivered.before)
-    return ExitCode.COVERED if is_covered and policies.on_covered is None else ExitCode.DONE
+    return (
+        ExitCode.COVERED if is_covered and policies.on_covered is OnCovered.AUTO else ExitCode.DONE
+    )
 
 
 def say_stand_in(screen: Screen, asked: str, plan: WindowPlan) -> None:

@@ -193,13 +193,13 @@ class Policies:
     """What a plan does when other windows stand in its way."""
 
     on_covered: Annotated[
-        OnCovered | None,
+        OnCovered,
         typer.Option(
             "--on-covered",
             rich_help_panel=OTHERS,
-            help="What to do when other windows have taken all records. Default: skip, with exit code 5.",
+            help="What to do when other windows have taken all records. auto skips them, with exit code 5.",
         ),
-    ] = None
+    ] = _DEFAULT.on_covered
     on_open_claim: Annotated[
         OnOpenClaim,
         typer.Option(
@@ -239,7 +239,7 @@ class Policies:
     def policy(self, spec: WindowSpec) -> Policy:
         """The policy; raises `ConfigError`."""
         return spec.policy(
-            self.on_covered or _DEFAULT.on_covered,
+            self.on_covered,
             self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
             self._span("--claim-wait", self.claim_wait, OnOpenClaim.WAIT),
         )

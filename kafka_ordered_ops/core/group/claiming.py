@@ -65,7 +65,7 @@ class ClaimWish:
     #: The group's state when it was looked at: what it did not have then is not in the drafts.
     looked_at: GroupState | None = None
     run_id: str | None = None
-    on_covered: OnCovered = OnCovered.SKIP
+    on_covered: OnCovered = OnCovered.AUTO
     #: Whether the windows' mode, isolation, topics and owner become the group's.
     redefine: bool = False
     #: Who plans; None: nobody in particular.
@@ -80,7 +80,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
 
     Raises:
         GroupMismatchError: the group was planned otherwise so far.
-        WindowCoveredError: others have taken everything, and `on_covered` is fail.
+        WindowCoveredError: others have taken everything, and `on_covered` is fail or replay.
         RecordsLostError: retention took records of the window.
         PlanTooLargeError: too many ranges.
     """
@@ -97,7 +97,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
     if plans is None:
         return None
     for plan in plans:
-        if plan.content is PlanContent.COVERED and wish.on_covered is not OnCovered.SKIP:
+        if plan.content is PlanContent.COVERED and not wish.on_covered.allows_covered:
             raise WindowCoveredError(
                 f"window {plan.window_id} of group {plan.group_id}: other windows have taken all records that it "
                 "asks for. Replay the window that has them, or plan with on_covered='skip'",

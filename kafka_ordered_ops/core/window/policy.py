@@ -18,7 +18,8 @@ class Policy:
     Choices may be text; durations may be ISO 8601 text such as ``PT15M``.
 
     Args:
-        on_covered: what to do if other windows have taken all records that the window asks for.
+        on_covered: what to do if other windows have taken all records that the window asks for. ``auto`` and ``skip``
+            plan it empty.
         on_open_claim: what to do if open windows may hold records that the window asks for.
         claim_age: take_over abandons planned windows that no attempt has touched for longer than this. Written
             windows are left: their output is complete and waits for its commit.
@@ -37,7 +38,7 @@ class Policy:
 
     def __init__(
         self,
-        on_covered: OnCovered | str = OnCovered.SKIP,
+        on_covered: OnCovered | str = OnCovered.AUTO,
         on_open_claim: OnOpenClaim | str = OnOpenClaim.STEP_AROUND,
         claim_age: timedelta | str = timedelta(days=1),
         claim_wait: timedelta | str = timedelta(hours=1),

@@ -146,7 +146,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     open_lag: ResolvedSpan = None
     isolation: ResolvedIsolation = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
-    on_covered: Annotated[OnCovered, choice(OnCovered, "on_covered")] = OnCovered.REPLAY
+    on_covered: Annotated[OnCovered, choice(OnCovered, "on_covered")] = OnCovered.AUTO
     on_open_claim: Annotated[OnOpenClaim, choice(OnOpenClaim, "on_open_claim")] = (
         OnOpenClaim.STEP_AROUND
     )
