@@ -104,7 +104,10 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "kafka_ordered_ops.airflow.decorators.taskflow.kafka_window_task",
             }
         ],
-        "extra-links": ["kafka_ordered_ops.airflow.support.links.WindowLink"],
+        "extra-links": [
+            "kafka_ordered_ops.airflow.support.links.SparkJobLink",
+            "kafka_ordered_ops.airflow.support.links.WindowLink",
+        ],
         "config": {
             "kafka_ordered_ops": {
                 "description": "Settings of kafka-ordered-ops.",

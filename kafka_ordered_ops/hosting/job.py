@@ -132,6 +132,7 @@ class Job:
                 ) as spark,
             ):
                 windows.show_phase("running in Spark", "tasks")
+                windows.show_session(spark)
                 windows.local_root = root
                 returned = function(spark, SparkWindow(windows, spark), **(self.keywords or {}))
         except Exception as error:

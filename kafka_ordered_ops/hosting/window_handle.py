@@ -106,6 +106,9 @@ class WindowHandle:
         self.display = display
         self._lacks = lacks
         self._say = say
+        #: Called with the address of the Spark job's page, as soon as it is known; None: nobody is shown it.
+        self.on_page: Callable[[str], None] | None = None
+        self._page: str | None = None
         #: What was written or reported so far.
         self.staged: list[Staged] | None = None
 
@@ -116,6 +119,7 @@ class WindowHandle:
         """
         from kafka_ordered_ops.spark import read_windows
 
+        self.show_session(spark)
         return read_windows(
             spark,
             self.plans,
@@ -262,14 +266,30 @@ class WindowHandle:
         if self.display is not None:
             self.display.phase(name, unit)
 
+    def show_session(self, spark: Any) -> None:
+        """Shows the page of a Spark session to the host, if it has one."""
+        from kafka_ordered_ops.spark.job_page import job_page
+
+        if self.on_page is not None:
+            self._show_page(job_page(spark))
+
+    def _show_page(self, page: str | None) -> None:
+        if self.on_page is not None and page is not None and page != self._page:
+            self._page = page
+            self.on_page(page)
+
     def _job_progress(self, name: str) -> Callable[[JobProgress], None] | None:
-        """What an application tells how far it is; None: nobody is shown it."""
-        if (display := self.display) is None:
+        """Return what shows how far an application is, and its page; None where nobody is shown either."""
+        display = self.display
+        if display is None and self.on_page is None:
             return None
         running = False
 
         def progress(now: JobProgress) -> None:
             nonlocal running
+            self._show_page(now.page)
+            if display is None:
+                return
             if not running:
                 display.phase(f"running {name}", "tasks")
                 running = True

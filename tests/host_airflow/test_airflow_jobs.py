@@ -15,6 +15,7 @@ from airflow.sdk import DAG, XComArg
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator, SparkWindow
 from kafka_ordered_ops.airflow.compat import AirflowFailException
+from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -361,7 +362,7 @@ def test_an_application_by_spark_submit(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It gets its arguments, its lines are in the task's log, and its output is published."""
+    """It gets its arguments, its lines are in the task's log, its page is linked, and its output is published."""
     caplog.set_level("INFO")
     job = application(
         tmp_path, f"{COPY}\n    import sys; print('given', 100 * 1, '%', sys.argv[1:])"
@@ -370,9 +371,15 @@ def test_an_application_by_spark_submit(
     task = make(
         application=str(job),
         application_args=["--table", 7],
-        submit={"master": how.master, "conf": how.conf, "java_home": how.java_home},
+        submit={
+            "master": how.master,
+            "conf": {**how.conf, "spark.ui.enabled": "true"},
+            "java_home": how.java_home,
+        },
     )
-    facts = task.execute(context_of(25))
+    context = context_of(25)
+    facts = task.execute(context)
+    assert str(context["ti"].pushed[SparkJobLink().xcom_key]).startswith("http://")
     assert "given 100 % ['--table', '7']" in caplog.text
     assert offsets_in(facts["output"]) == [0, 3, 1, 5, 2]
     assert committed(windows, orders) == [4]

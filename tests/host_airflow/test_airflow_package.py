@@ -151,8 +151,8 @@ def test_every_class_that_the_provider_names_is_there() -> None:
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 __import__(module)
-    for name in info["extra-links"]:
-        assert resolve_name(name)().name == "Window"
+    links = [resolve_name(name)().name for name in info["extra-links"]]
+    assert links == ["Spark job", "Window"]
 
 
 # --- importing ---------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_the_link_of_a_try_that_failed(make: Make) -> None:
     with pytest.raises(OSError, match="disk is full"):
         task.execute(context_of(12))
     assert task.link_facts is not None
-    [link] = task.operator_extra_links
+    link, _ = task.operator_extra_links
     assert link.get_link(task, ti_key=None).startswith(f"https://kafka/{task.topics}?w=dag.task%40")
 
 

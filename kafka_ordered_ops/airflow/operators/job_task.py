@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kafka_ordered_ops.airflow.compat import BaseOperator
+from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.job import Job
@@ -53,6 +54,7 @@ class JobTask(BaseOperator):
         "spark_conf",
         "submit",
     )
+    operator_extra_links: Any = (SparkJobLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "op_kwargs": "py",
         "spark_conf": "json",
@@ -100,6 +102,10 @@ class JobTask(BaseOperator):
         self.output_root = output
         self.ordered = ordered
         self.engine = engine
+        #: The page of the attempt's Spark job, once it is known.
+        self.spark_job_url: str | None = None
+        #: The attempt, while it is executed.
+        self._ti: Any = None
         self._stop = Stop("Airflow")
         self._check_literals()
 
@@ -130,6 +136,7 @@ class JobTask(BaseOperator):
             KafkaOrderedOpsError: as the job does.
         """
         self._stop.check(plan.window_id)
+        self.spark_job_url = None
         windows = WindowHandle(
             [plan],
             settings,
@@ -140,10 +147,18 @@ class JobTask(BaseOperator):
             stop=self._stop,
             say=lambda line: _log.info("%s", line),
         )
+        windows.on_page = self._show_page
         [staged] = self._called_job().deliver(windows)
         # What is told after the job has ended, but before anything is committed, counts as well.
         self._stop.check(plan.window_id)
         return staged
+
+    def _show_page(self, page: str) -> None:
+        """Gives the task's link its address while the job runs; Airflow asks for links at the end of an attempt."""
+        self.spark_job_url = page
+        _log.info("Spark job: %s", page)
+        if self._ti is not None:
+            self._ti.xcom_push(key=SparkJobLink().xcom_key, value=page)
 
     def _job(self) -> Job:
         """The job, as far as it is known."""

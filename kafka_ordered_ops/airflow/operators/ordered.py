@@ -11,7 +11,7 @@ from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_records
 from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.support.lineage import lineage_of
-from kafka_ordered_ops.airflow.support.links import WindowLink
+from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
 from kafka_ordered_ops.airflow.support.outlets import tell_outlets
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.types import (
@@ -54,7 +54,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         *PlanTask.template_fields,
         *JobTask.template_fields,
     )
-    operator_extra_links = (WindowLink(),)
+    operator_extra_links = (WindowLink(), SparkJobLink())
     ui_color = "#e8f0e4"
 
     def __init__(
@@ -119,6 +119,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plans, runs the job, commits."""
+        self._ti = context.get("ti")
         with errors_for_airflow():
             times = self.times_of(context)
             with self.open_windows(context) as windows:

@@ -60,6 +60,7 @@ class WindowPartOperator(JobTask, WindowFollower):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Reads, runs the job, reports."""
+        self._ti = context.get("ti")
         # Imported late: it loads numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.splitting import shares
 

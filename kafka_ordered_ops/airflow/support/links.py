@@ -1,4 +1,4 @@
-"""A task's link to a page about its window."""
+"""Links of a task: to a page about its window, and to the page of its Spark job."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ class WindowLink(BaseOperatorLink):
         if not template or not facts:
             return ""
         return url_of(template, facts)
+
+
+class SparkJobLink(BaseOperatorLink):
+    """The button "Spark job": the page of the attempt's job, in the history server or in Spark's own UI."""
+
+    @property
+    def name(self) -> str:
+        """Return the text of the button."""
+        return "Spark job"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the address; empty for a job without Spark, or one whose page is not known."""
+        return getattr(operator, "spark_job_url", None) or ""
 
 
 def url_of(template: str, facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dagster import MetadataValue
+
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
@@ -51,8 +53,9 @@ class AssetWindows(WindowHandle):
         self.settings = settings
         #: The topic that holds plans and progress; None: the usual one.
         self.ledger_topic = ledger_topic
-        #: What the job tells of all windows, for the result in Dagster.
+        #: More metadata of the result in Dagster, for all windows.
         self.metadata: dict[str, Any] = {}
+        self.on_page = self._tell_page
 
     def extras(self) -> dict[str, Any]:
         """The windows as small JSON, for a job that another program runs: Pipes' ``extras``, say.
@@ -72,6 +75,10 @@ class AssetWindows(WindowHandle):
                 plan.window_id: self.partition_keys[plan.window_id] for plan in self.plans
             },
         }
+
+    def _tell_page(self, page: str) -> None:
+        _log.info("Spark job: %s", page)
+        self.tell({"kafka_ordered_ops/spark_job": MetadataValue.url(page)})
 
     def tell(self, metadata: Mapping[str, Any]) -> None:
         """Adds to what Dagster shows with the result, of all windows: what a job elsewhere has reported, say."""

@@ -14,11 +14,13 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
 from kafka_ordered_ops.spark.applications.result import JobProgress
+from kafka_ordered_ops.spark.job_page import job_page
 
 #: How often the watch looks.
 LOOK_S: Final = 1.0
@@ -78,8 +80,9 @@ def _show_progress(spark: Any, folder: Path) -> None:
     # Whatever fails here (Spark has stopped, the folder is gone) ends the showing, and must not reach the job.
     with contextlib.suppress(Exception):
         store = spark.sparkContext._jsc.sc().statusStore()
+        page = job_page(spark)
         while True:
-            progress = _progress_of(store.activeStages())
+            progress = replace(_progress_of(store.activeStages()), page=page)
             if progress != shown:
                 progress.write(folder)
                 shown = progress

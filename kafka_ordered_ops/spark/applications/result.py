@@ -128,6 +128,8 @@ class JobProgress:
     tasks_total: int = 0
     #: Records that these tasks have read, or handed on; counted as each task ends.
     records: int = 0
+    #: The job's page in a browser.
+    page: str | None = None
 
     def write(self, folder: Path) -> None:
         """Show it to the submitter."""
@@ -135,6 +137,7 @@ class JobProgress:
             "tasks_done": self.tasks_done,
             "tasks_total": self.tasks_total,
             "records": self.records,
+            "page": self.page,
         }
         write_json(folder / PROGRESS_NAME, progress)
 
@@ -150,6 +153,7 @@ class JobProgress:
                 tasks_done=fields.integer("tasks_done"),
                 tasks_total=fields.integer("tasks_total"),
                 records=fields.integer("records"),
+                page=fields.text_or_none("page"),
             )
         except JsonError:
             # Nothing is decided by it.
