@@ -102,7 +102,7 @@ def test_a_block_that_was_overtaken_is_told(face: tuple[OrderedWindows, Window])
                 newer.to_arrow()
             older.to_arrow()
 
-    with pytest.raises(WindowSupersededError, match="Another attempt took the window over"):
+    with pytest.raises(WindowSupersededError, match="Another attempt took over the window"):
         overtaken()
     before = windows.show("w")
     assert (before.status, before.plan.attempt) == (WindowStatus.PUBLISHED, 2)
