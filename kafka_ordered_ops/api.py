@@ -24,6 +24,7 @@ from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.output.reported import Reported, found_output
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
+    check_application,
     check_engine,
     check_function,
     check_output,
@@ -316,7 +317,7 @@ class _Job:
     def _submitted(self, window: OpenWindow) -> Staged:
         """Return what an application has delivered."""
         arguments, how = arguments_of(self.arguments), submit_of(self.submit)
-        application = os.fspath(self.application or "")
+        application = check_application(self.application)
         if self.folder is not None:
             return window.submit(application, arguments, how)
         told = window.submit_alone(application, arguments, how)

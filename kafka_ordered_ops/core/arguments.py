@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
+from operator import index
+from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
 from kafka_ordered_ops.core.errors import ConfigError
@@ -69,11 +72,12 @@ def check_flag(value: object, *, what: str) -> bool:
 
 def check_count(value: object, *, what: str, least: int, greatest: int) -> int:
     """Return a whole number within a range, ends included; raise `ConfigError` for others."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
+    number = _whole(value)
+    if number is None or not least <= number <= greatest:
         raise ConfigError(
             f"{what} is {shown(value)}: give a whole number from {least:,} to {greatest:,}"
         )
-    return int(value)
+    return number
 
 
 def check_text(value: object, *, what: str, length_max: int, least: int = 1) -> str:
@@ -114,6 +118,15 @@ def check_span(value: object, *, what: str) -> timedelta:
 def as_names(value: object, *, what: str) -> tuple[str, ...]:
     """Return names or patterns, given as a list, a tuple or one text; raise `ConfigError` for others."""
     return check_texts([value] if isinstance(value, str) else value, what=what)
+
+
+def path_text(value: object) -> str | None:
+    """Return the text of a path, given as text or as a `Path`; None for anything else, and for bytes."""
+    text = value
+    if isinstance(value, PathLike):
+        with suppress(TypeError):
+            text = fspath(value)
+    return str.__str__(text) if isinstance(text, str) else None
 
 
 def as_span(value: object, *, what: str) -> timedelta:
@@ -193,12 +206,23 @@ def checked_clock(clock: Callable[[], Any]) -> Callable[[], float]:
     return told
 
 
-def _number(value: object) -> float | None:
-    """Return a finite number; None for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+def _whole(value: Any) -> int | None:
+    """Return a whole number, NumPy's included; None for anything else, and for a bool."""
+    if isinstance(value, bool):
         return None
     try:
-        number = float(value)
+        return index(value)
+    except TypeError:
+        return None
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number; None for anything else."""
+    number = value if isinstance(value, float) else _whole(value)
+    if number is None:
+        return None
+    try:
+        number = float(number)
     except OverflowError:
         return None
     return number if math.isfinite(number) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -222,10 +222,17 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
 
 
 def arguments_of(given: Any) -> list[str]:
-    """An application's arguments as texts; raises `ConfigError` for one text in place of a list."""
-    if isinstance(given, str):
-        raise ConfigError(f"application_args is one text, {given!r}: give a list of arguments")
-    return [str(one) for one in given]
+    """An application's arguments as texts; raises `ConfigError` for what is no list, as one text, or a generator."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        raise ConfigError(
+            f"the application's arguments are {shown(given)}: give a list of arguments"
+        )
+    texts = [str(one) for one in given]
+    if any("\0" in one for one in texts):
+        raise ConfigError(
+            "the application's arguments have a NUL in them, which no process can be given"
+        )
+    return texts
 
 
 def _check_path(application: object) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
+from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
 
@@ -208,10 +209,10 @@ def normal_root(root: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: an empty name, one that no file can have, or a ``file:`` URI of another machine.
     """
-    text: object = os.fspath(root) if isinstance(root, os.PathLike) else root
-    if not isinstance(text, str):
+    text = path_text(root)
+    if text is None:
         raise ConfigError(
-            f"the root folder for a window's output is {type(text).__name__}: name it as text or as a Path"
+            f"the root folder for a window's output is {shown(root)}: name it as text or as a Path"
         )
     if not text.strip():
         raise ConfigError("the root folder for a window's output is empty: name a folder")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
@@ -84,11 +84,9 @@ def check_output(output: object) -> str:
     Raises:
         ConfigError: not a path, an empty path, or a place where windows cannot be published.
     """
-    if not isinstance(output, str | os.PathLike):
-        raise ConfigError(f"the output folder is a path, not a {type(output).__name__}: {output!r}")
-    text = os.fspath(output)
-    if not isinstance(text, str) or "\0" in text or not text.strip():
-        raise ConfigError(f"the output folder {text!r} is not a path: name a folder")
+    text = path_text(output)
+    if text is None or "\0" in text or not text.strip():
+        raise ConfigError(f"the output folder {shown(output)} is not a path: name a folder")
     root = normal_root(text)
     files_for(root)
     return root
@@ -209,9 +207,10 @@ def _nearest(path: str) -> str:
 
 def check_application(application: object) -> str:
     """Return the application's full path; raise `ConfigError` for no file, or one that cannot be read."""
-    if not isinstance(application, str | os.PathLike) or "\0" in os.fspath(application):
-        raise ConfigError(f"application is the path of a Python file, not {application!r}")
-    path = os.path.abspath(os.fspath(application))
+    text = path_text(application)
+    if text is None or "\0" in text:
+        raise ConfigError(f"application is the path of a Python file, not {shown(application)}")
+    path = os.path.abspath(text)
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         raise ConfigError(
             f"there is no application at {path} that can be read: name a Python file on this machine"

@@ -142,6 +142,10 @@ class Gated:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        gate = getattr(self, "_gate", None)
+        return f"<{type(self).__name__}: {'not open' if gate is None else gate.name}>"
+
     def close(self) -> None:
         """Close the connections; may be called twice. In a forked process it leaves its parent's alone."""
         with self._gate.closing() as is_open:

@@ -271,6 +271,22 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         "creates its own session",
     ),
     "arguments": (lambda _: {"output": "/tmp", "arguments": ["--slow"]}, "give application="),
+    "application: bytes": (lambda _: {"application": _Path(b"job.py")}, "application is the path"),
+    "application: no path": (lambda _: {"application": _Path(5)}, "application is the path"),
+    "output: bytes": (lambda _: {"output": _Path(b"out")}, "name a folder"),
+    "output: no path": (lambda _: {"output": _Path(5)}, "name a folder"),
+    "arguments: number": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": 5},
+        "give a list",
+    ),
+    "arguments: generator": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": map(str, [1])},
+        "give a list",
+    ),
+    "arguments: NUL": (
+        lambda tmp: {"application": tmp / "job.py", "arguments": ["a\0b"]},
+        "NUL",
+    ),
     "arguments: text": (
         lambda tmp: {"application": tmp / "job.py", "arguments": "--slow"},
         "give a list",
@@ -291,6 +307,16 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "policy": (lambda tmp: {"output": tmp, "policy": Policy}, "policy is"),
     "window id": (lambda tmp: {"output": tmp, "window_id": ""}, "window id"),
 }
+
+
+class _Path:
+    """A path as it should not be."""
+
+    def __init__(self, text: Any) -> None:
+        self._text = text
+
+    def __fspath__(self) -> Any:
+        return self._text
 
 
 class _Session:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -342,3 +343,16 @@ def test_an_error_shows_no_more_than_the_beginning_of_a_value() -> None:
         with pytest.raises(ConfigError) as caught:
             check("x" * 40_000)
         assert len(str(caught.value)) < 300
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """As they come out of a data frame; its truth values are none."""
+    assert AtOffset(np.int64(5)) == AtOffset(5)  # type: ignore[arg-type]
+    assert type(AtOffset(np.int32(5)).offset) is int  # type: ignore[arg-type]
+    assert check_timeout_s(np.int64(5), what="timeout_s") == 5.0
+    assert checked_clock(lambda: np.float64(5))() == 5.0
+    for odd in (np.bool_(True), np.datetime64(5, "s"), np.timedelta64(5, "s"), np.array([5])):
+        with pytest.raises(ConfigError):
+            AtOffset(odd)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError):
+            check_timeout_s(odd, what="timeout_s")
