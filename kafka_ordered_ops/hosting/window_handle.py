@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -232,19 +231,12 @@ class WindowHandle:
             self.plans, self.client, folder, ordered=self.ordered, progress=self.progress()
         )
 
-    @contextmanager
-    def temporary_folder(self) -> Iterator[str]:
+    def temporary_folder(self) -> AbstractContextManager[str]:
         """A folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
-        from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
+        from kafka_ordered_ops.output.filesystem import normal_root
+        from kafka_ordered_ops.output.temporary import temporary_folder
 
-        root = None if self.output is None else normal_root(self.output)
-        with as_sink_error(f"there is no folder for what is read first, in {root or 'TMPDIR'}"):
-            if root is not None:
-                files_for(root).make_folder(root)
-            # Hidden from Spark, which may read the folder of all outputs at any time.
-            made = tempfile.TemporaryDirectory(prefix=".koo-read-", dir=root)
-        with made as folder:
-            yield folder
+        return temporary_folder(None if self.output is None else normal_root(self.output))
 
     def progress(self) -> Callable[[int, int], None]:
         """What reading tells how far it is."""
