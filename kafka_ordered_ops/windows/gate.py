@@ -63,7 +63,8 @@ class Gate:
         self._is_patient = is_patient
         self.rights_named = rights_named
         self._home = Home()
-        self._lock = threading.RLock()
+        #: A condition, for the thread that holds it can let others in for a while: see `pause`.
+        self._lock = threading.Condition(threading.RLock())
         self._closed = False
 
     def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
@@ -97,6 +98,11 @@ class Gate:
         with calls.call(f"{self.name}: close", self._timeout_s), self._turn("close"):
             self._closed = True
             yield True
+
+    def pause(self, pause_s: float) -> None:
+        """Waits inside a call, and lets other threads' calls go ahead meanwhile: they may be what is waited for."""
+        self._lock.wait(pause_s)
+        self.check()
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[None]:

@@ -36,6 +36,8 @@ class OpenClaims:
     ledger: LedgerDoor
     policy: Policy
     now_ms: Callable[[], int]
+    #: Waits for so many seconds; other threads' calls of the same service go on meanwhile.
+    pause: Callable[[float], object]
     #: What was done about them, for the plans.
     notes: list[str] = field(default_factory=list)
 
@@ -73,7 +75,7 @@ class OpenClaims:
         waits = self.policy.on_open_claim is OnOpenClaim.WAIT
         if waits and left_s > 0:
             calls.waits_for(f"open windows in the way: {', '.join(names[:_NAMED_MAX])}")
-            time.sleep(min(_LOOK_S, left_s))
+            self.pause(min(_LOOK_S, left_s))
             return True
         waited = f" after {_span_text(self.policy.claim_wait)}" if waits else ""
         raise OpenClaimError(

@@ -77,6 +77,7 @@ class Planner:
         run_id: str | None,
         owner: str | None,
         clock: Callable[[], float],
+        pause: Callable[[float], object],
     ) -> None:
         self._group = group_id
         self._lookup = lookup
@@ -86,6 +87,7 @@ class Planner:
         self._run_id = run_id
         self._owner = owner
         self._clock = clock
+        self._pause = pause
 
     def preview(self, windows: Mapping[str, Window], policy: Policy) -> list[WindowPlan]:
         """Return the plans that `plan` would make now, nothing written; by window id."""
@@ -119,7 +121,7 @@ class Planner:
         # 1. Windows that can be planned together.
         self._check(windows)
         wanted, replayed = dict(windows), dict[str, WindowPlan]()
-        open_claims = OpenClaims(self._ledger, policy, self._now_ms)
+        open_claims = OpenClaims(self._ledger, policy, self._now_ms, self._pause)
         drafts = 0
         while drafts < _DRAFTS_MAX and wanted:
             # 2. Of the group as it is: which of them are there, and which are new.

@@ -121,6 +121,12 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         )
         self._lookup = open_lookup(settings, timeout_s=lookup_timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
+        gate = Gate(
+            f"the windows of group {group_id}",
+            timeout_s,
+            is_patient=outages_pass(settings),
+            rights_named=partial(_rights_named, settings, group_id, ledger_topic),
+        )
         self._planner = Planner(
             group_id,
             self._lookup,
@@ -132,6 +138,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             run_id=run_id,
             owner=owner,
             clock=clock,
+            pause=gate.pause,
         )
         self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
         self._keeper = Maintenance(
@@ -141,15 +148,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             lookup_timeout_s=lookup_timeout_s,
             clock=clock,
         )
-        super().__init__(
-            Gate(
-                f"the windows of group {group_id}",
-                timeout_s,
-                is_patient=outages_pass(settings),
-                rights_named=partial(_rights_named, settings, group_id, ledger_topic),
-            ),
-            closes=(self._ledger, self._lookup),
-        )
+        super().__init__(gate, closes=(self._ledger, self._lookup))
 
     # --- planning -------------------------------------------------------------------------------
 

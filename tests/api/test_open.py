@@ -9,7 +9,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.output import window_batches
 from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA
 from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.windows.open_claims import OpenClaims
 from tests.conftest import MakeTopic, Produce
 from tests.support.spark_support import random_case, settings_of, spark
 from tests.support.windows_support import BASE_MS, at, delete_before
@@ -177,6 +180,30 @@ def test_a_stream_does_not_outlive_its_block(face: tuple[OrderedWindows, Window]
         with pytest.raises(ClosedError):
             late()
     assert windows.show(window.window_id).status.is_done
+
+
+def test_a_thread_that_waits_for_a_window_lets_its_block_end(
+    face: tuple[OrderedWindows, Window], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same object: the call that waits would else keep out the commit that it waits for."""
+    windows, question = face
+    policy = Policy(on_open_claim="wait", claim_wait="PT1M")
+    later = Window(question.topics, at(100))
+    looks, heed = threading.Event(), OpenClaims.heed
+
+    def looked(self: OpenClaims, *given: Any) -> bool:
+        looks.set()
+        return heed(self, *given)
+
+    with ThreadPoolExecutor(1) as pool:
+        with windows.open(question, "w") as window:
+            window.to_arrow()
+            monkeypatch.setattr(OpenClaims, "heed", looked)
+            waiting = pool.submit(windows.plan, later, "later", policy)
+            assert looks.wait(_TIMEOUT_S)
+        plan = waiting.result(timeout=_TIMEOUT_S)
+    assert windows.show("w").status is WindowStatus.PUBLISHED
+    assert [one.ranges for one in plan.taken.values()] == [[(4, 5)]]
 
 
 def test_batches_that_have_failed_do_not_end_as_if_they_were_complete(
