@@ -1,4 +1,4 @@
-"""A real Apache Kafka, and a Java to run it, for demos, trials and tests. Never for production.
+"""A real Apache Kafka, and a Java to run it, for demos, trials and tests. Not for production.
 
 ::
 

@@ -55,7 +55,7 @@ class Listener:
 
 
 class EmbeddedKafka:
-    """A Kafka broker of this process's own: started, used, and gone with its data.
+    """A Kafka broker owned by this process; its data is deleted at the end.
 
     `properties` are broker settings that go over the ones used here; `listeners` are further listeners.
     As a context manager it starts on entry and stops on exit.
@@ -92,7 +92,7 @@ class EmbeddedKafka:
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process is there, paused or not."""
+        """Whether the broker's process exists, paused or not."""
         return self._guard is not None and self._guard.alive
 
     @property
@@ -139,21 +139,21 @@ class EmbeddedKafka:
             self._folder = None
 
     def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would; its data stay for `restart`."""
+        """Kill the broker with SIGKILL, as a crash would; its data stays for `restart`."""
         if self._guard is not None:
             self._guard.end("kill")
             self._guard = None
 
     def pause(self) -> None:
-        """Freezes the broker: its connections stay open, and nothing answers (SIGSTOP)."""
+        """Freeze the broker: its connections stay open, and nothing answers (SIGSTOP)."""
         self._require_guard().order("stop")
 
     def resume(self) -> None:
-        """Let a paused broker go on (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
         self._require_guard().order("cont")
 
     def restart(self) -> None:
-        """Start again on the same port and data; a broker that still runs ends in good order first."""
+        """Start again on the same port and data; a broker that still runs is stopped cleanly first."""
         self._require_folder()
         if self._guard is not None:
             # A paused process would take note of the request only when it goes on.
@@ -224,7 +224,7 @@ def _port_open(port: int) -> bool:
 
 
 def _names_itself(bootstrap: str) -> bool:
-    """Return whether the broker answers a metadata request with itself among the living."""
+    """Return whether the broker answers a metadata request and lists itself as alive."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

@@ -12,7 +12,7 @@ CACHE_VARIABLE = "KAFKA_ORDERED_OPS_CACHE"
 
 
 def cache_dir() -> Path:
-    """Return the cache folder of this user, made if need be."""
+    """Return the cache folder of this user; created if it is missing."""
     explicit = os.environ.get(CACHE_VARIABLE)
     if explicit:
         folder = Path(explicit).expanduser().absolute()

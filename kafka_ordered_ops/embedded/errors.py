@@ -1,4 +1,4 @@
-"""What can go wrong with the embedded broker.
+"""Errors of the embedded broker.
 
 ::
 
@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
 
 class EmbeddedKafkaError(KafkaOrderedOpsError):
-    """The embedded broker cannot do what was asked of it."""
+    """The embedded broker cannot do what was requested."""
 
 
 class JarsError(EmbeddedKafkaError):
@@ -24,12 +24,12 @@ class JarsError(EmbeddedKafkaError):
 
 
 class JavaNotFoundError(EmbeddedKafkaError):
-    """No usable Java; `tried` lists every place that was looked at, and what was there."""
+    """No usable Java was found; `tried` lists every place that was checked."""
 
     tried: tuple[str, ...]
 
 
 class BrokerStartError(EmbeddedKafkaError):
-    """The broker did not come up; `log_tail` holds the last lines it wrote."""
+    """The broker did not start; `log_tail` has its last log lines."""
 
     log_tail: str

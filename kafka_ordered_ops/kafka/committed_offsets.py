@@ -63,7 +63,7 @@ _PASSING: Final = frozenset(
 
 
 class TransactionCallError(ck.KafkaException):
-    """A failed transactional call, with all that the client says about it, for the caller to judge."""
+    """A failed transactional call, with everything that the client reports about it."""
 
     def __init__(
         self, code: int, name: str, text: str, fatal: bool, retriable: bool, abortable: bool
@@ -225,7 +225,7 @@ def _read(
 def _asked(
     library: _Library, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
 ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
-    """`_Library.committed`; what is no answer counts as none in time."""
+    """Return `_Library.committed`, with None if there was no answer in time."""
     try:
         return library.committed(handle, partitions, timeout_s)
     except NoAnswerError:
@@ -243,8 +243,8 @@ def _held_back(settings: ClientSettings, group_id: str, timeout_s: float) -> Led
     _ask_members(settings, group_id, EXPLAIN_TIMEOUT_S)
     return LedgerUnavailableError(
         f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the group's "
-        "coordinator answers, so another process's open transaction holds them back. It ends by itself "
-        "at its transaction.timeout.ms; `kafka-transactions.sh list` shows whose it is",
+        "coordinator answers, so another process's open transaction holds them back. It ends "
+        "at its transaction.timeout.ms; `kafka-transactions.sh list` shows its owner",
         group_id=group_id,
     )
 

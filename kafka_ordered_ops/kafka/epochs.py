@@ -1,4 +1,4 @@
-"""Where the log of an older leader's epoch ends today: asked only when a partition has another leader than before.
+"""Find where the log of an older leader's epoch ends: only asked when a partition has a new leader.
 
 The client has no call for it. But a consumer that is given an offset together with a leader's epoch has the
 broker compare the two before it fetches, and says what it found: the log is cut, and where. So each partition is
@@ -44,7 +44,7 @@ def diverged(
     *,
     timeout_s: float,
 ) -> dict[TopicPartition, int]:
-    """Of logs that are not what is believed of them, the offsets up to which they are.
+    """Return the claims about logs that do not hold, each with the offset up to which the log is the same.
 
     Args:
         settings: of the cluster.
@@ -72,7 +72,7 @@ def _look(
     claims: Mapping[TopicPartition, LogClaim],
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
-    """What was found, and the claims that nobody could judge yet."""
+    """Return what was found, and the claims that nobody could judge yet."""
     reasons = FaultReasons(settings.secret_values())
     config = settings.consumer(
         group_id=group_id,
@@ -112,7 +112,7 @@ def _await_all(
         if deadline.is_over:
             raise BrokerUnreachableError(
                 f"{doing}: no answer about {min(waiting)} ({len(waiting)} partitions in all) in time; a leader may "
-                "be missing. Try again",
+                "be missing. Retry",
                 code="_TIMED_OUT",
             )
         if message is None:

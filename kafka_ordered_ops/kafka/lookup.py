@@ -1,4 +1,4 @@
-"""What the cluster knows now: topics, log starts, end offsets, offsets by time, group members.
+"""Look up what the cluster knows now: topics, log starts, end offsets, offsets by time, group members.
 
 Every question is one admin call for all partitions. Asking creates nothing: a metadata request *for one
 topic* creates it on a broker with its default settings, so only the describe calls and the listing of the
@@ -79,7 +79,7 @@ _GROUP: Final = Rules(frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
 
 
 class Lookup:
-    """Asks one cluster. A context manager; not for use by several threads at once.
+    """Requests to one cluster. A context manager; not for use by several threads at once.
 
     Every method raises the `BrokerError` family within `timeout_s`, earlier when the broker refuses the
     credentials or the TLS handshake fails.
@@ -99,7 +99,7 @@ class Lookup:
         self.close()
 
     def close(self) -> None:
-        """Return the client up."""
+        """Close the client."""
         self._asker.close()
 
     @property
@@ -123,7 +123,7 @@ class Lookup:
         return found[self._where]
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes topics by name.
+        """Describe topics by name.
 
         Raises one `UnknownTopicError` naming all that do not exist, with the names nearest to them.
         """
@@ -141,7 +141,7 @@ class Lookup:
         return facts
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes those of the topics that are there."""
+        """Describe those of the topics that exist."""
         wanted = set(names)
         try:
             return self.topics(wanted)
@@ -161,7 +161,7 @@ class Lookup:
         return matching_topics(patterns, exclude, self._listed())
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
-        """Describes the topics that the names and patterns mean; raises `UnknownTopicError`."""
+        """Describe the topics that names and patterns select; raise `UnknownTopicError`."""
         if exclude or any(is_pattern(name) for name in names):
             names = self.matching(names, exclude)
         return self.topics(names)
@@ -205,7 +205,7 @@ class Lookup:
         timestamps_ms: Iterable[int],
         isolation: Isolation,
     ) -> dict[int, dict[TopicPartition, int | None]]:
-        """`first_at_or_after` for several times; the questions are on their way together."""
+        """Run `first_at_or_after` for several times; the requests run in parallel."""
         times = list(dict.fromkeys(timestamps_ms))
         at_once = max(1, _LOOKUPS_AT_ONCE // max(1, len(partitions)))
         found: dict[int, dict[TopicPartition, int | None]] = {}
@@ -272,7 +272,7 @@ class Lookup:
         return sorted(f"{one.client_id}@{one.host} ({one.member_id})" for one in members)
 
     def check_no_members(self, group_id: str) -> None:
-        """Raise `GroupInUseError`: a window's commit would pass over the members' heads."""
+        """Raise `GroupInUseError` if the group has members: a window's commit would bypass them."""
         check_group_empty(group_id, self.group_members(group_id))
 
     def _offsets(
@@ -341,7 +341,7 @@ class Lookup:
         return self._asker.ask(doing, keys, ask, fact, rules, self._timeout_s)
 
     def _facts_of(self, answer: Any) -> TopicFacts:
-        """What describing a topic tells."""
+        """Return the facts of a topic from its description."""
         for part in answer.partitions[:_NAMED_MAX]:
             self._asker.knows(part.replicas)
         return TopicFacts(

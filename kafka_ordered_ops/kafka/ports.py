@@ -1,4 +1,4 @@
-"""The doors to a cluster: what the rooms above ask of one, and who answers.
+"""The doors to a cluster: what the rooms above ask, and who answers.
 
 A door is opened by settings. Where ``bootstrap.servers`` names real brokers, confluent-kafka stands behind it;
 where it is ``memory:<name>``, the `InMemoryKafka` of that name in this process. Nobody above can tell which.
@@ -41,23 +41,23 @@ class _Door(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
     def close(self) -> None:
-        """Return up what it holds; may be called twice."""
+        """Close what was opened; may be called twice."""
 
 
 class LookupDoor(_Door, Protocol):
-    """Questions to the cluster; see `kafka.lookup.Lookup` for what each of them raises."""
+    """Requests to the cluster; see `kafka.lookup.Lookup` for what each of them raises."""
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes topics by name."""
+        """Describe topics by name."""
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes those of the topics that are there."""
+        """Describe those of the topics that exist."""
 
     def matching(self, patterns: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
         """Return the topics that names and patterns select, less the excluded ones, sorted."""
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
-        """Describes the topics that names and patterns mean."""
+        """Describe the topics that names and patterns select."""
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset still in each log (for an empty log: its end)."""
@@ -73,7 +73,7 @@ class LookupDoor(_Door, Protocol):
     def diverged(
         self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
-        """Of logs that are not what is believed of them, the offsets up to which they are."""
+        """Return the claims about logs that do not hold, each with the offset up to which the log is the same."""
 
     def first_at_or_after(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, isolation: Isolation
@@ -107,7 +107,7 @@ class ReaderDoor(_Door, Protocol):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """For each partition the offset below which everything wanted has been handed out."""
+        """The offset of each partition below which everything wanted has been returned."""
 
     def stop(self, tp: TopicPartition) -> None:
         """End one partition early."""

@@ -1,4 +1,4 @@
-"""Client settings: which keys may come in, which values are ours, and what may be shown.
+"""Client settings: which keys are accepted, which values are forced, and what may be shown.
 
 A client configuration can run code (plug-ins, engines, shell commands) and can undo a guarantee (a reset
 policy that skips records in silence). So keys pass an allow-list, and the keys that carry a guarantee
@@ -257,20 +257,20 @@ def is_secret(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientSettings:
-    """Checked client settings, without the ones that belong to a single client (group, transactional id).
+    """Checked client settings, without those of a single client (group, transactional id).
 
-    Immutable, and can be pickled: with its secrets, which is how they reach Spark's executors. Its text
-    forms show no secret.
+    Immutable. Pickling includes the secrets, which is how they reach Spark's executors. The text
+    forms show no secrets.
     """
 
     _values: Mapping[str, str]
     _extra_allowed: frozenset[str] = frozenset()
-    #: Keys that were given and have our value instead, sorted; worth one log line.
+    #: Keys that you passed and that have a forced value instead, sorted.
     overridden: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: GivenSettings) -> ClientSettings:
-        """Return settings from what people have: brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
+        """Convert brokers as ``host:port,...``, a mapping of librdkafka keys, or settings.
 
         Raises `SettingNotAllowedError` and `ConfigError` as `from_mapping` does.
         """
@@ -398,7 +398,7 @@ class ClientSettings:
         return {**_DEFAULTS_COMMON, **self._of(frozenset()), **self._forced_common()}
 
     def _of(self, kind: frozenset[str]) -> dict[str, str]:
-        """Values for one kind of client: the client logs a warning for each key of another kind."""
+        """Return the values for one kind of client: the client warns about keys of another kind."""
         others = (_ALLOWED_CONSUMER | _ALLOWED_PRODUCER) - kind
         return {key: value for key, value in self._values.items() if key not in others}
 
@@ -432,7 +432,7 @@ def _as_text(key: str, value: object) -> str:
     if isinstance(value, str | int | float):
         text = str(value)
         if re.search("[\0\ud800-\udfff]", text):
-            raise ConfigError(f"client setting {key!r} has a NUL or half a surrogate pair in it")
+            raise ConfigError(f"client setting {key!r} contains a NUL or half a surrogate pair")
         return text
     raise ConfigError(
         f"client setting {key!r} is a {type(value).__name__}; it must be text, a number or a bool"
@@ -489,8 +489,8 @@ def _unescaped(text: str, number: int) -> str:
     except UnicodeDecodeError:
         # Without the error: it shows some of the text.
         raise ConfigError(
-            f"line {number} of the client settings has an escape that is half of a character: Java writes "
-            "one beyond U+FFFF as two escapes, \\uD800 to \\uDBFF and \\uDC00 to \\uDFFF"
+            f"line {number} of the client settings has an incomplete escape: Java writes "
+            "a character beyond U+FFFF as two escapes, \\uD800 to \\uDBFF and \\uDC00 to \\uDFFF"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What the files of an output hold, as this process sees them: the same eyes that will publish them.
+"""Count what the files of an output hold, as seen by the process that will publish them.
 
 Tasks say how many rows they have written, and write through the eyes of their own machine. Where one of them
 sees another folder by the same name, its files are missing here, and nothing fails. So an output is complete
@@ -37,7 +37,7 @@ class Holding:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rows: int | None = None) -> Holding:
-        """What files of these names and sizes are."""
+        """Describe files by their names and sizes."""
         digest = hashlib.sha256()
         for name in sorted(sizes):
             digest.update(f"{name}\0{sizes[name]}\0".encode(errors="surrogateescape"))
@@ -56,7 +56,7 @@ class Holding:
         return self.digest == Holding.of(self.relevant(sizes)).digest
 
     def to_json(self) -> dict[str, Any]:
-        """What a marker keeps."""
+        """Return what a marker stores."""
         return {
             "files": self.files,
             "bytes": self.bytes,
@@ -77,16 +77,16 @@ class Holding:
         return holding
 
     def difference(self, sizes: Mapping[str, int]) -> str:
-        """What was counted, and what is there."""
+        """Return what was counted, and what is there now."""
         found = Holding.of(self.relevant(sizes))
         return (
-            f"{self.files:,} files of {self.bytes:,} bytes were written, and {found.files:,} of "
-            f"{found.bytes:,} bytes are there"
+            f"{self.files:,} files of {self.bytes:,} bytes were written, but {found.files:,} of "
+            f"{found.bytes:,} bytes exist"
         )
 
 
 def count(files: LocalFiles, folder: str) -> Holding:
-    """What the data files in a folder hold, rows included.
+    """Count what the data files in a folder hold, including rows.
 
     Raises:
         SinkError: a file that is damaged, or cannot be read.
@@ -115,8 +115,8 @@ def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
                 return found
         except (OSError, pa.ArrowException) as error:
             raise SinkError(
-                f"{path} cannot be read back as Parquet: {error}. It was damaged or cut short after it was "
-                "written. Nothing of it was published: run the same window again"
+                f"{path} cannot be read back as Parquet: {error}. It was damaged or truncated after it was "
+                "written. Nothing was published: run the same window again"
             ) from error
 
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:

@@ -37,7 +37,7 @@ def _token() -> str:
 
 @dataclass(frozen=True)
 class Draft:
-    """What one job writes of one window, or of a part of it.
+    """The files that one job writes for a window, or for a part of it.
 
     Args:
         output: what it is to become.
@@ -75,7 +75,7 @@ class Draft:
             files.write(f"{self.path}/{UNDER_WAY_NAME}", under_way(output.group_id))
 
     def seal(self, facts: Facts) -> StagedOutput:
-        """Declares the draft complete: makes its files durable, counts what they hold, then writes the marker.
+        """Complete the draft: make its files durable, count what they hold, then write the marker.
 
         Returns the output with its facts, as the ledger keeps it; it is there once the draft has landed.
 
@@ -90,8 +90,8 @@ class Draft:
             if not files.exists(flag := f"{self.path}/{UNDER_WAY_NAME}"):
                 raise SinkError(
                     f"window {self.output.window_id}: {self.path} was removed while this job wrote to it. Another "
-                    f"job of attempt {self.output.attempt} was published meanwhile, or the window given up: leave "
-                    "it to that one",
+                    f"job of attempt {self.output.attempt} was published meanwhile, or the window was abandoned: leave "
+                    "it to that job",
                     window_id=self.output.window_id,
                 )
             files.settle(self.path)
@@ -108,8 +108,8 @@ class Draft:
             return
         raise SinkError(
             f"window {self.output.window_id}: {records or 0:,} rows were written to {self.path}, and the {holding.files:,} "
-            f"files that this process sees there hold {holding.rows or 0:,}. Not all executors write to the folder that "
-            "is seen here: name one that the driver and all executors share, and see that it is mounted on each "
+            f"files that this process sees there hold {holding.rows or 0:,}. Some executors write to a folder that this "
+            "process does not see: use a folder that the driver and all executors share, and check that it is mounted on each "
             "of them. Nothing was committed",
             window_id=self.output.window_id,
             records=records,
@@ -121,7 +121,7 @@ class Draft:
         path = self.output.stage_path
         if files.exists(path) and not is_own_folder(files, path):
             raise SinkError(
-                f"{path} is in the way: this package did not make it. Move it away, then run the same again",
+                f"{path} is in the way: this package did not create it. Move it away, then run the window again",
                 window_id=self.output.window_id,
             )
 
@@ -143,7 +143,7 @@ class Draft:
             remove_stage(files, aside)
 
     def drop(self) -> None:
-        """Remove what the job has written; what has landed stays. Again: a no-op."""
+        """Remove what the job has written; output that has landed stays. Repeating it changes nothing."""
         files = files_for(self.output.root)
         if not files.exists(self.output.window_folder):
             return
@@ -169,6 +169,6 @@ def drafts_of(outputs: Sequence[StagedOutput]) -> Iterator[list[Draft]]:
             try:
                 draft.drop()
             except SinkError as error:
-                # What went wrong before says more; what is left goes with the next publish of the window.
+                # The earlier error says more; what is left is removed with the window's next publish.
                 _log.warning("%s", error)
         raise

@@ -1,4 +1,4 @@
-"""The few things that publishing needs of a file system, and how a local one does them."""
+"""The file system operations that publishing needs, for a local file system."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class LocalFiles:
             found = os.lstat(f"{folder}/{name}")
             if not stat.S_ISREG(found.st_mode):
                 raise SinkError(
-                    f"{folder}/{name} is no file, and was not written here: remove it, then do the same again"
+                    f"{folder}/{name} is not a file of this package: remove it, then run the window again"
                 )
             sizes[name] = found.st_size
         return sizes
@@ -193,7 +193,7 @@ class LocalFiles:
                     if time.monotonic() >= deadline:
                         raise SinkError(
                             f"another process has held {path} for {LOCK_WAIT_S:g} s: it is publishing "
-                            "below the same folder, or hangs. Run the same window again when it is done"
+                            "below the same folder, or hangs. Run the same window again when that process is done"
                         ) from None
                     time.sleep(_LOCK_POLL_S)
             yield
@@ -212,7 +212,7 @@ def normal_root(root: str | os.PathLike[str]) -> str:
     text = path_text(root)
     if text is None:
         raise ConfigError(
-            f"the root folder for a window's output is {shown(root)}: name it as text or as a Path"
+            f"the root folder for a window's output is {shown(root)}: give text or a Path"
         )
     if not text.strip():
         raise ConfigError("the root folder for a window's output is empty: name a folder")
@@ -223,8 +223,8 @@ def normal_root(root: str | os.PathLike[str]) -> str:
         local = "\0"
     if "\0" in local:
         raise ConfigError(
-            f"{text!r} cannot be the root folder for a window's output: a NUL, or bytes that are not UTF-8, stand "
-            "in its name, which the ledger and Parquet readers cannot hold. Name another folder"
+            f"{text!r} cannot be the root folder for a window's output: its name has a NUL, or bytes that are not "
+            "UTF-8, which the ledger and Parquet readers cannot hold. Name another folder"
         )
     if len(local.encode()) > _ROOT_BYTES_MAX:
         raise ConfigError(
@@ -259,7 +259,7 @@ def files_for(root: str) -> LocalFiles:
         return LocalFiles()
     raise ConfigError(
         f"windows cannot be staged and published below {root!r}: {scheme[1]}: has no atomic rename that this "
-        "package could rely on. Name a local or mounted folder; or write with a sink of your own that "
+        "package could rely on. Name a local or mounted folder, or use a Delta or Iceberg table. Or write with your own sink that "
         "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
         "commit the window after it"
     )
@@ -277,8 +277,8 @@ def check_own_folder(files: LocalFiles, path: str) -> None:
     """
     if files.exists(path) and not files.is_folder(path):
         raise SinkError(
-            f"{path} is in the way: it is a link or a file, and this package keeps a folder of its own there. "
-            "Move it away, then do the same again; nothing was changed"
+            f"{path} is in the way: it is a link or a file, and this package keeps its own folder there. "
+            "Move it away, then run the window again; nothing was changed"
         )
 
 
@@ -325,12 +325,12 @@ def data_names(files: LocalFiles, folder: str) -> list[str]:
 
 @contextmanager
 def as_sink_error(what: str) -> Iterator[None]:
-    """What a failing file system raises, as a `SinkError` that says what could not be done."""
+    """Raise what a failing file system raises as a `SinkError` that names the operation."""
     try:
         yield
     except OSError as error:
         raise SinkError(
-            f"{what}: {error}. Nothing is lost: once the cause is gone, do the same again"
+            f"{what}: {error}. Nothing is lost: fix the cause and run the window again"
         ) from error
 
 

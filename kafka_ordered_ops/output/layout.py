@@ -1,4 +1,4 @@
-"""Where a window's output lies, and what a marker says of it.
+"""Where a window's output is stored, and what its marker contains.
 
 ::
 
@@ -184,13 +184,13 @@ class Layout:
         return f"{self.window_folder}/{REPLACED_FOLDER}"
 
     def marker(self) -> bytes:
-        """Return the marker's content."""
+        """Return the content of the marker."""
         # Without the root: a table may be moved as a whole.
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
 
     def own_marker(self, files: LocalFiles, folder: str) -> Self | None:
-        """What the marker in a folder says, if it is that of this very attempt, or part of it."""
+        """Return a folder's marker if it belongs to this attempt or to a part of it."""
         marker = self.read(files, self.root, folder)
         return marker if self.is_mine(marker) else None
 
@@ -204,7 +204,7 @@ class Layout:
 
     @classmethod
     def read(cls, files: LocalFiles, root: str, folder: str) -> Self | None:
-        """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
+        """Return the output that a folder's marker describes; None without a valid marker."""
         with as_sink_error(f"{marker_path(folder)} cannot be read"):
             content = files.read(marker_path(folder))
         if content is None:

@@ -1,4 +1,4 @@
-"""Total order for more records than memory holds: sorted runs in files, merged batch by batch.
+"""Sort more records than memory holds: sorted runs in files, merged batch by batch.
 
 What fits one run is sorted in memory and no file is written. Otherwise each run is sorted and written as batches of
 bounded size, and the runs are merged: of all that the runs have loaded, the rows up to the *frontier*, the least of
@@ -37,7 +37,7 @@ _Key = tuple[Any, ...]
 def in_total_order(
     batches: Iterable[Batch], folder: Callable[[], str], *, run_bytes: int = RUN_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Record of one window by (timestamp, topic, partition, offset), in batches of `STAGE_SCHEMA`.
+    """Yield the records of one window by (timestamp, topic, partition, offset), in batches of `STAGE_SCHEMA`.
 
     Args:
         batches: the records as they are read: each partition's by offset.
@@ -60,7 +60,7 @@ def in_total_order(
 
 
 def _held(batches: Iterable[Batch], run_bytes: int) -> Iterator[tuple[list[Batch], bool]]:
-    """Batches together, by partition and then by offset; and whether these are the last ones."""
+    """Yield batches together, by partition and then by offset, and whether they are the last ones."""
     held: dict[TopicPartition, list[Batch]] = defaultdict(list)
     held_bytes = 0
     for batch in batches:
@@ -92,7 +92,7 @@ class _RunFiles:
         self._paths: list[str] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """One more run."""
+        """Write one more run."""
         path = os.path.join(self.folder, next(self._names))
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with (

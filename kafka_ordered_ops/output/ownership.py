@@ -1,4 +1,4 @@
-"""Whose is what stands where a window's output goes: only what this package made for the same group is replaced."""
+"""Who owns what is in the place of a window's output: only output of this package and the same group is replaced."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
 def check_replaceable(files: LocalFiles, output: Layout, published: Layout | None) -> None:
-    """A folder that this package did not write is never replaced, nor another group's, nor a newer attempt's."""
+    """Refuse to replace a folder of another program, of another group, or of a newer attempt."""
     if files.exists(output.final_path):
         check_owned(files, output, published)
     if files.exists(output.replaced_path) and not is_own_folder(files, output.replaced_path):
         raise SinkError(
             f"{output.replaced_path} is in the way of window {output.window_id}: it has no readable {MARKER_NAME}, so "
-            "something else wrote it. Move it away, then publish again"
+            "another program wrote it. Move it away, then publish again"
         )
     if published is not None:
         check_newest(output, published)
@@ -45,9 +45,9 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
     """Raise `SinkError` unless what stands in the window's place is an older output of this group's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
-            f"{output.final_path} is in the way of window {output.window_id}: it is no folder with a readable "
-            f"{MARKER_NAME}, so something else made it. Move it away, then do the same again; what an attempt "
-            f"has written waits in {output.stage_path}",
+            f"{output.final_path} is in the way of window {output.window_id}: it is not a folder with a readable "
+            f"{MARKER_NAME}, so another program made it. Move it away, then run the window again; what an attempt "
+            f"has written is in {output.stage_path}",
             window_id=output.window_id,
         )
     if published.window_id != output.window_id:
@@ -63,9 +63,9 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
             else f"claim {published.claim_id}, which an earlier version wrote without its group's name"
         )
         raise SinkError(
-            f"{output.final_path} holds window {output.window_id} of {whose}, and this one is of group {output.group_id}: "
-            "it would take the other's place. Nothing was changed. Give each group a folder of its own, or "
-            "its windows other ids; if the older output is not wanted, move its folder away",
+            f"{output.final_path} holds window {output.window_id} of {whose}, but this window is of group {output.group_id} "
+            "and would replace it. Nothing was changed. Give each group its own folder, or "
+            "its windows other ids; if the older output is not needed, move its folder away",
             window_id=output.window_id,
             group_id=output.group_id,
         )
@@ -76,7 +76,7 @@ def check_newest(output: Layout, published: Layout) -> None:
     if published.claim_id == output.claim_id and published.attempt > output.attempt:
         raise WindowSupersededError(
             f"attempt {output.attempt} of window {output.window_id} comes too late: {output.final_path} holds "
-            f"attempt {published.attempt} of the same claim {output.claim_id}. Nothing is to be done",
+            f"attempt {published.attempt} of the same claim {output.claim_id}. There is nothing to do",
             window_id=output.window_id,
         )
 
@@ -98,7 +98,7 @@ def is_own_name(files: LocalFiles, output: Layout, name: str) -> bool:
 
 
 def under_way(group_id: str | None) -> bytes:
-    """What a draft says of itself while it is written."""
+    """Return the content of a draft's marker while the draft is written."""
     return strict_json.dumps({"group": group_id}).encode()
 
 
@@ -116,14 +116,14 @@ def _group_in(files: LocalFiles, folder: str) -> str | None:
 
 
 def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> str | None:
-    """Return how the files that are there differ from those that a marker tells of; None where they do not."""
+    """Return how the files differ from those that a marker lists; None if they do not differ."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
     # By an earlier version: all that it knows of its files is how many they are.
     written = marker.facts.get("files")
     if written is None or written == len(sizes):
         return None
-    return f"{written:,} files were written, and {len(sizes):,} are there"
+    return f"{written:,} files were written, but {len(sizes):,} exist"
 
 
 def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | None:
@@ -135,7 +135,7 @@ def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | Non
     lost = lost_files(files, marker, sizes)
     if lost is None:
         return marker
-    _log.warning("%s is no longer what was written there: %s. It counts as gone.", folder, lost)
+    _log.warning("%s no longer holds what was written: %s. It counts as gone.", folder, lost)
     return None
 
 
@@ -157,5 +157,5 @@ def shown_marker(files: LocalFiles, output: Output) -> Output | None:
                 return marker
         except SinkError as error:
             lost = error.message
-    _log.warning("%s is no longer what was published there: %s.", output.final_path, lost)
+    _log.warning("%s no longer holds what was published: %s.", output.final_path, lost)
     return None

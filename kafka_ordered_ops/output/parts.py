@@ -1,4 +1,4 @@
-"""The parts of a split window's output: what makes a set of them whole, and how they become one."""
+"""The parts of a split window's output: check that they are complete, and join them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
         if _whole(output) != _whole(outputs[0]):
             raise ConfigError(
                 f"parts of different outputs cannot be joined: {_named(outputs[0])}, and {_named(output)}. "
-                "Hand over what the parts of one split of one attempt have written below one root"
+                "Pass the outputs that the parts of one attempt have written below one root"
             )
         if part.index in by_index:
-            raise ConfigError(f"{_named(output)} stands twice among the parts: name each once")
+            raise ConfigError(f"{_named(output)} is passed twice: pass each part once")
         by_index[part.index] = output
     if not by_index:
-        raise ConfigError("there are no parts to join: hand over what each of them has written")
+        raise ConfigError("there are no parts to join: pass the output of each part")
     count = _part_of(outputs[0]).count
     missing = [index for index in range(count) if index not in by_index]
     if missing:
@@ -44,7 +44,7 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
 
 
 def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
-    """What the parts' facts say of the whole: the least of ``..._min``, the greatest of ``..._max``, sums else.
+    """Combine the parts' facts: the least of ``..._min``, the greatest of ``..._max``, sums of all others.
 
     A fact that some part lacks is left out. Without a value: where no part has one, and sums where any
     part has none.
@@ -155,7 +155,7 @@ def _check_files(
     named = ", ".join(str(one.part) for one in changed[:8])
     raise SinkError(
         f"the parts of window {whole.window_id} have written {written} files, and {found:,} are in "
-        f"{whole.merging_path}: something else has deleted, added or changed some"
+        f"{whole.merging_path}: another program deleted, added or changed some"
         f"{f', of {named}' if named else ''}. Remove that folder, and run the parts again",
         window_id=whole.window_id,
     )
@@ -164,8 +164,8 @@ def _check_files(
 def _part_of(output: Layout) -> PlanPart:
     if output.part is None:
         raise ConfigError(
-            f"attempt {output.attempt} of window {output.window_id} is a whole output and no part of one: there "
-            "is nothing to join, publish it as it is"
+            f"attempt {output.attempt} of window {output.window_id} is a whole output, not a part: there "
+            "is nothing to join. Publish it"
         )
     return output.part
 

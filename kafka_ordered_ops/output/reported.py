@@ -1,4 +1,4 @@
-"""Jobs with a sink of their own: what they say of it, kept with the window."""
+"""Results of jobs with their own sink, stored with the window."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What a function returns goes into the ledger and into hosts' own stores: facts, not records.
+#: A function's result goes into the ledger and into hosts' databases: facts, not records.
 RESULT_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Reported:
-    """The result of a job that has a sink of its own: there is nothing to publish."""
+    """The result of a job with its own sink: there is nothing to publish."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> Mapping[str, Any]:
-        """What the ledger keeps."""
+        """Return what the ledger stores."""
         return {"reported": dict(self.result)}
 
     def publish(self) -> None:
-        """The job has done so."""
+        """Do nothing: the job has published its output."""
 
     def discard(self) -> None:
-        """Whatever the job wrote is its own business: it runs again for the same window."""
+        """Do nothing: the job's output is its own; the job runs again for the same window."""
 
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> Reported | None:
-        """What an earlier attempt has reported."""
+        """Return what an earlier attempt has reported."""
         reported = result.get("reported")
         return cls(reported) if isinstance(reported, Mapping) else None
 
     @classmethod
     def of(cls, returned: Any, facts: Mapping[str, Any] | None = None) -> Reported:
-        """What a function has returned, with the facts that are known of its window.
+        """Return a function's result, with the known facts of its window.
 
         What JSON cannot hold, or what is too large, is left out with a line in the log: the sink has taken
         the records, and what the function says of them is for people.
@@ -54,7 +54,7 @@ class Reported:
             kept = strict_json.as_read_back(returned, limit_bytes=RESULT_BYTES_MAX)
         except strict_json.JsonError as error:
             _log.warning(
-                "What the job returned (%s) is not kept with the window: %s. Return a little JSON, as counts.",
+                "What the job returned (%s) is not stored with the window: %s. Return small JSON, such as counts.",
                 type(returned).__name__,
                 error,
             )
@@ -63,7 +63,7 @@ class Reported:
 
 
 def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
-    """What an earlier attempt has reported or written, from what the ledger keeps of it; None where it is gone."""
+    """Return what an earlier attempt reported or wrote, from its JSON in the ledger; None if it is gone."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
     return Reported.found(result) or StagedOutput.found(result)
@@ -79,6 +79,6 @@ def result_facts(result: Any) -> dict[str, Any]:
 
 
 def returned_by(result: Any) -> Any:
-    """What a job with a sink of its own has returned; else None."""
+    """Return the result of a job with its own sink; None otherwise."""
     reported = result.get("reported") if isinstance(result, Mapping) else None
     return reported.get("returned") if isinstance(reported, Mapping) else None

@@ -1,4 +1,4 @@
-"""Windows as Parquet files, in order, without Spark: for windows that fit one worker.
+"""Write windows as Parquet files, in order, without Spark: for windows that fit one process.
 
 Kafka is read once, by this process. The files are complete before anybody sees them, so whatever reads
 them needs no access to Kafka, and a retry of that reading costs Kafka nothing.
@@ -91,8 +91,8 @@ def stage_windows(
     ``headers`` list<struct<key: string, value: binary>> (null when there are none), ``late`` bool. A window
     without records is one valid file without rows.
 
-    Facts of each result: ``records``, ``out_of_order`` (written behind a record stamped at or after the
-    cutoff; null where the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
+    Facts of each result: ``records``, ``out_of_order`` (records after one stamped at or after the
+    cutoff; null if the plan does not know which), ``late``, ``timestamp_ms_min`` and ``timestamp_ms_max``
     (null without records), ``bytes`` (Arrow), ``elapsed_ms`` (from the start to the window's completion),
     ``files``.
 
@@ -113,7 +113,7 @@ def stage_windows(
             would hide theirs.
         ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
             share offsets.
-        SinkError: the file system failed, or the files do not hold what was written; or another group's window
+        SinkError: the file system failed, the files do not hold what was written, or another group's window
             is in the place of one.
         ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
     """
@@ -158,15 +158,15 @@ def check_has_output(plan: WindowPlan) -> None:
     """Raise `WindowCoveredError` for a plan whose records other windows deliver."""
     if plan.content is PlanContent.COVERED:
         raise WindowCoveredError(
-            f"window {plan.window_id} of group {plan.group_id} has no records of its own: other windows have "
-            "taken all that it asks for, and an empty output in its place would hide theirs. Replay one of "
+            f"window {plan.window_id} of group {plan.group_id} has no records: other windows have "
+            "taken all records that it asks for, and an empty output would hide theirs. Replay one of "
             "them, or skip this window",
             window_id=plan.window_id,
         )
 
 
 class Tally:
-    """What is counted for each window while records pass by."""
+    """Counts for each window, updated while records pass."""
 
     def __init__(self, plans: Sequence[WindowPlan]) -> None:
         windows = len(plans)
@@ -186,7 +186,7 @@ class Tally:
         np.maximum.at(self._greatest, windows, timestamps_ms)
 
     def facts(self, window: int) -> Facts:
-        """What is known of one window's records so far."""
+        """Return the counts of one window so far."""
         records, told = int(self._records[window]), self._tells_out_of_order[window]
         return {
             "records": records,

@@ -1,4 +1,4 @@
-"""Records in memory as Parquet files: put in order, cut to size, and told apart by window."""
+"""Write records as Parquet files: sorted, cut to size, and separated by window."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     windows: Int64Array
 
 
-#: LocalFiles under way at a time: Arrow works outside Python's lock, so they and the reading share the cores.
+#: Files written at a time: Arrow works outside Python's lock, so writing and reading share the cores.
 FILES_AT_ONCE: Final = 2
 
 #: Makes the rows of a file, in whichever thread writes it.
@@ -72,7 +72,7 @@ class StageFiles:
         self._writers.shutdown(cancel_futures=True)
 
     def write(self, window: int, rows: Rows) -> None:
-        """One more file of a window."""
+        """Add one more file of a window."""
         number = self._files[window]
         if number == FILES_MAX:
             raise ConfigError(
@@ -92,7 +92,7 @@ class StageFiles:
         return {"files": self._files[window], "bytes": self._bytes[window]}
 
     def _wait(self, left: int) -> None:
-        """Until no more than `left` files are under way."""
+        """Wait until at most `left` files are being written."""
         while len(self._under_way) > left:
             window, writing = self._under_way.popleft()
             self._bytes[window] += writing.result()
@@ -125,7 +125,7 @@ def _held_limit_error(
         f"{names if several else f'window {first.window_id}'} of group {first.group_id} "
         f"{'do' if several else 'does'} not fit the memory for putting records in order: {held_bytes:,} bytes "
         f"after {records:,} records of at most {sum(plan.offsets for plan in plans):,}, limit "
-        f"{limit_bytes:,}. {fewer} with Spark (engine python), take records without order (ordered=False), "
+        f"{limit_bytes:,}. {fewer} with Spark (engine python), read without order (ordered=False), "
         "or raise limit_bytes on a worker with more memory",
         limit=limit_bytes,
         held_bytes=held_bytes,
@@ -136,7 +136,7 @@ def _held_limit_error(
 def in_order(
     batches: Sequence[Batch], rows_per_file: int, bytes_per_file: int | None = None
 ) -> Iterator[FileOfWindow]:
-    """Window after window in total order, file by file. Only rows of files under way exist twice."""
+    """Yield window after window in total order, file by file. Only rows of files being written exist twice."""
     bytes_per_file = bytes_per_file or FILE_BYTES_MAX
     if not batches:
         return
@@ -159,7 +159,7 @@ def in_order(
 def _cuts(
     bytes_up_to: Int64Array, rows_per_file: int, bytes_per_file: int
 ) -> Iterator[tuple[int, int]]:
-    """Row ranges of files that keep both limits; a row larger than a file gets one of its own."""
+    """Yield row ranges of files that keep both limits; a row larger than a file gets its own file."""
     first, rows = 0, len(bytes_up_to)
     while first < rows:
         before = int(bytes_up_to[first - 1]) if first else 0
@@ -249,7 +249,7 @@ class _Pending:
 
 
 def _runs(batches: Iterator[Batch], rows_per_file: int) -> Iterator[list[Batch]]:
-    """Batches together, as many as one file of a single window holds."""
+    """Yield batches together, as many as one file of a single window holds."""
     pending: list[Batch] = []
     rows = held_bytes = 0
     for records, windows in batches:

@@ -1,4 +1,4 @@
-"""Where a window's files go, and how they become visible: all at once, once, and again after a crash.
+"""Where a window's files go, and how they become visible: all at once, and again after a crash.
 
 An attempt writes to a hidden stage, and a marker that comes last makes it complete; see `layout`. A
 publish is two renames (the older folder aside, the stage in its place); between them nothing is visible, and
@@ -50,20 +50,20 @@ from kafka_ordered_ops.output.parts import in_part_order, join_parts
 
 @dataclass(frozen=True)
 class StagedOutput(Layout):
-    """What one attempt at a window wrote: everything another process needs to publish it, or to drop it.
+    """The output of one attempt at a window: everything another process needs to publish or discard it.
 
     Args:
         root: the folder that holds the output of all windows: a path or a ``file:`` URI.
         window_id: the window.
         claim_id: the plan's claim.
         attempt: the attempt that wrote.
-        part: the share of a split window that was written; None: the whole window.
+        part: the part of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
-        group_id: the consumer group whose window it is; None: not known, as in what earlier versions have written.
+        group_id: the consumer group of the window; None: unknown, as for outputs of earlier versions.
         holding: the files that were written; None before `seal`, and from earlier versions.
 
     Raises:
-        ConfigError: an argument that cannot be part of a path, or a part that there cannot be.
+        ConfigError: an argument that cannot be part of a path, or a part that does not exist.
     """
 
     def exists(self) -> bool:
@@ -109,7 +109,7 @@ class StagedOutput(Layout):
             check_owned(files, self, StagedOutput.read(files, self.root, self.final_path))
 
     def check_ready(self) -> None:
-        """Look, before the window is committed, whether `publish` could publish this; nothing is changed.
+        """Check, before the window is committed, whether `publish` could publish the output; nothing is changed.
 
         Raises what `publish` raises.
         """
@@ -122,7 +122,7 @@ class StagedOutput(Layout):
                 self._is_to_be_swapped(files)
 
     def publish(self) -> None:
-        """Put the stage in the place of the window's older output. Again: a no-op.
+        """Put the stage in the place of the window's older output. Repeating it changes nothing.
 
         Raises:
             ConfigError: a part of a split window; only the whole is published.
@@ -141,10 +141,10 @@ class StagedOutput(Layout):
             self._clean(files)
 
     def _is_to_be_swapped(self, files: LocalFiles) -> bool:
-        """Return whether the stage goes into the place; False: it is there. Raises what `publish` raises."""
+        """Return whether the stage still has to be moved into place; raise what `publish` raises."""
         if self.part is not None:
             raise ConfigError(
-                f"{self.part} of window {self.window_id} is not published by itself: join all parts first "
+                f"{self.part} of window {self.window_id} cannot be published alone: join all parts first "
                 "(StagedOutput.merged)"
             )
         check_own_folder(files, self.window_folder)
@@ -157,7 +157,7 @@ class StagedOutput(Layout):
             return False
         if (lost := lost_files(files, staged, files.sizes(self.stage_path))) is not None:
             raise SinkError(
-                f"window {self.window_id} is not published: {self.stage_path} is no longer what was written "
+                f"window {self.window_id} is not published: {self.stage_path} no longer holds what was written "
                 f"there: {lost}. {self._visible(files)} Run the window again, or replay it, to write its files again",
                 window_id=self.window_id,
                 claim_id=self.claim_id,
@@ -167,7 +167,7 @@ class StagedOutput(Layout):
         return True
 
     def discard(self) -> None:
-        """Remove the stage, a whole window's parts too; what is published stays. Again: a no-op."""
+        """Remove the stage, and a whole window's parts; published output stays. Repeating it changes nothing."""
         files = files_for(self.root)
         if not files.exists(self.window_folder):
             return
@@ -216,9 +216,9 @@ class StagedOutput(Layout):
 
     @classmethod
     def found(cls, result: Mapping[str, Any]) -> StagedOutput | None:
-        """What an earlier attempt left, from what the ledger keeps of it; None where it is gone or not ours.
+        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or has another format.
 
-        One whose files are not all there is gone: it is written again, never published.
+        An output with missing files counts as gone: it is written again, never published.
 
         A part counts as there when the whole window's output is. Of a window that was split, the ledger keeps
         ``{"parts": [...]}``: its parts are joined (`merged`). For `OrderedWindows.deliver`.
@@ -286,7 +286,7 @@ class StagedOutput(Layout):
 
 
 def read_marker(files: LocalFiles, root: str, folder: str) -> StagedOutput | None:
-    """What the marker in a folder below `root` says; None without one, and for one that is not ours."""
+    """Return the output that a folder's marker describes; None without a valid marker."""
     return StagedOutput.read(files, root, folder)
 
 
@@ -295,7 +295,7 @@ def _is_merging(name: str) -> bool:
 
 
 def output_of(result: Any) -> StagedOutput | None:
-    """Return the output that a window's result tells of; None for a result of another sink, or none.
+    """Return the output that a window's result describes; None for a result of another sink, or no result.
 
     Of a window whose parts have reported it is the place of the whole, which has no counts until they are
     joined.

@@ -1,4 +1,4 @@
-"""A window's records as Arrow batches for this process, without Spark and without an output."""
+"""A window's records as Arrow batches in this process, without Spark and without an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to Spark: windows as a DataFrame, and a DataFrame as windows' outputs.
+"""The one door to Spark: windows as DataFrames, and DataFrames as windows' outputs.
 
 Names load when they are used: importing this package costs neither pyspark nor a Kafka client.
 """

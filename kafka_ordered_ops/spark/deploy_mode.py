@@ -43,7 +43,7 @@ class DeployMode(StrEnum):
 
 
 def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, str]) -> None:
-    """Check what a caller says of the deploy mode and the master.
+    """Check the deploy mode and the master that a caller passes.
 
     Raises:
         ConfigError: `conf` names another mode than `mode`, or the master has no such mode.
@@ -57,7 +57,7 @@ def check_mode(mode: DeployMode | None, master: str | None, conf: Mapping[str, s
     found = str(conf.get(MODE_KEY, mode or DeployMode.CLIENT)).strip().lower()
     if found != (mode or DeployMode.CLIENT):
         raise ConfigError(
-            f"{MODE_KEY}={conf[MODE_KEY]} in the settings has no effect, because spark-submit is run with --deploy-mode "
+            f"{MODE_KEY}={conf[MODE_KEY]} in the settings has no effect, because spark-submit runs with --deploy-mode "
             f"{mode or DeployMode.CLIENT}. {_WHAT_TO_DO}"
         )
     if mode is not DeployMode.CLUSTER or not master.startswith(("local", "spark://")):
@@ -85,7 +85,7 @@ def check_surroundings(variables: Mapping[str, str], home: str | os.PathLike[str
     for where, mode in _set_elsewhere(variables, Path(home)):
         if mode.strip().lower() == DeployMode.CLUSTER:
             raise ConfigError(
-                f"{where} asks for deploy mode 'cluster', and spark-submit would be run with --deploy-mode client. "
+                f"{where} asks for deploy mode 'cluster', but spark-submit would run with --deploy-mode client. "
                 f"{_WHAT_TO_DO}"
             )
 
@@ -101,8 +101,8 @@ def check_in_process(conf: Mapping[str, object], variables: Mapping[str, str]) -
     for where, mode in asked:
         if mode.strip().lower() == DeployMode.CLUSTER:
             raise ConfigError(
-                f"{where} asks for deploy mode 'cluster', and this Spark session runs in this process: its driver is "
-                "here. Remove it; for a driver in the cluster run an application by spark-submit, with "
+                f"{where} asks for deploy mode 'cluster', but this Spark session runs in this process, with its driver. "
+                "Remove it. For a driver in the cluster, run an application with spark-submit and "
                 "SparkSubmit(deploy_mode='cluster')"
             )
 
@@ -130,7 +130,7 @@ def _in_variables(variables: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 _WHAT_TO_DO: Final = (
-    "The driver runs beside the task by default, which waits for it and takes its result from files. Say "
+    "By default the driver runs beside the task, which waits for it and reads its result from files. Pass "
     "deploy_mode='client' to run it here, or deploy_mode='cluster' to run it in the cluster: then "
     "the output folder must be one that the cluster's machines and this one share"
 )

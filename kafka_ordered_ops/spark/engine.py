@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 class Engine(StrEnum):
     """Who reads Kafka."""
 
-    #: The executors, in Python, by this package's own data source.
+    #: The executors, in Python, with this package's own data source.
     PYTHON = "python"
-    #: The executors, in Java, by the Kafka connector that the cluster has.
+    #: The executors, in Java, with the Kafka connector of the cluster.
     CONNECTOR = "connector"
     #: This process, once, into files that Spark reads.
     LOCAL = "local"
 
     @classmethod
     def of(cls, name: Engine | str, settings: ClientSettings) -> Engine:
-        """Return the engine of this name, as far as it can read from where the settings lead.
+        """Return the engine of this name; replaced if it cannot read from where the settings lead.
 
         Raises:
-            ConfigError: no such engine, or one that cannot reach a Kafka in memory.
+            ConfigError: an unknown engine, or one that cannot reach a Kafka in memory.
         """
         try:
             engine = cls(name)

@@ -1,4 +1,4 @@
-"""What must hold before pyspark is imported."""
+"""Check the environment before pyspark is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.errors import ConfigError, EnvironmentConflictError
 
 
 def check_pyspark() -> None:
-    """Every way into Spark begins here: a broken installation fails in places that say nothing of it.
+    """Check the installation of pyspark; every use of Spark begins here.
 
     Raises:
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
@@ -23,7 +23,7 @@ def check_pyspark() -> None:
             "one installed last has overwritten parts of the other. Keep one of them (pip uninstall "
             "pyspark-client, then pip install --force-reinstall pyspark). If a package depends on "
             "pyspark-client, as Airflow's Spark provider does, install that package with an override "
-            "(uv: --override with the line: pyspark-client; python_version < '3') or in an environment of its own"
+            "(uv: --override with the line: pyspark-client; python_version < '3') or in its own environment"
         )
     if not full and not client:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Finds our own error in what Spark reports of a failed task, and names what its Kafka connector says."""
+"""Find the error of this package in Spark's report of a failed task, and name the connector's errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OFFSETS: Final = re.compile(r"offset \[(\d+), (\d+)\) for topic partition (\S+)
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an exception of the JVM is here; a message has `{where}` and `{said}`."""
+    """What an exception of the JVM means here; the message has `{where}` and `{said}`."""
 
     kind: type[KafkaOrderedOpsError]
     message: str
@@ -60,18 +60,18 @@ class _Meaning:
 
 _NO_ANSWER: Final = _Meaning(
     BrokerUnreachableError,
-    "no broker answered the Kafka connector in time ({said}): see bootstrap.servers, security.protocol, and the way "
-    "to the brokers from the driver and from the executors; then run the same again",
+    "no broker answered the Kafka connector in time ({said}): check bootstrap.servers, security.protocol, and the network "
+    "to the brokers from the driver and from the executors. Then run the window again",
 )
 _NO_LOGIN: Final = _Meaning(
     AuthenticationError,
-    "the cluster refused the credentials that engine 'connector' gave ({said}): see sasl.mechanism, sasl.username "
+    "the cluster refused the credentials that engine 'connector' gave ({said}): check sasl.mechanism, sasl.username "
     "and sasl.password",
 )
 _NO_TLS: Final = _Meaning(
     TlsError,
-    "the Kafka connector could not make an encrypted connection ({said}): see ssl.ca.location, and the names in the "
-    "brokers' certificates. Without an authority in the settings Java believes its own trust store",
+    "the TLS connection of the Kafka connector failed ({said}): check ssl.ca.location, and the names in the "
+    "brokers' certificates. Without an authority in the settings, Java uses its own trust store",
 )
 _NO_RIGHT: Final = _Meaning(
     AuthorizationError,
@@ -91,8 +91,8 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
     "OffsetOutOfRangeException": (
         _Meaning(
             RecordsLostError,
-            "the log no longer holds all that was still to be read{where}: retention or deletion took it, or "
-            "the topic was recreated. Plan the window again, or accept the loss by its policy",
+            "the log no longer holds all records to be read{where}: retention or deletion removed them, or "
+            "the topic was recreated. Plan the window again, or accept the loss with on_data_loss='warn'",
         ),
     ),
     "UnknownTopicOrPartitionException": (_NO_TOPIC,),
@@ -108,13 +108,13 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
     "CorruptRecordException": (_CORRUPT,),
     "InvalidRecordException": (_CORRUPT,),
     "RecordTooLargeException": (
-        _Meaning(RecordTooLargeError, "a record passes the client's limit{where}: {said}"),
+        _Meaning(RecordTooLargeError, "a record exceeds the client's limit{where}: {said}"),
     ),
     "TimeoutException": (
         _Meaning(
             ReadTimeoutError,
-            "the next record did not come in time{where} ({said}): a log that ends below what is wanted has "
-            "an open transaction; otherwise see the brokers' health, and run this window again",
+            "the next record did not come in time{where} ({said}): a log that ends below the wanted end has "
+            "an open transaction; otherwise check the brokers, and run this window again",
             words="Cannot fetch record",
         ),
         _NO_ANSWER,
@@ -128,21 +128,21 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
     "ArithmeticException": (
         _Meaning(
             ReadError,
-            "a record is stamped beyond what Spark's timestamps hold (64 bits of microseconds). Plan the window "
-            "with a cutoff below it, or stage it (stage_window), which keeps milliseconds",
+            "a record is stamped beyond Spark's timestamps (64 bits of microseconds). Plan the window "
+            "with a cutoff below it, or write it with stage_window, which keeps milliseconds",
             words="overflow",
         ),
     ),
     "KafkaIllegalStateException": (
         _Meaning(
             PartitionSetChangedError,
-            "the topics have other partitions than when the window was planned ({said}): a topic was recreated, "
-            "perhaps. Plan the window again",
+            "the topics have other partitions than when the window was planned ({said}): a topic may have been "
+            "recreated. Plan the window again",
             words="start offsets don't match",
         ),
         _Meaning(
             ReadError,
-            "not all could be read{where}: it is no longer in the log, or did not come in time. The log of Spark "
+            "some records could not be read{where}: they are no longer in the log, or did not come in time. Spark's log "
             "has the cause",
             words="data may have been lost",
         ),

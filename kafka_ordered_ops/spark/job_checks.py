@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a job before a window is planned for it: one check each, for all hosts.
+"""Check a job before a window is planned for it: one check for each mistake, for all hosts.
 
 A planned window holds its records until it is delivered or abandoned. So a job that cannot run is refused
 first. The checks of *form* look at nothing but the argument, and suit the moment at which a job is defined;
@@ -38,13 +38,13 @@ _MASTER: Final = re.compile(
     r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[[\d\s,]+\]|yarn|spark://[^\s/]+(:\d+)?|k8s://\S+"
 )
 
-#: Any of these may bring the connector that the engine jvm reads with.
+#: Any of these may bring the Kafka connector that the engine connector reads with.
 _BRING_JARS: Final = frozenset(
     {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath", "spark.remote"}
 )
 _CONNECTOR_JAR: Final = "spark-sql-kafka-0-10*.jar"
 
-#: What makes a folder unusable for good, and not for now.
+#: What makes a folder unusable for good, not only for now.
 _FOR_GOOD: Final = frozenset(
     {
         errno.EACCES,
@@ -64,7 +64,7 @@ class Submission(Protocol):
 
     @property
     def master(self) -> str | None:
-        """As spark-submit has it."""
+        """The master, as for spark-submit."""
 
     @property
     def conf(self) -> Mapping[str, str]:
@@ -72,14 +72,14 @@ class Submission(Protocol):
 
     @property
     def command(self) -> str:
-        """The spark-submit that is run; raises `ConfigError`."""
+        """The spark-submit program; raises `ConfigError`."""
 
 
 # --- form ------------------------------------------------------------------------------------------
 
 
 def check_output(output: object) -> str:
-    """Return the folder for outputs by its full name; nothing is touched.
+    """Return the full path of the folder for outputs; nothing is touched.
 
     Raises:
         ConfigError: not a path, an empty path, or a place where windows cannot be published.
@@ -102,7 +102,7 @@ def check_engine(engine: object) -> str:
 def check_function(
     function: object, *given: str, keywords: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise `ConfigError` for what cannot be called as a job, or does no work when it is called.
+    """Raise `ConfigError` unless the value can be called as a job and does work when it is called.
 
     Args:
         function: the user's.
@@ -131,7 +131,7 @@ def check_function(
 
 
 def check_spark_conf(conf: object) -> None:
-    """Raise `ConfigError` for what are not settings of Spark, and for a master that Spark cannot parse."""
+    """Raise `ConfigError` for invalid Spark settings, and for a master that Spark cannot parse."""
     if not isinstance(conf, Mapping):
         raise ConfigError(f"Spark's settings are a mapping of texts, not a {type(conf).__name__}")
     for key, value in conf.items():
@@ -147,7 +147,7 @@ def check_spark_conf(conf: object) -> None:
 
 
 def check_spark(spark: object) -> None:
-    """Raise `ConfigError` for what is no Spark session, classic or Connect; the class of one is none."""
+    """Raise `ConfigError` unless the value is a Spark session, classic or Connect."""
     if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
         raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
 
@@ -163,7 +163,7 @@ def check_master(master: object) -> None:
 
 
 def check_submit(how: Submission) -> None:
-    """Raise `ConfigError` for settings of spark-submit that cannot be."""
+    """Raise `ConfigError` for invalid settings of spark-submit."""
     check_master(how.master)
     check_spark_conf(how.conf)
 
@@ -195,7 +195,7 @@ def check_writable(output: str | os.PathLike[str]) -> None:
 
 
 def _nearest(path: str) -> str:
-    """The path, or the nearest of its parents that exists."""
+    """Return the path, or the nearest of its parents that exists."""
     while True:
         try:
             os.lstat(path)
@@ -213,7 +213,7 @@ def check_application(application: object) -> str:
     path = os.path.abspath(text)
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         raise ConfigError(
-            f"there is no application at {path} that can be read: name a Python file on this machine"
+            f"there is no application at {path} that this process can read: name a Python file on this machine"
         )
     return path
 
@@ -236,7 +236,7 @@ def check_submission(application: object, settings: ClientSettings, how: Submiss
 
 
 def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] | None) -> None:
-    """Raise `ConfigError` where this process could not start Spark: no pyspark, no Java, wrong settings.
+    """Raise `ConfigError` if this process could not start Spark: no pyspark, no Java, wrong settings.
 
     Args:
         conf: Spark's settings.
@@ -286,7 +286,7 @@ def check_reading(
     )
     if conf is not None and not _may_have_connector(conf):
         raise ConfigError(
-            "engine 'connector' reads with Spark's Kafka connector, and this session would have none: set "
+            "engine 'connector' reads with Spark's Kafka connector, which this session would lack: set "
             "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or use engine 'python'"
         )
 

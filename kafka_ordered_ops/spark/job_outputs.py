@@ -1,4 +1,4 @@
-"""What a function of the user's has delivered, judged after it has ended and before anything is committed.
+"""Judge what a user's function has delivered, after it ends and before anything is committed.
 
 With a folder for outputs, a window is delivered by what was written or reported, and by nothing else: a function
 that returns early would be published with no files, its offsets done. Without one, the function's normal return is
@@ -28,7 +28,7 @@ def outputs_of(
     output: object,
     facts: Mapping[str, Any] | None = None,
 ) -> list[Staged]:
-    """What a function has delivered, for each window.
+    """Return what a function has delivered, for each window.
 
     Args:
         plans: the windows.
@@ -47,16 +47,16 @@ def outputs_of(
         return list(reported)
     if inspect.isawaitable(returned) or isinstance(returned, Iterator | AsyncIterator):
         raise SinkError(
-            f"{_what(plans)}: the function has returned {shown(returned)}, whose work is done only when somebody "
-            "iterates or awaits it. Nothing was committed: do the work inside the function, and return nothing, or a "
+            f"{_what(plans)}: the function returned {shown(returned)}, which does its work only when it is "
+            "iterated or awaited. Nothing was committed: do the work inside the function, and return nothing, or a "
             "little JSON"
         )
     # A window that has no offsets needs no file; a part of one does, which is joined with the others.
     if output is not None and any(plan.offsets or plan.part is not None for plan in plans):
         raise SinkError(
-            f"{_what(plans)}: the function has ended, and has neither written nor reported an output, though there is "
-            f"a folder for it ({output}). Nothing was committed: call write with a result, an empty one too, or "
-            "report what it has staged elsewhere. For a function with its own sink leave output= out",
+            f"{_what(plans)}: the function ended but has neither written nor reported an output, although there is "
+            f"a folder for it ({output}). Nothing was committed: call write with a result (it may be empty), or "
+            "report what it has staged elsewhere. For a function with its own sink, leave out output=",
             window_id=plans[0].window_id,
         )
     return [Reported.of(returned, facts) for _ in plans]
@@ -86,7 +86,7 @@ def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
     for plan, one in zip(plans, reported, strict=True):
         if not _is_staged(one):
             raise SinkError(
-                f"window {plan.window_id} of group {plan.group_id}: the function has reported {shown(one)}, which is no "
+                f"window {plan.window_id} of group {plan.group_id}: the function reported {shown(one)}, which is not an "
                 "output: it needs to_json, publish and discard. Nothing was committed",
                 window_id=plan.window_id,
             )
@@ -107,9 +107,9 @@ def check_parts_alike(plan: WindowPlan, result: Any) -> None:
     own = [isinstance(one, Mapping) and Reported.found(one) is not None for one in parts]
     if any(own) and not all(own):
         raise SinkError(
-            f"window {plan.window_id} of group {plan.group_id}: {sum(own)} of its {len(own)} parts have reported to their "
-            "own sinks, and the others have written files. Nothing was committed: abandon the window, and run all "
-            "of its parts by the same job",
+            f"window {plan.window_id} of group {plan.group_id}: {sum(own)} of its {len(own)} parts reported to their "
+            "own sinks, but the others wrote files. Nothing was committed: abandon the window, and run all "
+            "of its parts with the same job",
             window_id=plan.window_id,
         )
 

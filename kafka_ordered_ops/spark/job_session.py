@@ -1,4 +1,4 @@
-"""A session in this process for one job, which somebody else may end."""
+"""A session in this process for one job, which others may end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def job_session(
     Args:
         app_name: shown in Spark's log.
         conf: Spark's settings.
-        stopped: asked several times a second, by a thread.
+        stopped: called several times a second in a thread; the work ends when it returns True.
         java_home: the Java to run on; None: ``JAVA_HOME``, or ``java`` from the path.
         tasks: called by that thread with the finished tasks of the running stages, and with all of them.
 

@@ -1,4 +1,4 @@
-"""Work key by key: each key's records together and in order, however many there are.
+"""Process records key by key: each key's records together and in order, however many there are.
 
 Spark's own grouped ``applyInArrow`` holds a whole group in memory, and costs each group a call. Here a task gets the
 records of all its keys as one stream, sorted by key and then by time, and cuts it where the key changes.
@@ -34,7 +34,7 @@ _KEY_TYPES: Final = frozenset(
     {"bigint", "binary", "boolean", "date", "int", "smallint", "string", "timestamp", "tinyint"}
 )
 
-#: A function that gives some row for each key makes small batches, and each costs a way to the JVM.
+#: A function that yields a row for each key makes small batches, and each batch is one transfer to the JVM.
 _OUTPUT_ROWS: Final = 10_000
 _OUTPUT_BYTES: Final = 4 * 1024**2
 
@@ -47,20 +47,20 @@ def map_by_key(
     key: str = "key",
     partitions: int | None = None,
 ) -> DataFrame:
-    """What a function makes of records, key by key, each key's in the order of their times.
+    """Apply a function to records key by key, each key's records in time order.
 
     All records of a key go to one task, sorted by (key, timestamp, topic, partition, offset). The function is
     called once in each task with an iterator of groups, ``(key, batches)``: the key as a Python value, None for the
     records without one, and an iterator over the key's records as Arrow batches with all columns of `df`. No
-    key is held as a whole. As with ``itertools.groupby``, taking the next group ends the one before it, whose rest
-    is skipped. Keys come in no order that means anything. What the function yields is one DataFrame, in no
+    key is held as a whole. As with ``itertools.groupby``, taking the next group ends the previous one, whose rest
+    is skipped. Keys come in no particular order. The function's batches form one DataFrame, in no
     order.
 
     The function goes to the executors, pickled with what it refers to.
 
     Args:
         df: records with the columns of `read_window` that make the order, and the key. Kafka is read once.
-        function: ``function(groups)``, yielding Arrow batches of `schema`; rarely called for no group.
+        function: ``function(groups)``, yielding Arrow batches of `schema`; rarely called without groups.
         schema: the columns of the result, as a type or as DDL.
         key: the column; binary, text, whole numbers, dates, times or booleans.
         partitions: how many tasks; Spark's ``spark.sql.shuffle.partitions`` when left out, which Spark makes
@@ -78,8 +78,8 @@ def map_by_key(
     types = dict(df.dtypes)
     if missing := sorted({key, *ORDER} - types.keys()):
         raise ConfigError(
-            f"records are put in order by {', '.join(ORDER)} within their key {key!r}, and these columns are not "
-            f"there: {', '.join(missing)}. Keep them from the result of read_window"
+            f"records are sorted by {', '.join(ORDER)} within their key {key!r}, but these columns are missing: "
+            f"{', '.join(missing)}. Keep them from the result of read_window"
         )
     if types[key] not in _KEY_TYPES and not types[key].startswith("decimal"):
         raise ConfigError(
@@ -169,7 +169,7 @@ def _starts(column: Any) -> list[int]:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches together, as far as they are alike."""
+    """Join small batches that are alike."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

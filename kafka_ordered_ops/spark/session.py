@@ -39,17 +39,17 @@ def local_session(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or returns the session that runs here already.
+    """Start Spark in this process, or return the session that is running here.
 
-    No web page, no port but on 127.0.0.1, errors only in the log; times are UTC and are written to Parquet
-    as microseconds. Tasks run on this Python.
+    It has no web page, no port except on 127.0.0.1, and only errors in the log. Times are UTC and are written to
+    Parquet as microseconds. Tasks run on this Python.
 
     Args:
         app_name: shown in Spark's log.
         cores: tasks at a time; all cores of the machine when None.
-        memory: the JVM's heap, as ``"1g"``; the Python workers' memory comes on top.
+        memory: the JVM's heap, such as ``"1g"``, in addition to the Python workers' memory.
         java_home: the Java to run on; otherwise ``JAVA_HOME``, or ``java`` from the path.
-        conf: more of Spark's own settings, as ``spark.jars``; they win over the ones made here.
+        conf: more Spark settings, such as ``spark.jars``; they override the settings made here.
 
     Raises:
         ConfigError: pyspark is not installed; there is no Java; `cores` is not positive; or `conf` or the
@@ -76,15 +76,15 @@ def local_session(
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise ConfigError(
-            "Spark's Java process did not start: it needs Java 17 or newer, as JAVA_HOME, on the path, or by "
-            f"java_home= ({java_home or os.environ.get('JAVA_HOME') or 'none given'}). Its own words are in "
+            "Spark's Java process did not start: it needs Java 17 or newer, from JAVA_HOME, the path, or "
+            f"java_home= ({java_home or os.environ.get('JAVA_HOME') or 'none given'}). Its output is in "
             "this process's standard error"
         ) from error
 
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables while Spark starts: it reads them then, and hand them to its JVM."""
+    """Set environment variables while Spark starts: Spark reads them then and passes them to its JVM."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""What Spark says of Python workers that cannot run this package's code: which Python they are, and what to set."""
+"""Explain Spark's errors about Python workers that cannot run this package's code."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _DEAD: Final = re.compile(
 _LIBRARY: Final = re.compile(r"/python(\d+\.\d+)/")
 
 _SETTING: Final = (
-    "Executors and driver need the same minor version of Python, with kafka-ordered-ops[spark] installed in it: set "
-    "PYSPARK_PYTHON (or spark.pyspark.python, for spark-submit) to such an interpreter before Spark starts"
+    "Executors and driver need the same minor version of Python with kafka-ordered-ops[spark] installed: set "
+    "PYSPARK_PYTHON (or spark.pyspark.python with spark-submit) to such an interpreter before Spark starts"
 )
 
 
@@ -39,7 +39,7 @@ def wrong_python(text: str) -> ConfigError | None:
     """Return the error that Spark's text means, if it is about the workers' Python; None for any other text."""
     if found := _OTHER_VERSION.search(text):
         worker, driver = found.groups()
-        why = f"the workers' Python is version {worker} and the driver's is {driver}"
+        why = f"the workers' Python is version {worker}, but the driver's is {driver}"
     elif found := _NO_PROGRAM.search(text):
         program, said = found.groups()
         why = f"the workers' Python {program} cannot be started: {said.strip()}"

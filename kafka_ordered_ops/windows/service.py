@@ -217,7 +217,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             for window, name in zip(windows, names, strict=True)
         }
         if len(named) != len(windows):
-            raise ConfigError("a window id is duplicated: give each window its own id")
+            raise ConfigError("a window id is given twice: give each window its own id")
         return self._planner.plan(named, policy, self._adopting())
 
     def replay(self, window_id: str) -> WindowPlan:

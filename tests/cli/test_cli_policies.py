@@ -78,7 +78,7 @@ def test_only_a_claim_older_than_its_age_is_taken_over(cluster: Cluster) -> None
     old = ("--on-open-claim", "take_over", "--claim-age", "PT0.001S")
     taken = cluster.run(90, *old)
     assert values(taken.json["output"]) == [*FIRST_WINDOW, 80]
-    assert "took over window noon" in taken.json["notes"][0]
+    assert "abandoned window noon" in taken.json["notes"][0]
     assert cluster.windows("show", "noon").json["status"] == "abandoned"
 
 

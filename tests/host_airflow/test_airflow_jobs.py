@@ -148,7 +148,7 @@ def test_what_json_cannot_hold_is_not_kept(
     """The records are delivered all the same, the log says so, and the ledger can still be read."""
     facts = make(batch_callable=lambda *_: returned).execute(context_of(25))
     assert (facts["result"], facts["status"]) == (None, "published")
-    assert "is not kept with the window" in caplog.text
+    assert "is not stored with the window" in caplog.text
     assert windows.show("w").status is WindowStatus.PUBLISHED
 
 

@@ -125,7 +125,7 @@ def test_a_number_that_is_no_offset_is_asked_again(
     with (
         Lookup(settings, timeout_s=0.5) as lookup,
         answering(number, kind, orders),
-        pytest.raises(BrokerUnreachableError, match=rf"{number} is no offset") as caught,
+        pytest.raises(BrokerUnreachableError, match=rf"{number} is not an offset") as caught,
     ):
         ask(lookup, every)
     assert (caught.value.retriable, caught.value.code) == (True, "OFFSET_NOT_AVAILABLE")

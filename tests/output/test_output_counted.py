@@ -133,7 +133,7 @@ def test_a_stage_that_has_lost_anything_is_never_committed(
     output = staged(windows, plan, tmp_path)
     lose(some_file(output.stage_path))
     assert not output.exists()
-    with pytest.raises(SinkError, match=r"4 files of .* were written, and"):
+    with pytest.raises(SinkError, match=r"4 files of .* were written, but"):
         windows.commit(plan, output)
     assert windows.show("w").status is WindowStatus.PLANNED
     assert not Path(output.final_path).exists()
@@ -258,7 +258,7 @@ def test_a_marker_of_an_earlier_version_says_how_many_files_there_were(tmp_path:
     (Path(output.stage_path) / MARKER_NAME).write_bytes(old.marker())
     assert old.exists()
     some_file(output.stage_path).unlink()
-    with pytest.raises(SinkError, match="3 files were written, and 2 are there"):
+    with pytest.raises(SinkError, match="3 files were written, but 2 exist"):
         old.publish()
 
 

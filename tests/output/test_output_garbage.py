@@ -366,7 +366,7 @@ def test_one_plan_is_no_list_of_plans(
 ) -> None:
     """A plan is a sequence, too: of its partitions."""
     not_a_list: Any = plan
-    with pytest.raises(ConfigError, match="no list of window plans"):
+    with pytest.raises(ConfigError, match="must be a list of window plans"):
         stage_windows(not_a_list, windows.settings, tmp_path / "root")
 
 

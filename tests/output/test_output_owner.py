@@ -90,7 +90,9 @@ def test_a_window_of_another_group_is_refused_before_the_job(
     mine = staged(one, plan, tmp_path)
     one.commit(plan, mine)
     other = plan_of(two)
-    with pytest.raises(SinkError, match=r"of group group-one, and this one is of group group-two"):
+    with pytest.raises(
+        SinkError, match=r"of group group-one, but this window is of group group-two"
+    ):
         staged(two, other, tmp_path)
     assert two.show("w").status is WindowStatus.PLANNED
     assert topics_seen(mine) == {"one"}
@@ -107,9 +109,9 @@ def test_of_two_groups_that_stage_at_once_the_later_one_is_refused(
     outputs = [staged(*pair, tmp_path) for pair in zip(groups, plans, strict=True)]
     groups[0].commit(plans[0], outputs[0])
     assert outputs[1].exists()
-    with pytest.raises(SinkError, match="Give each group a folder of its own"):
+    with pytest.raises(SinkError, match="Give each group its own folder"):
         groups[1].commit(plans[1], outputs[1])
-    with pytest.raises(SinkError, match="Give each group a folder of its own"):
+    with pytest.raises(SinkError, match="Give each group its own folder"):
         outputs[1].publish()
     assert groups[1].show("w").status is WindowStatus.PLANNED
     assert topics_seen(outputs[0]) == {groups[0].group_id.removeprefix("group-")}

@@ -112,7 +112,7 @@ def py4j(*lines: str) -> str:
         (
             py4j(": java.lang.ArithmeticException: long overflow", _READER),
             ReadError,
-            "beyond what Spark",
+            "beyond Spark",
         ),
     ],
 )

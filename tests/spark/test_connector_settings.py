@@ -125,8 +125,8 @@ def test_files_of_the_client_certificate_are_read_here(tmp_path: Path) -> None:
         ({"sasl.mechanism": "PLAIN", "sasl.username": "job"}, r"sasl\.password"),
         ({"ssl.cipher.suites": "X"}, "by different names"),
         ({"ssl.crl.location": "/etc/crl"}, "no such setting"),
-        ({"ssl.ca.location": "probe"}, "one file"),
-        ({"ssl.ca.location": "/"}, "one file"),
+        ({"ssl.ca.location": "probe"}, "one PEM file"),
+        ({"ssl.ca.location": "/"}, "one PEM file"),
         ({"ssl.key.pem": KEY}, r"ssl\.certificate\.location"),
         ({"ssl.certificate.pem": CHAIN}, r"ssl\.key\.location"),
         (

@@ -251,9 +251,9 @@ def test_windows_that_are_not_there_are_named(spark: SparkSession, tmp_path: Pat
     pq.write_table(_numbers([1])[0], stranger / "part-00000.parquet")
     with pytest.raises(ConfigError, match=r"3 of 4 windows are not published below .*: b, c, d"):
         read_output(spark, tmp_path, ["a", "b", "c", "d"])
-    with pytest.raises(ConfigError, match="window a is asked for twice"):
+    with pytest.raises(ConfigError, match="window a is requested twice"):
         read_output(spark, tmp_path, ["a", "a"])
-    with pytest.raises(ConfigError, match="name at least one"):
+    with pytest.raises(ConfigError, match="pass at least one"):
         read_output(spark, tmp_path, [])
     assert read_output(spark, tmp_path).count() == 2
     published = StagedOutput.of(plan_of([], window_id="a"), tmp_path).final_path

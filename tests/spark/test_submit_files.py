@@ -38,19 +38,19 @@ def test_a_result_of_another_run_is_never_taken(
         half,
     ]
     for one in others:
-        with pytest.raises(SinkError, match="was asked for"):
+        with pytest.raises(SinkError, match="was requested"):
             JobResult.read(tmp_path, "token", [one])
-    with pytest.raises(SinkError, match="was asked for"):
+    with pytest.raises(SinkError, match="was requested"):
         JobResult.read(tmp_path, "token", [plan, others[0]])
     with pytest.raises(SinkError, match="another run"):
         JobResult.read(tmp_path, "other", [plan])
     result.write(tmp_path, "token", [half])
     assert JobResult.read(tmp_path, "token", [half]) == result
-    with pytest.raises(SinkError, match="was asked for"):
+    with pytest.raises(SinkError, match="was requested"):
         JobResult.read(tmp_path, "token", [other])
     for text in ("", "{", "[]", '{"version":2}', '{"version":1,"token":"token","windows":[]}'):
         (tmp_path / "result.json").write_text(text)
-        with pytest.raises(SinkError, match="is not taken"):
+        with pytest.raises(SinkError, match="is not accepted"):
             JobResult.read(tmp_path, "token", [plan])
     (tmp_path / "result.json").unlink()
     assert JobResult.read(tmp_path, "token", [plan]) is None

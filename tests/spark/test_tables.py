@@ -372,7 +372,7 @@ def _into_no_table(lake: Lake) -> tuple[TableSink, DataFrame]:
     [
         (_without_a_column, "missing are value; the table does not have none"),
         (_with_another_column, "missing are none; the table does not have more"),
-        (_into_no_table, "Make it before the first window"),
+        (_into_no_table, "Create it before the first window"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_job(

@@ -29,7 +29,7 @@ TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instan
         (
             "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
             "driver: 3.11, PySpark cannot run with different minor versions.",
-            r"version 3\.12 and the driver's is 3\.11",
+            r"version 3\.12, but the driver's is 3\.11",
         ),
         (
             'java.io.IOException: Cannot run program "/opt/python3.12": error=2, No such file or directory',

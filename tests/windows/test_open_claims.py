@@ -196,7 +196,7 @@ def test_forgotten_claims_are_taken_over(windows: OrderedWindows, orders: str) -
     assert late.stepped_around == ("written", "young")
     assert offsets_of(read_plan(windows.settings, late)) == {0, 1, 3, 4}
     [note] = late.notes
-    assert "took over window old" in note
+    assert "abandoned window old" in note
     assert "P2D" in note
     assert windows.show("old").status is WindowStatus.ABANDONED
     with pytest.raises(WindowSupersededError):

@@ -1,4 +1,4 @@
-"""Numbers of the client become facts here, and nowhere else.
+"""Convert the client's numbers to facts, here and nowhere else.
 
 The client also answers with numbers that stand for "none", "unknown" or "not asked" (-1, -1001 and others). It
 gives them even with a success: `list_offsets` says -1001 while a partition has no leader. Only "there is no such
@@ -28,7 +28,7 @@ class NoAnswerError(Exception):
 def offset(number: int) -> int:
     """Return an offset in a log."""
     if number < 0:
-        raise NoAnswerError(f"{number} is no offset")
+        raise NoAnswerError(f"{number} is not an offset")
     return int(number)
 
 
@@ -56,14 +56,14 @@ def text_id(found: object) -> str:
     """Return the id of a cluster or a topic: never empty, never the one that stands for "none"."""
     text = "" if found is None else str(found)
     if not text or text.rstrip("=") == _NO_ID:
-        raise NoAnswerError(f"{found!r} is no id")
+        raise NoAnswerError(f"{found!r} is not an id")
     return text
 
 
 def no_answer(doing: str, where: str, told: str) -> BrokerUnreachableError:
-    """What a question ends with that got no answer in all of its time."""
+    """Return the error for a request without an answer in all of its time."""
     return BrokerUnreachableError(
-        f"no broker has the answer while {doing} ({where}): {told}. A leader may be changing; if it does not "
-        "pass, see kafka-topics.sh --describe --unavailable-partitions",
+        f"no broker could answer while {doing} ({where}): {told}. A leader may be changing. If the error persists, "
+        "check kafka-topics.sh --describe --unavailable-partitions",
         code="OFFSET_NOT_AVAILABLE",
     )

@@ -1,4 +1,4 @@
-"""Asks a cluster one batched question, again and again, until each part of it has an answer.
+"""Repeat one batched request until each part of it has an answer.
 
 A client whose broker died may go on connecting to it for as long as it is asked, while a new client is answered
 at once. So a question is asked in slices. After a slice without an answer a new client goes on; after an answer
@@ -130,12 +130,12 @@ class Asker:
         self.admin: AdminClient = open_client(AdminClient, self._config, reasons)
 
     def close(self) -> None:
-        """Run the callbacks that are due; the client itself has no close and go with its last use."""
+        """Run the pending callbacks; the client has no close and is freed with its last reference."""
         if self._home.is_here:
             self.admin.poll(0)
 
     def knows(self, nodes: Iterable[Any]) -> None:
-        """Take note of brokers that an answer named."""
+        """Note brokers that an answer named."""
         for node in nodes:
             if not node.host or node.port <= 0:
                 continue  # A replica that is down has no address.
@@ -151,7 +151,7 @@ class Asker:
         rules: Rules,
         timeout_s: float,
     ) -> tuple[dict[_Key, _Fact], dict[_Key, ck.KafkaException]]:
-        """Return one batched question, repeated for those keys alone that have no answer yet.
+        """Return the answers to one batched request, repeated for keys without an answer.
 
         `fact` makes a fact of an answer, or raises `NoAnswerError`. Returns the facts, and the keys that
         stayed unknown, or were refused, with the broker's words for it.

@@ -1,4 +1,4 @@
-"""One bound for everything that a call waits for, and a line for people while it waits.
+"""One time limit for everything that a call waits for, and a log line while it waits.
 
 A public call asks many questions, and each of them could wait its own time. So the outermost call sets one
 `Deadline` for the thread it runs in, and every wait below it ends there: `within` is the earlier of the wait's
@@ -39,7 +39,7 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout_s: float) -> Self:
-        """So many seconds from now."""
+        """Return the deadline this many seconds from now."""
         return cls(time.monotonic() + timeout_s)
 
     @property
@@ -73,11 +73,11 @@ class Call:
         return self._deadline if self._reading_since_s is None else None
 
     def waits_for(self, what: str) -> None:
-        """Notes what is being waited for, for the line that people see."""
+        """Note what the call waits for, for the log line."""
         self._waits_for = what
 
     def allow(self, more_s: float) -> None:
-        """Move the deadline by what the caller agreed to wait besides; asked for again, it changes nothing."""
+        """Extend the deadline by an extra wait that the caller agreed to; repeating it changes nothing."""
         self._extend(max(more_s - self._allowed_s, 0.0))
         self._allowed_s = max(more_s, self._allowed_s)
 
@@ -123,7 +123,7 @@ class Call:
             told_s *= 2
             if self._reading_since_s is None:
                 _log.info(
-                    "%s has taken %.0f s, and waits for: %s; it gives up in %.0f s",
+                    "%s has taken %.0f s and is waiting for: %s. It gives up in %.0f s",
                     self._name,
                     time.monotonic() - self._started_s,
                     self._waits_for,
@@ -141,7 +141,7 @@ def running() -> Call | None:
 
 @contextmanager
 def call(name: str, timeout_s: float) -> Iterator[Call]:
-    """Everything inside the block waits `timeout_s` at most, altogether; inside another call, as long as that."""
+    """Limit all waiting inside the block to `timeout_s`; a nested call ends with the outer call."""
     outer = _running.get()
     if outer is not None:
         yield outer
@@ -194,7 +194,7 @@ class Uncounted:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Other people's code: its time does not count, and its own calls have their own bounds."""
+    """Exclude user code: its time does not count, and its own calls have their own limits."""
     one = _running.get()
     if one is None:
         yield
@@ -210,6 +210,6 @@ def outside() -> Iterator[None]:
 
 
 def waits_for(what: str) -> None:
-    """Notes for the running call, if any, what is being waited for."""
+    """Note what the running call, if any, waits for."""
     if (one := _running.get()) is not None:
         one.waits_for(what)

@@ -1,4 +1,4 @@
-"""What went wrong, in this package's words: client error codes become our errors, with their reason.
+"""Translate client error codes to errors of this package, with their reason.
 
 The call that fails often knows least: after a wrong password it says "timed out" at the full time-out,
 while the reason went to the client's error callback, which runs only while somebody polls. So every client
@@ -69,7 +69,7 @@ class _ClientLines:
         self._reasons = reasons
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """As `logging.Logger.log`, which the client calls."""
+        """Log a line, as `logging.Logger.log`; called by the client."""
         if level < logging.ERROR:
             CLIENT_LOG.log(level, message, *args)
             return
@@ -218,7 +218,7 @@ class FaultReasons:
         self._secrets = tuple(secret for secret in secrets if secret)
 
     def add(self, error: KafkaError) -> None:
-        """The client's ``error_cb``."""
+        """Add an error from the client's ``error_cb``."""
         with self._lock:
             self._last[_kind_of(error)] = self.scrub(error.str())
 
@@ -228,7 +228,7 @@ class FaultReasons:
             return next((self._last[kind] for kind in kinds if kind in self._last), None)
 
     def clear(self) -> None:
-        """Forgets; called after a success, so that an error that passed is not blamed for a later one."""
+        """Clear the reasons after a success, so that an old error is not blamed for a later one."""
         with self._lock:
             self._last.clear()
 
@@ -328,7 +328,7 @@ def wait_for(
 def translate(
     error: KafkaException | KafkaError, *, doing: str, where: str, reasons: FaultReasons
 ) -> KafkaOrderedOpsError:
-    """Our error for a client's: what was being done, where, why, and what to do.
+    """Translate a client's error: what was being done, where, why, and what to do.
 
     `doing` completes "while ..." (``"looking up end offsets"``), `where` names the topic, partition, group
     or broker. The reason that only the error callback got is put in.

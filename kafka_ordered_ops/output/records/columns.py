@@ -52,7 +52,7 @@ _WITHOUT_WINDOW: Final = pa.schema(list(SPARK_SCHEMA)[: len(STAGE_SCHEMA)])
 #: Spark counts microseconds in 64 bits: the years around 292,000 before and after 1970.
 SPARK_TIMESTAMP_MS_MAX: Final = INT64_MAX // 1000
 
-#: The total order. Time alone is none: equal times are common, and would come out in any order.
+#: The total order. Time alone is not an order: equal times are common, and would come out in any order.
 ORDER: Final = ("timestamp", "topic", "partition", "offset")
 
 #: The same for several windows: one after the other.
@@ -134,9 +134,9 @@ def check_times(batch: pa.RecordBatch) -> None:
         row = int(far[0])
         tp, offset, ms = partition_of(batch), int(offsets_of(batch)[row]), int(timestamps_ms[row])
         raise ReadError(
-            f"the record at {tp} offset {offset} is stamped {ms:,} ms since 1970: Spark's timestamps end at "
-            f"{SPARK_TIMESTAMP_MS_MAX:,} ms. Plan the window with a cutoff below it, or stage it "
-            "(stage_window), which keeps milliseconds",
+            f"the record at {tp} offset {offset} is stamped {ms:,} ms since 1970, but Spark's timestamps end at "
+            f"{SPARK_TIMESTAMP_MS_MAX:,} ms. Plan the window with a cutoff below it, or write it with "
+            "stage_window, which keeps milliseconds",
             partition=str(tp),
             offset=offset,
             timestamp_ms=ms,

@@ -43,16 +43,16 @@ class Piece:
     owners: Int64Array
 
     def owners_of(self, offsets: Int64Array) -> Int64Array:
-        """For each wanted offset the number of its share."""
+        """Return the number of the share of each wanted offset."""
         found: Int64Array = self.owners[np.searchsorted(self.starts, offsets, side="right") - 1]
         return found
 
     def windows_of(self, owners: Int64Array) -> Int64Array:
-        """For each record the number of its window, from that of its share."""
+        """Return the number of the window of each record, from its share's number."""
         return np.array([share.window for share in self.shares], dtype=np.int64)[owners]
 
     def out_of_order_of(self, owners: Int64Array, offsets: Int64Array) -> BoolArray:
-        """For each record whether its window is known to take it as an out-of-order record."""
+        """Return for each record whether its window is known to take it out of order."""
         known = (INT64_MAX if one.head_end is None else one.head_end for one in self.shares)
         head_ends = np.fromiter(known, dtype=np.int64)
         out_of_order: BoolArray = offsets >= head_ends[owners]
@@ -61,7 +61,7 @@ class Piece:
     def late_of(
         self, owners: Int64Array, offsets: Int64Array, timestamps_ms: Int64Array
     ) -> BoolArray:
-        """For each record whether it is late, by its own window."""
+        """Return for each record whether it is late in its own window."""
         if len(self.shares) == 1:
             return self.shares[0].late.mask(offsets, timestamps_ms)
         late = np.zeros(offsets.size, dtype=np.bool_)
@@ -100,7 +100,7 @@ def pieces_of(plans: Sequence[WindowPlan]) -> list[Piece]:
 
 
 def check_together(plans: Sequence[WindowPlan]) -> None:
-    """What plans must have in common to be read, or written, in one pass.
+    """Check that plans can be read or written in one pass.
 
     Raises:
         ConfigError: no plan, two groups or isolations, or a window that stands twice among them.
@@ -109,23 +109,23 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     given: Any = plans
     if isinstance(given, WindowPlan) or not all(isinstance(one, WindowPlan) for one in given):
         raise ConfigError(
-            "the plans are no list of window plans: hand over what `plan` has returned"
+            "plans must be a list of window plans: pass the plans that `plan` returned"
         )
     if not plans:
-        raise ConfigError("there is no plan: name at least one")
+        raise ConfigError("there is no plan: pass at least one")
     for one, other in pairwise(plans):
         if (one.group_id, one.isolation) != (other.group_id, other.isolation):
             raise ConfigError(
                 f"window {one.window_id} is of group {one.group_id} and {one.isolation}, window "
-                f"{other.window_id} of group {other.group_id} and {other.isolation}: windows that are taken in "
-                "one pass are of one group and isolation. Take them one after the other"
+                f"{other.window_id} of group {other.group_id} and {other.isolation}: windows in "
+                "one pass must have the same group and isolation. Take them one after the other"
             )
     seen: set[str] = set()
     for plan in plans:
         if plan.window_id in seen:
             raise ConfigError(
-                f"window {plan.window_id} of group {plan.group_id} stands twice among {len(plans)} plans: "
-                "records could not be told apart. Name each window once; parts of one window are taken one "
+                f"window {plan.window_id} of group {plan.group_id} is duplicated among {len(plans)} plans: "
+                "records could not be told apart. Pass each window once, and parts of one window one "
                 "by one"
             )
         seen.add(plan.window_id)
@@ -144,7 +144,7 @@ def _piece(
         one, other = (plans[parts[int(owners[n])][0]].window_id for n in (at, at + 1))
         raise ConfigError(
             f"{tp} offset {int(bounds[at + 1, 0])} belongs to window {one} and to window {other}: plans of "
-            "one group never share offsets unless one of them is no longer valid. Plan both again"
+            "one group share offsets only if one of them is no longer valid. Plan both again"
         )
     # Ranges of different windows that touch are one range of what is wanted.
     apart = bounds[1:, 0] > bounds[:-1, 1]

@@ -1,4 +1,4 @@
-"""What is to be read, cut into pieces of work of about equal weight."""
+"""Cut what is to be read into pieces of work of about equal weight."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> lis
 
 
 def sample_of(pieces: Sequence[Piece], *, runs: int, run_offsets: int) -> list[Piece]:
-    """Run of neighbouring offsets, about as many as asked for, at even steps in each piece."""
+    """Return runs of neighbouring offsets, about as many as asked for, at even steps in each piece."""
     step = max(1, sum(piece.wanted.count for piece in pieces) // runs)
     samples = []
     for number, piece in enumerate(pieces):

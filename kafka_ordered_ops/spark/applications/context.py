@@ -72,7 +72,7 @@ class WindowContext:
         engine: Engine | str | None = None,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> DataFrame:
-        """Return exactly the windows' records, as `read_windows` gives them.
+        """Return exactly the windows' records, as `read_windows` does.
 
         Args:
             ordered: in total order, window after window; as the submitter asked when None.
@@ -102,10 +102,9 @@ class WindowContext:
         *,
         ordered: bool | None = None,
     ) -> tuple[StagedOutput, ...]:
-        """Write the windows' outputs into their hidden stages, and report them to the submitter.
+        """Write the windows' outputs to their hidden stages, and report them to the submitter.
 
-        Nothing is committed and nothing is visible: that is for the submitter to do, once this job has
-        ended well.
+        Nothing is committed or visible: the submitter commits after this job has succeeded.
 
         Args:
             df: the result; for several windows with ``window_id``, as `write_windows` needs it.
@@ -126,17 +125,17 @@ class WindowContext:
         return tuple(outputs)
 
     def report(self, *results: Staged | Mapping[str, Any]) -> None:
-        """Tell the submitter what a sink of your own has written; `write` does so by itself.
+        """Report to the submitter what your own sink has written; `write` does this itself.
 
         Args:
-            results: for each window, in the order of the plans, its output, or what describes it as JSON.
+            results: for each window, in the order of the plans, its output, or JSON that describes it.
 
         Raises:
             ConfigError: not one result for each window.
         """
         if len(results) != len(self.plans):
             raise ConfigError(
-                f"{len(self.plans)} windows and {len(results)} results: report all of them"
+                f"{len(self.plans)} windows but {len(results)} results: report one result for each window"
             )
         told = tuple(dict(one if isinstance(one, Mapping) else one.to_json()) for one in results)
         application_id = self._spark.sparkContext.applicationId
@@ -144,20 +143,20 @@ class WindowContext:
 
 
 def current_window(spark: SparkSession) -> WindowContext:
-    """Return the windows that this job was submitted for, by `submit` or by ``run --application``.
+    """Return the windows that this job was submitted for, with `submit` or ``run --application``.
 
-    From here on the job shows its progress to the submitter, and ends if the submitter is gone. The job
+    From here on, the job reports its progress to the submitter, and ends if the submitter is gone. The job
     itself never commits.
 
     Raises:
-        ConfigError: the job was started in another way, or its submitter has given it up.
+        ConfigError: the job was started in another way, or its submitter has given up.
     """
     check_pyspark()
     name = spark.conf.get(FOLDER_KEY, None)
     if name is None:
         raise ConfigError(
             "this job was not submitted for a window: start it with kafka_ordered_ops.spark.submit or with "
-            "`kafka-ordered-ops run --application`. To read a window in a session of your own, use "
+            "`kafka-ordered-ops run --application`. To read a window in your own session, use "
             "read_window(spark, plan, settings)"
         )
     with _LOCK:

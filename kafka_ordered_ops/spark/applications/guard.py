@@ -1,4 +1,4 @@
-"""Runs spark-submit, and ends all that came of it: when it has ended, when told to, or when its submitter is gone.
+"""Run spark-submit, and end everything it started: when it has ended, on request, or when its submitter is gone.
 
 Started as ``python -I submit_guard.py FOLDER LOG GRACE_S COMMAND...`` with pipes as its standard input and
 output. A line ``end`` on the input ends the run; so does the end of the input, which the kernel brings about
@@ -68,7 +68,7 @@ class Guard:
         self._output = -1
 
     def run(self, command: list[str]) -> None:
-        """Run `command`, tell how it ended once nothing is left of it, and cleans up."""
+        """Run `command`, report how it ended once nothing is left of it, and clean up."""
         try:
             try:
                 self._start(command)
@@ -184,7 +184,7 @@ class Guard:
         return self._reap() or bool(self._left())
 
     def _left(self) -> list[int]:
-        """What there is of the run."""
+        """Return the processes left of the run."""
         if not self._pid:
             return []
         if _ON_LINUX:
@@ -252,7 +252,7 @@ def _descendants(root: int) -> list[int]:
 
 
 def _die_with_guard() -> None:
-    """Has the kernel kill spark-submit if the guard itself is killed (Linux only)."""
+    """Make the kernel kill spark-submit if the guard itself is killed (Linux only)."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process when the one that started it ends (Linux only)."""
+    """Make the kernel kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -69,7 +69,7 @@ def _watch(folder: Path, parent: int | None) -> None:
 
 
 def show_progress(spark: Any, folder: Path) -> None:
-    """Write down every second how far Spark is, in a thread, until Spark stops."""
+    """Report Spark's progress every second, in a thread, until Spark stops."""
     threading.Thread(
         target=_show_progress, args=(spark, folder), name="kafka-ordered-ops-progress", daemon=True
     ).start()

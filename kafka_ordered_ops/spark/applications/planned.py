@@ -1,4 +1,4 @@
-"""A window that another process has planned, for a job that was started in any way."""
+"""Read a window that another process has planned, for a job started in any way."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def planned_window(
     attempt: int | None = None,
     ledger_topic: str = LEDGER_TOPIC,
 ) -> tuple[WindowPlan, ClientSettings]:
-    """Return a window's plan from the ledger, and the settings to read it with; changes nothing.
+    """Return a window's plan from the ledger, and the settings to read it with. Changes nothing.
 
-    For jobs that do not come by `submit`: a host plans and commits, and its job is told the window's id.
+    For jobs not launched through `submit`: a host plans and commits, and passes the window's id to its job.
 
     Args:
         settings: how to reach the cluster.
         group_id: the consumer group.
         window_id: the window.
-        attempt: the attempt that the job works for, as the planning task told it: its output has a place of its
-            own. None: whichever is the newest.
+        attempt: the attempt that the job works for, from the planning task. Its output then has its own
+            place. None: the newest attempt.
         ledger_topic: the topic that holds plans.
 
     Raises:
-        UnknownWindowError: there is no such window.
-        WindowSupersededError: another attempt has taken the window up since, or it was abandoned; what this job
+        UnknownWindowError: the window does not exist.
+        WindowSupersededError: another attempt has taken up the window, or it was abandoned; this job's output
             writes would not be committed.
-        WindowPrunedError: its plan is gone.
-        LedgerError, BrokerError: the cluster, or the way to it.
+        WindowPrunedError: the plan was pruned.
+        LedgerError, BrokerError: the cluster failed or could not be reached.
     """
     plans, client = planned_windows(
         settings, group_id, {window_id: attempt}, ledger_topic=ledger_topic
@@ -52,10 +52,10 @@ def planned_windows(
     *,
     ledger_topic: str = LEDGER_TOPIC,
 ) -> tuple[list[WindowPlan], ClientSettings]:
-    """`planned_window` for several windows of a group, in one look: by window id, the attempt or None.
+    """Return the plans of several windows of a group: `planned_window` for each window id and its attempt.
 
     Raises:
-        as `planned_window`, for the first window that is wrong.
+        As `planned_window`, for the first invalid window.
     """
     with OrderedWindows(settings, group_id, ledger_topic=ledger_topic) as windows:
         records = windows.show_many(list(attempts))
@@ -78,7 +78,7 @@ def _for_attempt(plan: WindowPlan, attempt: int | None) -> WindowPlan:
     is_newest = attempt >= plan.attempt if plan.status.is_done else attempt == plan.attempt
     if not is_newest or not (plan.status.is_open or plan.status.is_done):
         raise WindowSupersededError(
-            f"window {plan.window_id} of group {plan.group_id} is {plan.status} at attempt {plan.attempt}, and this "
+            f"window {plan.window_id} of group {plan.group_id} is {plan.status} at attempt {plan.attempt}, but this "
             f"job works for attempt {attempt}: what it writes would not be committed. End it",
             window_id=plan.window_id,
         )

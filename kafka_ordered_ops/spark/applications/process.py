@@ -1,4 +1,4 @@
-"""spark-submit as seen from its submitter: a guard runs it, and answers when nothing of it is left."""
+"""Run spark-submit below a guard, which answers when nothing of the run is left."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Process:
             left = _end_orphans(self._token)
             self._close()
             raise JobFailedError(
-                f"{self._what} was given up: the process {self._guard.pid} that guards it was killed"
+                f"{self._what} was lost: the process {self._guard.pid} that guards it was killed"
                 f"{_left_text(left)}. Nothing was committed. The log: {self._log}"
             ) from None
         if left:

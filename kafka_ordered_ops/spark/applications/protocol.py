@@ -1,4 +1,4 @@
-"""What a submitter and its job tell each other: files in a folder that both see.
+"""How a submitter and its job communicate: files in a folder that both see.
 
 ::
 
@@ -103,8 +103,8 @@ class Submission:
             value = read_json(folder / "submission.json")
             if value is None:
                 raise ConfigError(
-                    f"there is no submission in {folder}: the submitter has given this job up, or the folder "
-                    "is not seen from here. Driver and submitter must see the same output folder"
+                    f"there is no submission in {folder}: the submitter has given up this job, or this process does not "
+                    "see the folder. Driver and submitter must see the same output folder"
                 )
             fields = Fields(value, "submission")
             if (version := fields.integer("version")) != _VERSION:
@@ -208,7 +208,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
-    """What such a file says; None where there is none. Raises `JsonError`."""
+    """Return the JSON of such a file; None if there is no file. Raises `JsonError`."""
     content = _files.read(str(path), limit_bytes=limit_bytes)
     return None if content is None else strict_json.loads(content, limit_bytes=limit_bytes)
 
@@ -221,7 +221,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def settings_to_text(settings: ClientSettings) -> str:
-    """Client settings with their secrets, as they travel to the job; not to be shown."""
+    """Return client settings with their secrets as text for the job; never show this text."""
     # As they travel to executors: pickled. It comes from a file of our own, or from our own setting.
     return base64.b64encode(pickle.dumps(settings)).decode()
 
@@ -236,5 +236,5 @@ def settings_from_text(text: str) -> ClientSettings:
             "driver may have different versions of this package"
         ) from None
     if not isinstance(settings, ClientSettings):
-        raise ConfigError("the client settings of this submission are none")
+        raise ConfigError("the client settings of this submission are invalid")
     return settings

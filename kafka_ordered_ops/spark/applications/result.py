@@ -1,4 +1,4 @@
-"""What a submitted job says: how far it is, what it has written, and why it failed."""
+"""What a submitted job reports: its progress, its results, and why it failed."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ class JobResult:
             fields.done()
         except JsonError as error:
             raise SinkError(
-                f"the job's result in {folder / RESULT_NAME} is not taken: {error}. Nothing was committed: "
+                f"the job's result in {folder / RESULT_NAME} is not accepted: {error}. Nothing was committed: "
                 "run the same window again"
             ) from error
         if [key for key, _ in results] != [_key_of(plan) for plan in plans]:
             raise SinkError(
-                f"the job reported {_names(key for key, _ in results)}, and "
-                f"{_names(map(_key_of, plans))} was asked for. Nothing was committed"
+                f"the job reported {_names(key for key, _ in results)}, but "
+                f"{_names(map(_key_of, plans))} was requested. Nothing was committed"
             )
         return cls(tuple(result for _, result in results), application_id)
 
 
 def _key_of(plan: WindowPlan) -> dict[str, Any]:
-    """What tells a result from that of another window, claim, attempt or share."""
+    """Return what distinguishes a result from that of another window, claim, attempt or part."""
     return {
         "window_id": plan.window_id,
         "claim_id": plan.claim_id,
@@ -143,7 +143,7 @@ class JobProgress:
 
     @classmethod
     def read(cls, folder: Path) -> JobProgress | None:
-        """What the job has shown last; None before the job has its window."""
+        """Return the job's last progress; None before the job has its window."""
         try:
             value = read_json(folder / PROGRESS_NAME)
             if value is None:
@@ -187,7 +187,7 @@ class JobError:
 
     @classmethod
     def read(cls, folder: Path) -> JobError | None:
-        """What ended the job; None where it could not say."""
+        """Return the error that ended the job; None if the job could not report it."""
         try:
             value = read_json(folder / ERROR_NAME)
             if value is None:

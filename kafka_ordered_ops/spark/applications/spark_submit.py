@@ -1,4 +1,4 @@
-"""How spark-submit is run: which one, with what, and for how long."""
+"""How spark-submit is run: which program, with which options, and for how long."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class SparkSubmit:
     """How spark-submit is run.
 
     Args:
-        master: as spark-submit has it: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None: as
-            Spark's own configuration says.
-        deploy_mode: where the driver runs. A standalone master takes Python in client mode only. None: client
-            mode; refused where Spark's defaults or the environment ask for cluster mode.
+        master: as for spark-submit: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://…``. None: from
+            Spark's own configuration.
+        deploy_mode: where the driver runs. A standalone master runs Python in client mode only. None: client
+            mode; refused if Spark's defaults or the environment ask for cluster mode.
         conf: Spark's settings. They travel in a file that nobody else can read, never in the command line.
         py_files: modules and zip archives for driver and executors.
         files: files for the executors' working folders.
@@ -43,8 +43,8 @@ class SparkSubmit:
         grace_s: how long Spark may take to end by itself before it is killed.
 
     Raises:
-        ConfigError: a time that is not positive; a setting that is no setting of Spark's; cluster mode
-            where there is none; or settings that name another deploy mode.
+        ConfigError: a time that is not positive; an invalid Spark setting; cluster mode
+            without a cluster; or settings that name another deploy mode.
     """
 
     master: str | None = None
@@ -66,7 +66,7 @@ class SparkSubmit:
             chosen = check_choice(self.deploy_mode, DeployMode, what="deploy_mode")
             object.__setattr__(self, "deploy_mode", chosen)
         for name in ("py_files", "files", "archives", "jars", "packages"):
-            # One text is a list of one, and not of its letters.
+            # One text is a list of one, not of its letters.
             object.__setattr__(self, name, as_names(getattr(self, name), what=name))
         for name in ("timeout_s", "grace_s"):
             if not isinstance(value := getattr(self, name), int | float):
@@ -83,7 +83,7 @@ class SparkSubmit:
         for key in keys:
             if not isinstance(key, str) or not key.startswith("spark."):
                 raise ConfigError(
-                    f"{key!r} is no setting of Spark's: they begin with 'spark.', or Spark drops them"
+                    f"{key!r} is not a Spark setting: their names begin with 'spark.'"
                 )
         mode = None if self.deploy_mode is None else DeployMode(self.deploy_mode)
         check_mode(mode, self.master, self.conf)
@@ -103,11 +103,11 @@ class SparkSubmit:
             path = Path(home, "bin", "spark-submit")
         else:
             raise ConfigError(
-                "there is no spark-submit: set SPARK_HOME, name it as program=, or pip install "
+                "there is no spark-submit: set SPARK_HOME, pass its path as program=, or pip install "
                 "'kafka-ordered-ops[spark]'"
             )
         if not os.access(path, os.X_OK):
-            raise ConfigError(f"there is no spark-submit that can be run at {path}")
+            raise ConfigError(f"there is no spark-submit at {path} that can be run")
         if self.deploy_mode is None:
             variables = {**os.environ, **self.environment}
             check_surroundings(

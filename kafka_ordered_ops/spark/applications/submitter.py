@@ -1,4 +1,4 @@
-"""Runs a Spark application of the user's for planned windows, by spark-submit, and gives back what it wrote.
+"""Run a user's Spark application for planned windows with spark-submit, and return what it wrote.
 
 ::
 
@@ -100,17 +100,17 @@ def submit_windows(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[StagedOutput]:
-    """Run an application for several windows in one pass; return back the outputs that it wrote.
+    """Run an application for several windows in one pass; return the outputs that it wrote.
 
-    What `run_job` says holds. The application must write with `WindowContext.write`, below any folder that
-    is seen from here.
+    As `run_job`. The application must write with `WindowContext.write`, to a folder that this process
+    sees.
 
     Returns:
         The outputs in the order of `plans`, all of them complete and hidden.
 
     Raises:
         JobFailedError: the application failed. Its stages are removed.
-        SinkError: it has written nothing that is here.
+        SinkError: it wrote nothing that this process sees.
         ConfigError, KafkaOrderedOpsError: as `run_job` does.
     """
     try:
@@ -152,7 +152,7 @@ def run_job(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> JobResult:
-    """Run an application for windows, and return back what it reported: for sinks of your own.
+    """Run an application for windows, and return what it reported: for your own sinks.
 
     Returns and raises only when no process of the run is left on this machine.
 
@@ -162,17 +162,17 @@ def run_job(
         settings: how to reach the cluster; they travel in a file that nobody else can read, and that the
             application deletes once it has read it.
         output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
-            and all executors see. The files by which caller and driver talk lie in it, hidden.
-        arguments: the application's own, its ``sys.argv[1:]``.
-        ordered: how the application reads and writes, if it does not say itself.
-        engine: who reads Kafka, if the application does not say itself.
-        how: how spark-submit is run; client mode by Spark's own configuration when None.
-        progress: called when the job's progress has changed.
+            and all executors see. The files through which caller and driver communicate are in it, hidden.
+        arguments: the application's arguments, its ``sys.argv[1:]``.
+        ordered: how the application reads and writes unless it chooses.
+        engine: who reads Kafka unless the application chooses.
+        how: how spark-submit is run; None: client mode with Spark's own configuration.
+        progress: called when the job's progress changes.
         log_line: called with each line that spark-submit and the driver print.
-        cancelled: asked several times a second; the run is ended when it says yes.
+        cancelled: called several times a second; the run is ended when it returns True.
 
     Raises:
-        ConfigError: something that is wrong before anything is started.
+        ConfigError: an invalid argument; nothing was started.
         JobFailedError: the application failed, took too long, or was killed or cancelled.
         SinkError: it ended without a result for this run.
             The message has the end of its log and names the file with all of it.
@@ -359,14 +359,14 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
         # What Spark prints behind an exception says less than the exception.
         why = "" if error is None else f"{error.kind}: {error.message}. "
         raise JobFailedError(
-            f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the same again. "
+            f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the window again. "
             f"{_log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
         )
     result = JobResult.read(place.folder, place.token, plans)
     if result is None:
         raise SinkError(
             f"{what} ended without a result: it must call current_window(spark) and write with its `write`, or "
-            f"tell its own sink's output by `report`. Nothing was committed. {_log_text(place)}"
+            f"report its own sink's output with `report`. Nothing was committed. {_log_text(place)}"
         )
     return result
 
@@ -376,8 +376,8 @@ def _found(plan: WindowPlan, result: Mapping[str, object]) -> StagedOutput:
     if staged is None:
         raise SinkError(
             f"the application reported an output of window {plan.window_id} that is not here: {dict(result)}. "
-            "It must write with `WindowContext.write`, to a folder that is seen from here. For a sink of your "
-            "own, use run_job",
+            "It must write with `WindowContext.write`, to a folder that this process sees. For your "
+            "own sink, use run_job",
             window_id=plan.window_id,
         )
     return staged

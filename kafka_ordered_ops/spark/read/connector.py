@@ -1,7 +1,7 @@
 """The engine that reads with the cluster's own Kafka connector, in Java.
 
 The plan stays the truth: the connector is told exact offsets for every partition, so it asks nobody where a
-range begins or ends, and what it brings beyond the plan is dropped by offset (`jvm_loads`). Records reach
+range begins or ends, and what it brings beyond the plan is dropped by offset (`connector_loads`). Records reach
 this package's columns without a Python worker.
 
 A plan's settings travel as options of the connector, and here lies a difference that matters: a classic
@@ -77,8 +77,8 @@ def jvm_frame(
         stall_timeout_s: how long a task waits for its next record.
 
     Raises:
-        ConfigError: the connector is missing, or of another version than Spark; a setting that Java's client
-            does not have; or secrets that Spark Connect would show.
+        ConfigError: the connector is missing or has another version than Spark; a setting that Java's client
+            lacks; or secrets that Spark Connect would show.
     """
     _check_connector(spark)
     java = java_settings(
@@ -86,8 +86,8 @@ def jvm_frame(
     )
     if is_connect(spark) and java.secrets_from:
         raise ConfigError(
-            f"engine 'connector' does not take {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
-            "as options, and Connect writes every request into its web page and its event log as it is. Use "
+            f"engine 'connector' does not accept {', '.join(java.secrets_from)} over Spark Connect: the connector gets them "
+            "as options, and Connect writes every request unchanged into its web page and event log. Use "
             "engine 'python', whose settings travel inside the pickled reader, or a classic session"
         )
     loads = loads_of(pieces, hole_offsets_min=HOLE_OFFSETS_MIN, loads_max=LOADS_MAX)
@@ -128,15 +128,15 @@ def _check_connector(spark: SparkSession) -> None:
         if "ClassNotFoundException" not in str(error):
             raise
         raise ConfigError(
-            f"engine 'connector' reads with Spark's Kafka connector, and this session has none: start it with {what} "
-            "and what that needs (spark.jars.packages, or the files by spark.jars), or use engine 'python'"
+            f"engine 'connector' reads with Spark's Kafka connector, which this session lacks: start it with {what} "
+            "and its dependencies (spark.jars.packages, or spark.jars for files), or use engine 'python'"
         ) from None
     # None in a vendor's build that leaves it out.
     found = package.getImplementationVersion() if package is not None else None
     if found is not None and _minor(found) != _minor(spark.version):
         raise ConfigError(
-            f"engine 'connector' needs the Kafka connector of Spark {spark.version}, and this session has that of Spark "
-            f"{found}: it works on the inside of Spark's classes, which differ. Start the session with {what}, "
+            f"engine 'connector' needs the Kafka connector of Spark {spark.version}, but this session has the one of Spark "
+            f"{found}, and it uses Spark's internal classes. Start the session with {what}, "
             "or use engine 'python'"
         )
 
@@ -167,7 +167,7 @@ def _loaded(
 
 
 def _ranges(load: Load) -> dict[str, str]:
-    """What to read, in the connector's words."""
+    """Return the ranges to read, in the connector's format."""
     partitions: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

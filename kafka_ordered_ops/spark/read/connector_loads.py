@@ -1,4 +1,4 @@
-"""What the Kafka connector reads of some pieces, and what tells the wanted records apart afterwards.
+"""What the Kafka connector reads of some pieces, and how wanted records are told apart afterwards.
 
 The connector reads one range of each partition. So large holes in what is wanted make several loads, each
 with one segment of every partition that has so many; small holes are read, and their records dropped.

@@ -1,4 +1,4 @@
-"""Our client settings in the words of Java's Kafka client, which the JVM engine reads with.
+"""Translate client settings to Java's Kafka client, which the engine connector reads with.
 
 The two clients share many names and few meanings. What means the same goes over; what only tunes librdkafka
 is left out; everything else is refused, because a setting that is dropped in silence is one that somebody
@@ -158,7 +158,7 @@ class JavaSettings:
 def java_settings(
     settings: ClientSettings, *, group_id: str, isolation: Isolation, stall_timeout_s: float
 ) -> JavaSettings:
-    """What a consumer with these settings is in Java.
+    """Return the settings of Java's consumer.
 
     Files of certificates and keys are read here, but for a trust store and a PKCS#12 key store, whose paths
     go over: every JVM opens them by itself.
@@ -197,8 +197,8 @@ def _login(ours: Mapping[str, str]) -> dict[str, str]:
     module = _LOGINS.get(mechanism)
     if module is None:
         raise ConfigError(
-            f"engine 'connector' cannot log in by sasl.mechanism {mechanism}: it takes {', '.join(_LOGINS)}, and GSSAPI "
-            "as the JVMs are set up for it. Use engine 'python'"
+            f"engine 'connector' cannot log in with sasl.mechanism {mechanism}: it supports {', '.join(_LOGINS)}, and GSSAPI "
+            "as configured in the JVMs. Use engine 'python'"
         )
     named = [key for key in ("sasl.username", "sasl.password") if key in ours]
     if len(named) < 2:
@@ -209,7 +209,7 @@ def _login(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _trust(ours: Mapping[str, str]) -> dict[str, str]:
-    """Whom to believe."""
+    """Return the trust store's settings."""
     if ours.get("enable.ssl.certificate.verification") == "false":
         raise _refused("enable.ssl.certificate.verification")
     values = {}
@@ -220,8 +220,8 @@ def _trust(ours: Mapping[str, str]) -> dict[str, str]:
     elif path := ours.get("ssl.ca.location"):
         if path == "probe" or Path(path).is_dir():
             raise ConfigError(
-                f"engine 'connector' cannot use ssl.ca.location={path}: Java takes one file of certificates in PEM. "
-                "Name the file, or leave it out where the JVMs' own trust store is meant"
+                f"engine 'connector' cannot use ssl.ca.location={path}: Java reads one PEM file of certificates. "
+                "Name the file, or leave it out to use the JVMs' own trust store"
             )
         values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": path}
     return values
@@ -241,13 +241,13 @@ def _identity(ours: Mapping[str, str]) -> dict[str, str]:
     if key is None or chain is None:
         given, missing = ("ssl.key", "ssl.certificate")[:: 1 if chain is None else -1]
         raise ConfigError(
-            f"{given}.location or {given}.pem is set, and neither {missing}.location nor {missing}.pem: the client's "
+            f"{given}.location or {given}.pem is set, but neither {missing}.location nor {missing}.pem: the client's "
             "certificate needs both"
         )
     if not _PKCS8.search(key):
         raise ConfigError(
-            "engine 'connector' cannot use the key of ssl.key.location or ssl.key.pem: Java reads the format PKCS#8 "
-            "only, which begins with BEGIN PRIVATE KEY or BEGIN ENCRYPTED PRIVATE KEY. Convert it (openssl "
+            "engine 'connector' cannot use the key of ssl.key.location or ssl.key.pem: Java only reads PKCS#8, "
+            "which begins with BEGIN PRIVATE KEY or BEGIN ENCRYPTED PRIVATE KEY. Convert it (openssl "
             "pkcs8 -topk8)"
         )
     values |= {
@@ -277,6 +277,6 @@ def _pem(ours: Mapping[str, str], stem: str) -> str | None:
 def _refused(key: str) -> ConfigError:
     why = next((why for start, why in _REFUSALS.items() if key.startswith(start)), None)
     return ConfigError(
-        f"client setting {key!r} cannot be handed to Java's Kafka client, which engine 'connector' reads with"
+        f"client setting {key!r} cannot be passed to Java's Kafka client, which engine 'connector' reads with"
         f"{f': {why}' if why else ''}. Leave it out for this engine, or use engine 'python'"
     )

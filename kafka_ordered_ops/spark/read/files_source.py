@@ -1,4 +1,4 @@
-"""Parquet files as one DataFrame that keeps their order, and that of the rows in them.
+"""Read Parquet files as one DataFrame that keeps the order of files and rows.
 
 Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame for
 each file does, by Spark's own reader, which takes from the files what is asked for; but it costs seconds of
@@ -31,7 +31,7 @@ SOURCE_NAME: Final = "ordered_files"
 #: So many files at most are a union: planning it takes less than a second.
 UNION_FILES_MAX: Final = 64
 
-#: LocalFiles up to so many bytes together are one task's; a larger one is a task's of its own.
+#: Files up to this many bytes together are one task's; a larger file has its own task.
 TASK_BYTES: Final = 32 * 1024**2
 
 #: What opening a file costs, in bytes that could be read meanwhile.
@@ -111,7 +111,7 @@ def _unreadable(file: FileOfWindow, columns: Sequence[str], why: str) -> ReadErr
 
 
 def dealt_to_tasks(files: Sequence[FileOfWindow]) -> list[FilesOfTask]:
-    """Neighbours together, up to `TASK_BYTES` for each task."""
+    """Combine neighbours up to `TASK_BYTES` for each task."""
     tasks: list[list[FileOfWindow]] = []
     room = 0
     for file in files:
@@ -170,7 +170,7 @@ class OrderedFiles(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``spark.read.read.format``."""
+        """Return the name for ``spark.read.format``."""
         return cls.source_name
 
     def reader(self, schema: StructType) -> OrderedFilesReader:
@@ -194,7 +194,7 @@ def _source_of(files: tuple[FileOfWindow, ...], name: str) -> type[OrderedFiles]
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """Spark's Arrow schema of its columns."""
+    """Convert a Spark schema to Arrow."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:

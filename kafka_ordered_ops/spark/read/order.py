@@ -1,4 +1,4 @@
-"""Total order: records are dealt out to tasks by edges known beforehand, and sorted in each.
+"""Sort records in total order: assign them to tasks by known edges, and sort each task.
 
 A plain ``orderBy`` runs its input twice, the first time to find such edges: Kafka would be read twice. The
 order lies in the partitions of the DataFrame, one after the other, and so in the names of the files that are
@@ -58,7 +58,7 @@ class InOrder:
 
 
 def order_of(frame: DataFrame) -> InOrder | None:
-    """What is known of the order of this very DataFrame; None unless it is an ordered result of a read."""
+    """Return what is known of this DataFrame's order; None unless it is an ordered result of a read."""
     return _IN_ORDER.get(frame)
 
 
@@ -78,7 +78,7 @@ def in_order(reading: Reading, frame: DataFrame) -> DataFrame:
 
 
 def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
-    """What is the same in all records of one window is left out of the shuffle and of the sort.
+    """Sort one window, without the columns that are the same in all of its records.
 
     Spark compares records by the first column alone where it can: that should be the time.
     """
@@ -102,7 +102,7 @@ def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame
 
 
 def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) -> DataFrame:
-    """With the number of edges at or below each record. All columns count, or equal times share one task.
+    """Add the number of edges at or below each record. All columns count, or equal times would share one task.
 
     By halving: each column added halves what is left. Asking all edges, in one expression, costs a record more
     with each edge; and Java does not compile a large one.
@@ -132,7 +132,7 @@ def _repartition_by_id(frame: DataFrame, buckets: int) -> DataFrame:
 
 
 def _repartition_by_hash(frame: DataFrame, buckets: int) -> DataFrame:
-    """What ``repartitionById`` does, for Spark before 4.1: for each bucket a key whose hash leads to its task.
+    """Repartition as ``repartitionById`` does, for Spark before 4.1: each bucket's key hashes to its task.
 
     ``repartitionByRange`` would read everything twice, and the hash of the bucket's own number would put
     several buckets into one task.
@@ -144,7 +144,7 @@ def _repartition_by_hash(frame: DataFrame, buckets: int) -> DataFrame:
 
 
 def keys_by_partition(partitions: int) -> list[int]:
-    """For each partition an integer that Spark's hash partitioning puts there."""
+    """Return, for each partition, an integer that Spark's hash partitioning puts there."""
     keys = np.arange(32 * partitions, dtype=np.uint32)
     while True:
         places = _murmur3(keys) % partitions
@@ -155,7 +155,7 @@ def keys_by_partition(partitions: int) -> list[int]:
 
 
 def _murmur3(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """Murmur3 (32 bits, seed 42) of single integers: the hash that Spark partitions by, and shows as ``hash``."""
+    """Compute Murmur3 (32 bits, seed 42) of single integers: the hash that Spark partitions by."""
     mixed = _rotated(keys * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
     mixed = _rotated(np.uint32(42) ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
     mixed ^= np.uint32(4)  # the length in bytes

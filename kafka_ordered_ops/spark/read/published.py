@@ -1,4 +1,4 @@
-"""Published windows as a DataFrame, in the order in which they were written."""
+"""Read published windows as a DataFrame, in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def read_output(
 ) -> DataFrame:
     """Return the published windows below a folder as one DataFrame, rows in the order in which they were written.
 
-    One window after the other, in each the files by name, in each file the rows as they lie there. Windows
-    that were written in total order come out in total order, without being sorted again: over the partitions
-    of the DataFrame, and so by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.read.parquet`` does
-    not give that: it packs files into tasks by their sizes. The columns are those of the files, and
+    One window after the other, the files of each by name, the rows of each file in their order. Windows
+    that were written in total order come out in total order without being sorted again, over the partitions
+    of the DataFrame, and so by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.parquet`` does
+    not keep this order: it packs files into tasks by size. The columns are those of the files, and
     ``window_id``.
 
-    The result is lazy: a window that is published again in between is read as it is then, or not at all.
+    The result is lazy: a window that is published again in between is read in its new state, or not at all.
 
     Args:
         spark: the session, classic or Connect.
-        path: the folder that was told to `write_window`, `write_windows`, `stage_window` or `stage_windows`:
+        path: the folder that was passed to `write_window`, `write_windows`, `stage_window` or `stage_windows`:
             a local or mounted one that this process and all executors see.
-        window_ids: the windows, in the order wanted. All there are, by their ids, when left out.
+        window_ids: the windows, in this order. None: all windows, sorted by id.
 
     Raises:
-        ConfigError: a window that is not published there, or that is asked for twice; no window at all; or a
+        ConfigError: a window that is not published there or is requested twice; no window at all; or a
             path that is not local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
     """
@@ -70,8 +70,8 @@ def read_output(
         ]
     if not found:
         raise ConfigError(
-            f"the {len(folders)} windows below {root} have no file: even one without rows has one file, so "
-            "something has deleted them. Replay the windows to write them again"
+            f"the {len(folders)} windows below {root} have no files, but even a window without rows has one: they were "
+            "deleted. Replay the windows to write them again"
         )
     # All of these jobs wrote alike, or a task says whose file is different.
     schema = spark.read.parquet(spark_path(found[0].path)).schema
@@ -93,10 +93,10 @@ def _folders(files: LocalFiles, root: str, window_ids: Sequence[str] | None) -> 
             )
         return dict(sorted(by_id.items()))
     if not window_ids:
-        raise ConfigError("there is no window to read: name at least one, or leave window_ids out")
+        raise ConfigError("there is no window to read: pass at least one, or leave window_ids out")
     twice = [window_id for window_id, count in Counter(window_ids).items() if count > 1]
     if twice:
-        raise ConfigError(f"window {twice[0]} is asked for twice: name each window once")
+        raise ConfigError(f"window {twice[0]} is requested twice: pass each window once")
     folders = {one: f"{root}/{WINDOW_PREFIX}{safe_name(one)}" for one in window_ids}
     missing = [one for one, folder in folders.items() if _published_id(files, root, folder) != one]
     if missing:

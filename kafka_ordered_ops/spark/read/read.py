@@ -1,4 +1,4 @@
-"""Plans as a DataFrame."""
+"""Read plans as a DataFrame."""
 
 from __future__ import annotations
 
@@ -62,33 +62,33 @@ def read_windows(
     written after the window that its time belongs to had been planned), ``window_id`` string (the window
     that takes the record).
 
-    With the engines python and jvm the result is lazy, and every action reads Kafka again, the same records:
-    ``persist()`` it for more than one. A task's error reaches the driver inside one of Spark's, by text;
-    `kafka_ordered_ops.spark.failures.named_error` gives it back.
+    With the engines python and connector the result is lazy, and every action reads Kafka again and gets the same
+    records: call ``persist()`` for more than one action. A task's error reaches the driver as text inside one of
+    Spark's errors; `kafka_ordered_ops.spark.failures.named_error` converts it back.
 
     Args:
-        spark: the session, classic or Connect. Executors need this package, and a way to the brokers.
-        plans: windows of one group and isolation, each once. One that is covered by others reads as empty.
-        settings: how to reach the cluster; they travel inside the pickled reader and are shown nowhere.
-        ordered: window after window, as `plans` name them, and in each by (timestamp, topic, partition,
-            offset): a total order, within each partition of the DataFrame and over them. Without it, rows
-            come as they are read. For more than `order.ONE_TASK_OFFSETS_MAX` offsets this process takes a
-            short look at Kafka first, here and now.
-        engine: ``"python"`` reads with the executors. So does ``"jvm"``, by the Kafka connector of the
-            session's own Spark. ``"local"`` reads here and now, into files; the windows must fit this
-            process's memory (`stage.HELD_BYTES_MAX`) when they are ordered. With the settings of an
-            `InMemoryKafka` python reads like local: no executor can reach it.
-        local_root: where the stage engine puts its files; executors must see the same folder, and it is
-            left there, so that reading the same attempt again needs no Kafka. Without one a temporary
-            folder is used, and removed at exit: for local sessions only.
+        spark: the session, classic or Connect. Executors need this package and access to the brokers.
+        plans: windows of one group and isolation, each once. A covered window reads as empty.
+        settings: how to reach the cluster; they travel inside the pickled reader and are not shown anywhere.
+        ordered: True returns window after window, in the order of `plans`, each sorted by (timestamp, topic, partition,
+            offset): a total order, within each partition of the DataFrame and across them. False returns rows
+            as they are read. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process takes a
+            short sample of Kafka before it returns.
+        engine: ``"python"`` reads with the executors. ``"connector"`` also does, with the Kafka connector of the
+            session's own Spark. ``"local"`` reads in this process, at once, into files; ordered windows must fit this
+            process's memory (`stage.HELD_BYTES_MAX`). With the settings of an
+            `InMemoryKafka`, python reads like local, because executors cannot reach it.
+        local_root: where engine local puts its files. Executors must see the folder. The files stay
+            there, so reading the same attempt again needs no Kafka. None: a temporary
+            folder that is removed at exit, for local sessions only.
         stall_timeout_s: how long a reader waits for any partition to move.
 
     Raises:
-        ConfigError: unknown engine, or one that this session has not what it needs for; no plan, or plans that
-            cannot be read together, or that share offsets; a stage root missing for a session that is not
+        ConfigError: an unknown engine, or one whose requirements the session lacks; no plan, or plans that
+            cannot be read together or that share offsets; `local_root` is missing for a session that is not
             local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
-        ReadError, HeldLimitError, BrokerError: from the stage engine, or the look before an order, at once.
+        ReadError, HeldLimitError, BrokerError: from engine local, or from the sample before sorting, at once.
     """
     check_pyspark()
     settings = ClientSettings.of(settings)

@@ -1,4 +1,4 @@
-"""The stage engine: windows read into files by this process, and the files read by Spark."""
+"""Engine local: this process reads windows into files, and Spark reads the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def read_staged(
     reading: Reading, *, ordered: bool, local_root: str | os.PathLike[str] | None
 ) -> DataFrame:
-    """Return the records of windows whose files are below `local_root`; what is not there is read from Kafka first.
+    """Return the records of windows from files below `local_root`; read missing windows from Kafka first.
 
     Raises:
         ConfigError: no root, for executors that may be on other machines.
@@ -96,8 +96,8 @@ def _temporary_root(reading: Reading) -> str:
     master = "" if reading.is_connect else reading.spark.sparkContext.master or ""
     if not master.startswith("local") or master.startswith("local-cluster"):
         raise ConfigError(
-            "engine 'local' writes files on this machine, and the executors of this session may run on others: "
-            "name a folder that all of them see as local_root"
+            "engine 'local' writes files on this machine, but the executors of this session may run on others: "
+            "pass a folder that all of them see as local_root"
         )
     root = tempfile.mkdtemp(prefix="kafka-ordered-ops-")
     atexit.register(shutil.rmtree, root, ignore_errors=True)

@@ -117,7 +117,7 @@ class KafkaWindowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``spark.read.read.format``."""
+        """Return the name for ``spark.read.format``."""
         return cls.source_name
 
     def schema(self) -> str:

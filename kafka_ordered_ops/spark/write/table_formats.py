@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables as sinks: how each tells whose rows it shows, and commits on top of just that."""
+"""Delta and Iceberg tables as sinks: how each records whose rows it shows, and commits on top of that."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Delta:
         self._spark = spark
 
     def check(self, table: str) -> None:
-        """Any Delta table will do."""
+        """Accept any Delta table."""
 
     def look(self, table: str, window_id: str, *, turn: int) -> TableState:
         from pyspark.sql import functions as f
@@ -95,7 +95,7 @@ class _Iceberg:
         if partition is None or "window_id" not in partition.names:
             raise ConfigError(
                 f"{table} is not partitioned by window_id: Iceberg replaces whole files, and a file must not "
-                "hold rows of two windows. Make the table PARTITIONED BY (window_id)"
+                "hold rows of two windows. Create the table PARTITIONED BY (window_id)"
             )
 
     def look(self, table: str, window_id: str, *, turn: int) -> TableState:

@@ -1,4 +1,4 @@
-"""A window as rows of a Delta or Iceberg table: staged before the Kafka commit, shown after it.
+"""Write a window as rows of a Delta or Iceberg table: staged before the Kafka commit, visible after it.
 
 A table's commit is atomic, but it is not Kafka's. Written before the Kafka commit, the rows of an attempt whose commit
 is refused would show; so they wait in a *staging table* of the same format, and `TableOutput.publish` copies them
@@ -98,7 +98,7 @@ class TableWrite:
         return claim_id != self.claim_id or int(attempt) <= self.attempt
 
     def to_json(self) -> dict[str, Any]:
-        """What the table's commit carries."""
+        """Return what the table's commit carries."""
         return {
             "group": self.group_id,
             "window_id": self.window_id,
@@ -144,7 +144,7 @@ class TableFormat(Protocol):
         """Raise `ConfigError` for a table that windows cannot be replaced in."""
 
     def look(self, table: str, window_id: str, *, turn: int) -> TableState:
-        """Whose rows of a window show; on the first turn, 0, nothing was tried yet."""
+        """Return whose rows of a window show; at turn 0, nothing was tried before."""
 
     def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
         """Put rows in the place of the window's, in one commit, if the window is still as it was seen.
@@ -154,17 +154,17 @@ class TableFormat(Protocol):
 
 
 class TableSink:
-    """Windows as rows of one table, told apart by its column ``window_id``.
+    """Windows as rows of one table, distinguished by its column ``window_id``.
 
-    A table holds the windows of one group: their ids tell their rows apart, not their group's name.
+    A table holds the windows of one group: their ids distinguish their rows, not their group's name.
 
     Args:
-        spark: the session; the format's jars and extensions are part of it.
-        table: the table as SQL names it: ``lake.orders``, or ``delta.`/folder```. It exists, with a column
+        spark: the session; it has the format's jars and extensions.
+        table: the existing table in SQL syntax: ``lake.orders``, or ``delta.`/folder```. It must have a column
             ``window_id`` of type string.
-        staging: a table of the same format that is made where it is missing, and that nobody else uses. Tries
+        staging: a table of the same format that nobody else uses; created if it is missing. Attempts
             that died leave rows in it until their window is published.
-        table_format: who knows the format.
+        table_format: the format.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class TableSink:
     ) -> None:
         check_pyspark()
         if table == staging:
-            raise ConfigError(f"{table} cannot be its own staging table: name another one")
+            raise ConfigError(f"{table} cannot be its own staging table: use another one")
         self.spark = spark
         self.table = table
         self.staging = staging
@@ -180,19 +180,19 @@ class TableSink:
         self._has_staging = False
 
     def write(self, df: DataFrame, plan: WindowPlan) -> TableOutput:
-        """Write a window's result into the staging table; nothing shows yet.
+        """Write a window's result to the staging table; nothing is visible yet.
 
-        Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes.
+        Pass the result to ``windows.commit(plan, output)``, which commits the window and then publishes.
 
         Args:
             df: the result of the user's job, with the table's columns; ``window_id`` is filled in.
             plan: the window, whole.
 
         Raises:
-            ConfigError: the table or its columns are not as they must be; or the plan is a part of a window.
+            ConfigError: the table or its columns are not as required; or the plan is a part of a window.
             SinkError: the job failed; nothing was committed.
             ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
-            WindowCoveredError: other windows deliver this one's records.
+            WindowCoveredError: other windows deliver its records.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
@@ -200,7 +200,7 @@ class TableSink:
         check_has_output(plan)
         if plan.part is not None:
             raise ConfigError(
-                f"window {plan.window_id}: {plan.part} cannot be written to a table by itself: write the whole "
+                f"window {plan.window_id}: {plan.part} cannot be written to a table: write the whole "
                 "window, or its parts as Parquet (write_window)"
             )
         started = time.monotonic()
@@ -219,7 +219,7 @@ class TableSink:
         return TableOutput(self, write, {"records": records, "elapsed_ms": elapsed_ms})
 
     def found(self, result: Mapping[str, Any]) -> TableOutput | None:
-        """What an earlier attempt left, from what the ledger keeps of it; None where it is gone or not ours.
+        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or has another format.
 
         What the ledger knows as published counts as there: rows that somebody has deleted since come back by a
         replay only. For `OrderedWindows.deliver`.
@@ -237,7 +237,7 @@ class TableSink:
         return output if self.look(output.write.window_id).shown == output.write else None
 
     def look(self, window_id: str, *, turn: int = 0) -> TableState:
-        """Whose rows of a window show; raises `SinkError`."""
+        """Return whose rows of a window show; raise `SinkError`."""
         with table_errors(f"{self.table} cannot be asked for window {window_id}"):
             return beside_others(partial(self.format.look, self.table, window_id, turn=turn))
 
@@ -272,7 +272,7 @@ class TableSink:
             columns = frozenset(self.spark.table(self.table).columns)
         except Exception as error:
             raise ConfigError(
-                f"the table {self.table} cannot be read: {_told(error)}. Make it before the first window, "
+                f"the table {self.table} cannot be read: {_told(error)}. Create it before the first window, "
                 f"with a column window_id of type string, partitioned by it (using {self.format.name})"
             ) from error
         if "window_id" not in columns:
@@ -291,8 +291,8 @@ class TableSink:
         missing = ", ".join(sorted(self._columns - given)) or "none"
         unknown = ", ".join(sorted(given - self._columns)) or "none"
         raise ConfigError(
-            f"the result does not have the columns of {self.table}: missing are {missing}; the table does not "
-            f"have {unknown}. Select the table's columns, or alter the table and its staging table"
+            f"the result does not have the columns of {self.table}: missing are {missing}; not in the table are "
+            f"{unknown}. Select the table's columns, or alter the table and its staging table"
         )
 
     def _is_window(self, window_id: str) -> Column:
@@ -329,7 +329,7 @@ class TableOutput:
             self._check_count(beside_others(self._count) if self._records else 0)
 
     def publish(self) -> None:
-        """Replace the window's rows in the table by these, in one commit. Again: a no-op.
+        """Replace the window's rows in the table by these rows, in one commit. Repeating it changes nothing.
 
         Raises:
             SinkError: the rows are neither staged nor shown; the window in the table is another group's; or the
@@ -342,7 +342,7 @@ class TableOutput:
         with table_errors(f"window {window_id} cannot be published to {sink.table}"):
             if not self._show():
                 raise SinkError(
-                    f"window {window_id} cannot be published to {sink.table}: {_TURNS_MAX} tries lost to other "
+                    f"window {window_id} cannot be published to {sink.table}: {_TURNS_MAX} attempts lost to other "
                     "commits, or were skipped by the table. Run the same window again",
                     window_id=window_id,
                 )
@@ -353,7 +353,7 @@ class TableOutput:
                     sink.remove_staged(name)
 
     def discard(self) -> None:
-        """Remove the staged rows; what shows stays. Again: a no-op. Raises `SinkError`."""
+        """Remove the staged rows; visible rows stay. Repeating it changes nothing. Raises `SinkError`."""
         with table_errors(f"the staged rows of window {self.write.window_id} cannot be removed"):
             if self.write.name in self._staged_names():
                 self.sink.remove_staged(self.write.name)
@@ -415,7 +415,7 @@ class TableOutput:
             raise SinkError(
                 f"window {self.write.window_id} cannot be published: {self.sink.staging} holds {count:,} of "
                 f"{self._records:,} rows of attempt {self.write.attempt} of claim {self.write.claim_id}: the "
-                "others were deleted. Run the window again to write them anew",
+                "others were deleted. Run the window again to write them again",
                 window_id=self.write.window_id,
             )
 
@@ -424,8 +424,8 @@ class TableOutput:
             return
         if shown.group_id != self.write.group_id:
             raise SinkError(
-                f"{self.sink.table} shows window {shown.window_id} of group {shown.group_id}, and this one is of "
-                f"group {self.write.group_id}: each would replace the other. Give each group a table of its own",
+                f"{self.sink.table} shows window {shown.window_id} of group {shown.group_id}, but this window is of "
+                f"group {self.write.group_id}: each would replace the other. Give each group its own table",
                 window_id=self.write.window_id,
             )
         # The ledger has just said that this claim is the window's: another one in the table is older, unless it
@@ -438,7 +438,7 @@ class TableOutput:
         if newer:
             raise WindowSupersededError(
                 f"attempt {self.write.attempt} of window {shown.window_id} comes too late: {self.sink.table} "
-                f"shows attempt {shown.attempt} of claim {shown.claim_id}. Nothing is to be done",
+                f"shows attempt {shown.attempt} of claim {shown.claim_id}. There is nothing to do",
                 window_id=self.write.window_id,
             )
 
@@ -460,7 +460,7 @@ class TableOutput:
 
 @contextmanager
 def table_errors(what: str) -> Iterator[None]:
-    """What Spark raises in the block, as an error of this package: a task's own by its name, else `JobFailedError`."""
+    """Raise Spark's errors in the block as errors of this package: a task's own class, or `JobFailedError`."""
     try:
         yield
     except KafkaOrderedOpsError:
@@ -471,12 +471,12 @@ def table_errors(what: str) -> Iterator[None]:
         if named is not None:
             raise named from error
         raise JobFailedError(
-            f"{what}: {_told(error)}. Nothing is lost: once the cause is gone, run the same window again"
+            f"{what}: {_told(error)}. Nothing is lost: fix the cause and run the same window again"
         ) from error
 
 
 def beside_others(action: Callable[[], T]) -> T:
-    """Do again what fails only because others have committed meanwhile."""
+    """Repeat what fails only because others have committed meanwhile."""
     for _ in range(_TURNS_MAX):
         try:
             return action()

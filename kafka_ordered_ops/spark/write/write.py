@@ -1,4 +1,4 @@
-"""A DataFrame as the output of a window."""
+"""Write a DataFrame as the output of a window."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _COMPARED_MAX: Final = 16
 def write_window(
     df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
 ) -> StagedOutput:
-    """Write a window's result as Parquet into the window's stage below `path`; nothing is visible yet.
+    """Write a window's result as Parquet to its stage below `path`; nothing is visible yet.
 
-    Hand the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
-    the same attempt again replaces what it wrote before. All columns of `df` are written but ``window_id``, which
-    the folder's name carries: ``<path>/window_id=<safe id>/``. The plan may be a part of a split window: see
+    Pass the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
+    the same attempt again replaces its earlier output. All columns of `df` are written except ``window_id``, which
+    is in the folder's name: ``<path>/window_id=<safe id>/``. The plan may be a part of a split window: see
     `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
-    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``out_of_order`` (null where the plan
-    does not know which records are out_of_order). They are counted in the same job.
+    `read_window`, ``timestamp_ms_min``, ``timestamp_ms_max``, ``late`` and ``out_of_order`` (null if the plan
+    does not know which records are out of order). They are counted in the same job.
 
     Args:
         df: the result of the user's job: the window's records, or anything made from them.
@@ -55,16 +55,16 @@ def write_window(
         plan: the window.
         ordered: sort by (timestamp, topic, partition, offset), so that the files' rows, in the order of the
             files' names, are in total order. `df` is computed once and kept by the executors meanwhile. A
-            result of ``read_window(ordered=True)`` handed over as it is is not sorted again, and a `df`
-            without these four columns is written as it comes. False writes any `df` as it comes: rows in
-            the order of its partitions, which keeps an order that it has.
+            result of ``read_window(ordered=True)`` passed on unchanged is not sorted again, and a `df`
+            without these four columns is written as it is. False writes any `df` as it is: rows in
+            the order of its partitions, which keeps an existing order.
 
     Raises:
-        JobFailedError: the job failed. Nothing was committed, and the stage is removed; so with every error.
-        SinkError: its files, as this process sees them, do not hold all rows that the job has written: not all
-            executors write to the same folder. Or another group's window is in the place.
+        JobFailedError: the job failed. Nothing was committed, and the stage is removed, as with every error.
+        SinkError: its files, as this process sees them, do not hold all rows that the job wrote: some
+            executors write to another folder. Or another group's window is in its place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
-        WindowCoveredError: other windows deliver this one's records; an empty output would hide theirs.
+        WindowCoveredError: other windows deliver its records; an empty output would hide theirs.
         ConfigError: the path is not local.
     """
     check_pyspark()
@@ -103,7 +103,7 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
 
 @contextmanager
 def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
-    """What a failed Spark job raises, as an error of this package: a task's own by its name, else `JobFailedError`."""
+    """Raise a failed Spark job's error as an error of this package: a task's own class, or `JobFailedError`."""
     try:
         yield
     except Exception as error:
@@ -115,7 +115,7 @@ def job_errors(plans: Sequence[WindowPlan], path: str) -> Iterator[None]:
         more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
         raise JobFailedError(
             f"the Spark job that writes window {first.window_id}{more} of group {first.group_id} to {path} failed: "
-            f"{_first_line(error)}. Nothing was committed: run the same again",
+            f"{_first_line(error)}. Nothing was committed: run the window again",
             window_id=first.window_id,
         ) from error
 
@@ -131,7 +131,7 @@ def _sorted(df: DataFrame, *, sort: bool) -> Iterator[DataFrame]:
 
 @contextmanager
 def kept(df: DataFrame) -> Iterator[None]:
-    """Has `df` computed once only, and kept by the executors in the block; what the user keeps stays kept.
+    """Compute `df` only once and keep it on the executors inside the block; what the user keeps stays kept.
 
     Sorting runs its input twice, to find the tasks' shares first: twice the reading of Kafka, and with it
     whatever the user's job does.
@@ -153,7 +153,7 @@ def is_kept(df: DataFrame) -> bool:
 
 @contextmanager
 def timestamp_type(spark: SparkSession) -> Iterator[None]:
-    """Has Spark write times as microseconds with a zone in the block."""
+    """Make Spark write times as microseconds with a zone inside the block."""
     # A write takes this from the session only; there is no option for it.
     key, value = _TIMESTAMP_TYPE
     before = spark.conf.get(key, None)
@@ -189,7 +189,7 @@ def _tells_places(df: DataFrame) -> bool:
 
 
 def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
-    """Return the partitions known to take anything behind a record stamped at or after the cutoff; its offset."""
+    """Return the partitions known to take records after one stamped at or after the cutoff, with its offset."""
     return {
         part.tp: part.head_end
         for part in plan

@@ -1,4 +1,4 @@
-"""A DataFrame as the outputs of several windows, written in one Spark job."""
+"""Write a DataFrame as the outputs of several windows, in one Spark job."""
 
 from __future__ import annotations
 
@@ -64,29 +64,29 @@ def write_windows(
     *,
     ordered: bool = True,
 ) -> list[StagedOutput]:
-    """Write the results of several windows in one Spark job, each into its window's stage below `path`.
+    """Write the results of several windows in one Spark job, each to its window's stage below `path`.
 
-    What `write_window` says holds for each of them. The column ``window_id`` tells a row's window, so a job on
-    the result of `read_windows` keeps it; a window without rows gets one file without rows. The facts of each
+    As `write_window`, for each window. The column ``window_id`` names a row's window, so a job on
+    the result of `read_windows` must keep it. A window without rows gets one file without rows. The facts of each
     window are counted in the files that were written, ``elapsed_ms`` from the start to its completion.
 
     Args:
         df: the result of the user's job, with ``window_id``.
         path: the folder that holds the output of all windows: a local or mounted one that the driver and
             all executors see.
-        plans: windows of one group, each once: all that `df` has rows of.
+        plans: windows of one group, each once: all windows that `df` has rows of.
         ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` handed
-            over as it is is not sorted again.
+            passed on unchanged is not sorted again.
 
     Returns:
         The outputs in the order of `plans`, all of them complete.
 
     Raises:
-        JobFailedError: the job failed. Nothing was committed, and all stages are removed; so with every error.
-        SinkError: its files, as this process sees them, do not hold all rows that the job has written; or `df` has
+        JobFailedError: the job failed. Nothing was committed, and all stages are removed, as with every error.
+        SinkError: its files, as this process sees them, do not hold all rows that the job wrote; `df` has
             rows of no window of `plans`; or another group's window is in the place of one.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
-        WindowCoveredError: other windows deliver one's records; an empty output would hide theirs.
+        WindowCoveredError: other windows deliver a window's records; an empty output would hide theirs.
         ConfigError: the path is not local; `df` has no ``window_id``; no plan, or plans of several groups.
     """
     check_pyspark()
@@ -95,7 +95,7 @@ def write_windows(
         check_has_output(plan)
     if dict(df.dtypes).get("window_id") != "string":
         raise ConfigError(
-            "the column window_id tells which window a row belongs to, and this DataFrame has none of text: "
+            "the column window_id names the window of each row, but this DataFrame has no such text column: "
             "keep it from the result of read_windows"
         )
     started = time.monotonic()
@@ -203,7 +203,7 @@ def _arranged(df: DataFrame, plans: Sequence[WindowPlan], *, ordered: bool) -> I
 
 
 def _numbered(df: DataFrame, window_ids: Sequence[str]) -> DataFrame:
-    """With the number of each row's window, null for a window that is not among them; rows stay in order."""
+    """Add the number of each row's window, null for a window that is not among them; rows stay in order."""
     from pyspark.sql import functions as f
 
     numbers = pa.table(
@@ -218,7 +218,7 @@ def _numbered(df: DataFrame, window_ids: Sequence[str]) -> DataFrame:
 def _facts(
     df: DataFrame, plans: Sequence[WindowPlan], written: _Written
 ) -> dict[str | None, Facts]:
-    """What is in the files, for each of the plans' windows and any other; None: for rows without a number."""
+    """Return the contents of the files by window; None for rows without a number."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -259,7 +259,7 @@ def _counts(types: dict[str, str]) -> dict[str, Column]:
 
 
 def _heads(plans: Sequence[WindowPlan], window_ids: Sequence[str]) -> pa.Table:
-    """Return where the heads end of those partitions of which a window takes something behind."""
+    """Return where heads end, for partitions of which a window takes records after the head."""
     numbers = {window_id: number for number, window_id in enumerate(window_ids)}
     rows = [
         (numbers[plan.window_id], tp.topic, tp.partition, head_end)
@@ -279,9 +279,9 @@ def _check_rows(
     records = {window_id: of_window["records"] or 0 for window_id, of_window in facts.items()}
     if (here := sum(records.values())) != written.records:
         raise SinkError(
-            f"Spark has written {written.records:,} records of {len(plans)} windows of group {plans[0].group_id}, "
-            f"and the files in {written.folder} on this machine hold {here:,}: not all executors write to the folder that "
-            "is seen here. Name one that the driver and all executors share, and see that it is mounted on each of "
+            f"Spark wrote {written.records:,} records of {len(plans)} windows of group {plans[0].group_id}, "
+            f"but the files in {written.folder} on this machine hold {here:,}: some executors write to a folder that "
+            "this process does not see. Use a folder that the driver and all executors share, and check that it is mounted on each of "
             "them. Nothing was committed"
         )
     strangers = records.keys() - {plan.window_id for plan in plans}
@@ -289,13 +289,13 @@ def _check_rows(
         shown = min((one for one in strangers if one is not None), default=written.stranger)
         raise SinkError(
             f"{sum(records[one] for one in strangers):,} rows belong to none of the {len(plans)} windows "
-            f"that are written, but to {'no window at all' if shown is None else f'window {shown}, say'}: "
-            "their plans are not among those handed over, or the job changed window_id"
+            f"being written, but to {'no window' if shown is None else f'window {shown}, for example'}: "
+            "their plans were not passed, or the job changed window_id"
         )
 
 
 def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) -> None:
-    """One file without rows, for all windows that have none."""
+    """Write one file without rows, for all windows that have none."""
     empty = df.sparkSession.createDataFrame([], df.drop("window_id").schema).coalesce(1)
     with job_errors(plans, written.empty_folder), timestamp_type(df.sparkSession):
         empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
@@ -305,8 +305,8 @@ def _copy_empty(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
     names = data_names(files, written.empty_folder)
     if not names:
         raise SinkError(
-            f"Spark has written a file without rows to {written.empty_folder}, and it is not seen from this machine: "
-            "executors write elsewhere. Name a folder that the driver and all executors share"
+            f"Spark wrote a file without rows to {written.empty_folder}, but this machine does not see it: "
+            "executors write elsewhere. Use a folder that the driver and all executors share"
         )
     name = names[0]
     with files.open(f"{written.empty_folder}/{name}") as file:
