@@ -31,7 +31,7 @@ PAGE_NAME: Final = "results.md"
 
 _INTRODUCTION: Final = """# Results
 
-Made by `make bench`; [how it is measured](index.md) tells what the words mean. A number is the median of its
+Made by `make bench`; [the method](index.md) explains the terms. A number is the median of its
 rounds, with the least and the greatest in parentheses. *Times* is the median of the ratios within each round.
 CPU seconds and peak memory are of the contender's whole process tree, the broker's not among them."""
 

@@ -163,7 +163,7 @@ class OffsetSet:
         if start <= self.first and self.end <= end:
             return self
         low, high = bisect_right(self._edges, start), bisect_left(self._edges, end)
-        # An odd number of boundaries before a place: it lies inside a range, which is cut there.
+        # An odd number of boundaries before a place: it is inside a range, which is cut there.
         first, last = [start] * (low % 2), [end] * (high % 2)
         if high - low > _SMALL:
             # With the type: an empty list alone would make floats of all of them.

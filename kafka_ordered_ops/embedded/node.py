@@ -188,7 +188,7 @@ class Guard:
 
 
 def _format(java: Sequence[str], data: Path, node_id: str, cluster_id: str) -> None:
-    """Fill `data` with what a new node needs: Kafka's feature levels, and ids of its own."""
+    """Fill `data` with what a new node needs: Kafka's feature levels, and its own ids."""
     template = cache_dir() / f"kafka-{jars.KAFKA_VERSION}-bootstrap.checkpoint"
     if not template.exists():
         with locked("format"):

@@ -1,4 +1,4 @@
-"""Writes ``jars.sha256`` anew: ``make jars``. For whoever moves the package to another Kafka.
+"""Writes ``jars.sha256`` again: ``make jars``. For whoever moves the package to another Kafka.
 
 What it writes is trusted from then on, so its difference is for a person to read.
 """

@@ -139,7 +139,7 @@ def _await_all(
 
 
 def _cut_of(text: str) -> int | None:
-    """Return where a log was cut; None: it was not, and the offset lies below the log start or beyond the end."""
+    """Return where a log was cut; None: it was not, and the offset is below the log start or beyond the end."""
     if (match := _CUT.search(text)) is not None:
         return int(match[1])
     return 0 if "truncation" in text else None

@@ -177,7 +177,7 @@ class Lookup:
         return self._offsets("end offsets", partitions, _LATEST, _end, isolation)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """Return the high watermarks, with the epochs of the leaders that told them."""
+        """Return the high watermarks, with the epochs of the leaders that reported them."""
         return self._offsets("end offsets", partitions, _LATEST, _log_end)
 
     def diverged(

@@ -68,7 +68,7 @@ class LookupDoor(_Door, Protocol):
         """Return the last stable offsets under read_committed, else the high watermarks."""
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """Return the high watermarks, with the epochs of the leaders that told them."""
+        """Return the high watermarks, with the epochs of the leaders that reported them."""
 
     def diverged(
         self, group_id: str, claims: Mapping[TopicPartition, LogClaim]

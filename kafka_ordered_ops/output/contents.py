@@ -26,7 +26,7 @@ _PARQUET: Final = ".parquet"
 
 @dataclass(frozen=True)
 class Holding:
-    """The data files of a folder, told apart from any others."""
+    """The data files of a folder, distinguished from any others."""
 
     files: int
     bytes: int

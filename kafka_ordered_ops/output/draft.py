@@ -1,7 +1,7 @@
 """What a job writes before it is an attempt's stage: a folder that no other job has.
 
 Two jobs may work for one attempt at once: a host lost sight of the first one, whose driver lives on, and started
-it again. Their files do not mix: each has a *draft* of its own, which becomes the stage in one step once it is
+it again. Their files do not mix: each has its own *draft*, which becomes the stage in one step once it is
 complete. The stage is always one job's, whole; of two that end well, the later one's.
 """
 
@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def shared_path(self) -> str:
-        """A hidden folder for files of several windows, before they are told apart; gone with this draft."""
+        """A hidden folder for files of several windows, before they are distinguished; gone with this draft."""
         return f"{self.output.stage_path}~shared-{self.token}"
 
     def make(self) -> None:

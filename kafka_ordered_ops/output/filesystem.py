@@ -273,7 +273,7 @@ def marker_path(folder: str) -> str:
 def check_own_folder(files: LocalFiles, path: str) -> None:
     """Raise `SinkError` when a place for a folder of this package is taken by a file or a link.
 
-    What lies behind a link is not ours: it is neither written nor deleted.
+    What is after a link is not ours: it is neither written nor deleted.
     """
     if files.exists(path) and not files.is_folder(path):
         raise SinkError(
@@ -314,7 +314,7 @@ def is_data(name: str) -> bool:
 
 
 def data_names(files: LocalFiles, folder: str) -> list[str]:
-    """Return the names of the files of an output, in the order in which its rows lie in them."""
+    """Return the names of the files of an output, in the order in which its rows are in them."""
     # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
     # made for where there are more; what else is in a name is the same for all files of one folder.
     return sorted(

@@ -55,7 +55,7 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
             f"{output.final_path} holds window {published.window_id!r}, not {output.window_id!r}: it was "
             "copied or renamed by hand. Move it away, then publish again"
         )
-    # Before groups were written down, a claim was all that told whose an output is.
+    # Before groups were recorded, a claim was all that told whose an output is.
     if published.claim_id != output.claim_id and published.group_id != output.group_id:
         whose = (
             f"group {published.group_id}"
@@ -148,7 +148,7 @@ def shown_marker(files: LocalFiles, output: Output) -> Output | None:
     lost = lost_files(files, marker, sizes)
     if lost is None:
         return marker
-    # Whoever owns the table may have written its files anew: larger ones, say.
+    # Whoever owns the table may have written its files again: larger ones, say.
     holding = marker.holding
     if holding is not None and holding.rows is not None:
         try:

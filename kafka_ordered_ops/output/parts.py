@@ -17,7 +17,7 @@ def in_part_order(outputs: Sequence[Output]) -> list[Output]:
 
     Raises:
         ConfigError: no part; a whole output; parts of different windows, claims, attempts, splits or roots;
-            one that stands twice; or not all of them: which are missing.
+            one that is duplicated; or not all of them: which are missing.
     """
     by_index: dict[int, Output] = {}
     for output in outputs:

@@ -70,7 +70,7 @@ def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
 
 
 def result_facts(result: Any) -> dict[str, Any]:
-    """Count and times that a sink of this package has written down with a window; else nothing."""
+    """Count and times that a sink of this package has recorded with a window; else nothing."""
     if not isinstance(result, Mapping):
         return {}
     reported = result.get("reported")

@@ -5,7 +5,7 @@ publish is two renames (the older folder aside, the stage in its place); between
 whoever publishes again ends at the same place from wherever a crash left it. The marker also says which
 files there were: a stage that has lost some since is not published.
 
-The windows of a folder are told apart by their ids. Of two groups that use the same id, the one that comes
+The windows of a folder are distinguished by their ids. Of two groups that use the same id, the one that comes
 later is refused. What stands in the way and was not made here, a link in particular, is left as it is.
 
 The parts of a split window have stages of their own. Joining them moves their files into one folder, which

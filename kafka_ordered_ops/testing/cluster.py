@@ -246,7 +246,7 @@ class Cluster:
             return offset
 
     def entries(self, topic: str, partition: int | None) -> list[tuple[TopicPartition, Entry]]:
-        """Return all that lies in a topic, or in one partition of it, by partition and offset."""
+        """Return all that is in a topic, or in one partition of it, by partition and offset."""
         with self.changed:
             numbers = range(len(self.topic(topic).logs)) if partition is None else [partition]
             tps = [TopicPartition(topic, number) for number in numbers]

@@ -1,6 +1,6 @@
 """The ledger door of a model: what `kafka.ledger.ledger.Ledger` does, in memory.
 
-A group's state lies in the same records, in a compacted topic of the model; the order of the reads, the
+A group's state is in the same records, in a compacted topic of the model; the order of the reads, the
 checks and what is tried again are the same. Only the transaction is simpler: it is stored at once, or not at
 all; and nobody has to queue for it in the ledger, for threads have locks.
 """
@@ -224,7 +224,7 @@ class MemoryLedger:
     def _looked_at(
         self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What is to be read as `look` has it, which is told whether the log was folded again for it."""
+        """What is to be read as `look` has it, which gets a flag whether the log was folded again for it."""
         try:
             return look(self._read(group_id, deadline), False)
         except StaleFoldError:

@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What lies at an offset."""
+    """What is at an offset."""
 
     offset: int
     message: Message
@@ -141,7 +141,7 @@ class PartitionLog:
         self._epochs[self.leader_epoch] = self.high_watermark
 
     def cut(self, end: int) -> None:
-        """Loses what lies at an offset and behind it, with the leader that alone had it."""
+        """Loses what is at an offset and behind it, with the leader that alone had it."""
         del self._entries[self._index(end) :]
         self._open = {one: first for one, first in self._open.items() if first < end}
         self.high_watermark = min(self.high_watermark, end)
@@ -155,7 +155,7 @@ class PartitionLog:
         return min(later, default=self.high_watermark)
 
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[Entry]:
-        """What lies in [start, end), in order of offset."""
+        """What is in [start, end), in order of offset."""
         stop = len(self._entries) if end is None else self._index(end)
         for index in range(self._index(start), stop):
             yield self._entries[index]
@@ -212,7 +212,7 @@ class PartitionLog:
         self._segments = left
 
     def _index(self, offset: int) -> int:
-        """Return how many entries lie below an offset."""
+        """Return how many entries are below an offset."""
         return bisect_left(self._entries, offset, key=lambda one: one.offset)
 
 

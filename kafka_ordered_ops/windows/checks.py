@@ -166,7 +166,7 @@ def commits_of_others(
     """Return the committed offsets that this package did not write last.
 
     Foreign commits carry no map with this base: a program that sets an offset back and passes our metadata on leaves a
-    map with another base. Of our own commits, older ones than `state` knows were restored by somebody. Newer ones are
+    map with another base. Of our own commits, older ones than `state` knows were restored by another program. Newer ones are
     left out, whatever they hold: another attempt may have committed since the ledger was read.
     """
     others = {

@@ -92,7 +92,7 @@ class Committer:
         except ForeignCommitError:
             if adopt is None:
                 raise
-        # 3. What somebody else committed is taken over, and the windows are committed after it.
+        # 3. What another program committed is taken over, and the windows are committed after it.
         adopt()
         return self._committed(plans, steps)
 
@@ -119,7 +119,7 @@ class Committer:
                 )
                 return self._checked(outcome, plans, facts)
 
-            # 2b. Inside it: the outputs are written down.
+            # 2b. Inside it: the outputs are recorded.
             written = in_turn(view, steps)
             try:
                 return in_turn(view, [*steps, commit])
@@ -167,7 +167,7 @@ class Committer:
         with outside():
             for one in staged:
                 one.publish()
-        # 3. That is written down.
+        # 3. That is recorded.
         steps = [
             partial(transitions.publish, plan=plan, result=kept_result(plan, one.to_json()))
             for plan, one in zip(plans, staged, strict=True)

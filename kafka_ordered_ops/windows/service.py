@@ -275,7 +275,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         Raises:
             WindowSupersededError: the window was abandoned, planned again, or taken up by another attempt.
             PartsMissingError: the window was split, and not all parts have reported.
-            GroupInUseError, ForeignCommitError: somebody else uses the group.
+            GroupInUseError, ForeignCommitError: another program uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
         """
         return self.commit_many([plan], None if staged is None else [staged])[0]

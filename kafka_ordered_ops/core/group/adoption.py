@@ -106,7 +106,7 @@ def find_moved(
 ) -> tuple[Moved, ...]:
     """Return which partitions are not where the group left them.
 
-    `others` are committed offsets that somebody else wrote; `logs` are the partitions that still exist. A
+    `others` are committed offsets that another program wrote; `logs` are the partitions that still exist. A
     position beyond the end of the log is believed up to the end.
     """
     found = moved_by_others(state, others)
@@ -121,7 +121,7 @@ def find_moved(
             continue
         to = None if (offset := found.get(tp)) is None else min(offset, end)
         if log.cut is not None:
-            # What somebody else committed is believed as well, if it lies before that.
+            # What another program committed is believed as well, if it is before that.
             cut = log.cut if to is None or to >= base else min(to, log.cut)
             after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
             moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
@@ -254,7 +254,7 @@ def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> Partitio
         if moved.cause is Cause.TRUNCATED:
             # What is written there from now on was written after every window that was planned.
             late = kept.up_to(moved.kept_below)
-    # What lies below was delivered by others, or by windows that are rewound.
+    # What is below was delivered by others, or by windows that are rewound.
     state = replace(partition, done=done, origin=moved.base_after)
     return replace(state, late=late.from_offset(state.base))
 

@@ -76,7 +76,7 @@ class ClaimWish:
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
     """Plan windows: a change, the records if these very claims are there already, or None.
 
-    None: the draft no longer suffices, or somebody else has planned one of the ids meanwhile. Look again.
+    None: the draft no longer suffices, or another program has planned one of the ids meanwhile. Look again.
 
     Raises:
         GroupMismatchError: the group was planned otherwise so far.

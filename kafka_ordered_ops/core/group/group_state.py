@@ -103,7 +103,7 @@ class GroupState:
     group_id: str
     #: Rises by one with every change.
     sequence: int
-    #: Of the group's first window, or as it was declared anew.
+    #: Of the group's first window, or as it was declared again.
     definition: GroupDefinition
     #: Topic patterns the group has planned: topics that come to match them later start at earliest.
     patterns: tuple[str, ...]

@@ -76,7 +76,7 @@ Keep = Callable[[WindowRecord], bool]
 
 
 class StaleFoldError(Exception):
-    """What was folded may be gone from the log, or what was let go is: fold the log anew from its start."""
+    """What was folded may be gone from the log, or what was let go is: fold the log again from its start."""
 
 
 class LedgerFold:
@@ -233,13 +233,13 @@ class LedgerFold:
         return state
 
     def _confirm(self, wrong: Collection[RecordName], *, certain: bool) -> None:
-        """Raise `StaleFoldError` where something is wrong that was not looked at anew yet."""
+        """Raise `StaleFoldError` where something is wrong that was not looked at again yet."""
         if not certain and not self._confirmed.issuperset(wrong):
             raise StaleFoldError(f"{len(wrong)} records disagree with the fold")
         self._confirmed.update(wrong)
 
     def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
-        """Yield the other windows, as they lie in the log."""
+        """Yield the other windows, as they are in the log."""
         others = [name for name in self._parts if name.kind == "window" and name not in known]
         others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
         for at in range(0, len(others), _WINDOWS_AT_ONCE):
@@ -331,7 +331,7 @@ class LedgerFold:
         try:
             part = _Chunk(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
         except (KeyError, ValueError, TypeError):
-            # Told when somebody needs it: a good writing behind it mends the record.
+            # Told when somebody needs it: a good writing behind it fixes the record.
             part = _Damaged(offset)
         self._parts.setdefault(record, {})[number] = part
         if record == STATE and number == 0:

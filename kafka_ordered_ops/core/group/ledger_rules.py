@@ -47,7 +47,7 @@ CALL_TIMEOUT_S: Final = 15.0
 #: What is decided inside the fence, on the newest state of the group and its newest committed offsets; asks nobody.
 Decision = Callable[[GroupView, CommittedOffsets], Outcome]
 
-#: What is done before the fence, for each attempt anew: it may ask the cluster, and returns the decision, which checks
+#: What is done before the fence, again for each attempt: it may ask the cluster, and returns the decision, which checks
 #: by value that the answers are about the group that it finds inside.
 Prepare = Callable[[], Decision]
 

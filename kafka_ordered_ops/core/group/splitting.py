@@ -88,7 +88,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
             return record
         raise WindowMismatchError(
             f"window {plan.window_id} of group {plan.group_id}, attempt {plan.attempt}, was split into "
-            f"{record.parts.count} parts, and is asked for in {count}: plan it again to split it anew",
+            f"{record.parts.count} parts, and is asked for in {count}: plan it again to split it differently",
             window_id=plan.window_id,
             differences={"parts": (record.parts.count, count)},
         )

@@ -111,13 +111,13 @@ def commit(
 ) -> Outcome:
     """Return the windows' offsets become part of the group's progress; committing again changes nothing.
 
-    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that somebody else has written;
+    All of them, or none. `others` holds the committed offsets, as just read from Kafka, that another program has written;
     `present` those of the group's topics that still exist.
 
     Raises:
         UnknownWindowError: the ledger has no such window.
         WindowSupersededError: a newer attempt, a new claim or an abandonment owns the window.
-        ForeignCommitError: somebody else moved the group's committed offset.
+        ForeignCommitError: another program moved the group's committed offset.
         PartsMissingError: a window was split, and not all parts have reported.
     """
     records = [owned(view, plan) for plan in plans]
@@ -132,7 +132,7 @@ def commit(
     for record in waiting.values():
         times = record.plan.window.times
         for part in record.plan:
-            # A topic that was recreated, and adopted as such, has progress of its own by now.
+            # A topic that was recreated, and adopted as such, has its own progress by now.
             topic = state.topics.get(part.tp.topic)
             if topic is not None and topic.topic_id == part.topic_id:
                 taken.setdefault(part.tp, []).append((part, times))

@@ -1,6 +1,6 @@
 """Encode the done ranges beyond a committed offset as text for the commit's metadata.
 
-A committed offset says "all below is done" and nothing about what lies beyond. The map says the rest, in
+A committed offset says "all below is done" and nothing about what is beyond. The map says the rest, in
 at most 4,096 bytes, next to the offset itself, so that a group's exact progress can be read by anyone who
 can read its commits, and the ledger can be checked against them.
 

@@ -1,7 +1,7 @@
 """The first visible record stamped at or after a cutoff: what a window takes behind it is an out-of-order record.
 
 The broker's index counts transaction markers, which carry the broker's clock, and aborted records. So its
-answer is a place that no such record lies before, and the record itself may lie anywhere behind it. Where it
+answer is a place that no such record is before, and the record itself may lie anywhere behind it. Where it
 lies is known from reading timestamps, or it is not known at all.
 """
 
@@ -22,7 +22,7 @@ class Sought:
     """One window's first record past its cutoff, as far as it is known before anything is read."""
 
     cutoff_ms: int
-    #: By the index: no such record lies below it.
+    #: By the index: no such record is below it.
     not_before: int
     #: The first offset at or above it that is done or claimed, and whose record may be stamped so.
     taken_from: int

@@ -9,7 +9,7 @@ Four steps, so that reading happens between decisions and never inside one:
 
 All of it is about a list of windows, often of one. A `TimeSplit` says which window takes which timestamp.
 *Head*: where the broker's index proves that all times are below the lowest one asked for, nothing is read.
-*Tail*: what lies behind it is decided by the time map, or by reading timestamps. Taken is a complement:
+*Tail*: what is after it is decided by the time map, or by reading timestamps. Taken is a complement:
 everything decided, less what no window asks for, less what is done or claimed.
 """
 
@@ -57,7 +57,7 @@ class PartitionFacts:
     #: Every record below it is stamped before the windows' `floor_ms`.
     floor: int
     #: For each window: every record below it is stamped before the window's cutoff. By the index alone, so
-    #: that what lies there may be a marker.
+    #: that what is there may be a marker.
     head_ends: tuple[int, ...]
     #: Of the leader that said so.
     leader_epoch: int | None = None
@@ -145,7 +145,7 @@ class PartitionDecision:
     decided: OffsetSet
     #: What each window would take.
     included: tuple[OffsetSet, ...]
-    #: What each of them would write down as lost.
+    #: What each of them would record as lost.
     lost: tuple[OffsetSet, ...]
     decided_end: int
     #: Which window takes which time, by the windows that were planned when the group was looked at.
@@ -240,7 +240,7 @@ def ask(
     Of the offsets that are done, those at or above `origin` were taken by windows.
 
     Raises:
-        LogTruncatedError: the group's progress lies beyond the end of the log.
+        LogTruncatedError: the group's progress is beyond the end of the log.
     """
     base = done.first_missing(0)
     if base > facts.high_watermark:

@@ -163,7 +163,7 @@ class ScanFold:
                 self._chunk_records += piece.size
                 continue
             if self._chunks:
-                # No gap between chunks: what lies there is invisible, or taken by this very window.
+                # No gap between chunks: what is there is invisible, or taken by this very window.
                 start, _, old_least, old_greatest = self._chunks[-1]
                 self._chunks[-1] = (start, first, old_least, old_greatest)
             self._chunks.append((first, end, least, greatest))

@@ -3,7 +3,7 @@
 Kafka cannot fetch timestamps alone, so finding the records stamped before a cutoff behind the first one
 stamped at or after it means reading the tail of the log. A time map remembers that reading as *chunks*: a
 range of offsets with the least and the greatest timestamp of its records. The next window then decides
-whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads anew only what
+whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads only what
 was written since. Where the broker's index proved that everything is older than an interval, one chunk
 without a least time says so. A map speaks of the offsets of one topic, which it names by its id: one of the
 same name that was created later has other records at these offsets.

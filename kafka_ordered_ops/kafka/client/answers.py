@@ -43,7 +43,7 @@ def committed_offset(number: int) -> int | None:
 
 
 def leader_epoch(number: int | None) -> int | None:
-    """Return the epoch of a leader, or None where the broker or the client has not told one."""
+    """Return the epoch of a leader, or None where the broker or the client has not reported one."""
     return position(number)
 
 

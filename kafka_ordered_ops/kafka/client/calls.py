@@ -2,7 +2,7 @@
 
 A public call asks many questions, and each of them could wait its own time. So the outermost call sets one
 `Deadline` for the thread it runs in, and every wait below it ends there: `within` is the earlier of the wait's
-own bound and the call's. Reading data has bounds of its own and does not count (`Uncounted`).
+own bound and the call's. Reading data has its own bounds and does not count (`Uncounted`).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Call:
             )
 
     def tell_while_waiting(self) -> None:
-        """Log what is waited for, seldom; run in a thread of its own, for a client may wait inside C."""
+        """Log what is waited for, seldom; run in its own thread, for a client may wait inside C."""
         told_s = FIRST_LINE_S
         while not self._over.wait(max(self._started_s + told_s - time.monotonic(), 0.01)):
             told_s *= 2
@@ -175,7 +175,7 @@ def within(timeout_s: float) -> Deadline:
 
 
 class Uncounted:
-    """Takes the time of reading data, which has a bound of its own, out of the running call's."""
+    """Takes the time of reading data, which has its own bound, out of the running call's."""
 
     def __init__(self) -> None:
         self._call: Call | None = None

@@ -233,7 +233,7 @@ class FaultReasons:
             self._last.clear()
 
     def raise_if_hopeless(self, *, doing: str, where: str) -> None:
-        """Raise `AuthenticationError` or `TlsError` when the callback has told of one."""
+        """Raise `AuthenticationError` or `TlsError` when the callback has reported one."""
         if self.last(*HOPELESS) is not None:
             raise translate(
                 KafkaError(KafkaError._TIMED_OUT), doing=doing, where=where, reasons=self
@@ -257,7 +257,7 @@ def _kind_of(error: KafkaError) -> ReasonKind:
     if code == KafkaError._RESOLVE:
         return ReasonKind.RESOLVE
     if code == KafkaError._TRANSPORT:
-        # The client has no code of its own for a handshake that the other side cuts.
+        # The client has no own code for a handshake that the other side cuts.
         cut = "SSL handshake failed" in error.str()
         return ReasonKind.TLS_CUT if cut else ReasonKind.TRANSPORT
     # "All brokers down" among them: it only counts what the transport errors before it have explained.
@@ -308,7 +308,7 @@ def wait_for(
 ) -> None:
     """Wait until all futures are done, polling the client so that its error callback runs.
 
-    Says nothing about their outcome: ask each one. Raises early once the callback has told of refused
+    Says nothing about their outcome: ask each one. Raises early once the callback has reported refused
     credentials or a failed TLS handshake, and `BrokerUnreachableError` at the deadline.
     """
     deadline = time.monotonic() + timeout_s

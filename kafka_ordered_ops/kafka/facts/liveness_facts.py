@@ -33,7 +33,7 @@ LOOK_OFFSETS_MAX: Final = 100_000
 #: A fetch of the first few offsets: with the client's own 1 MiB, a thousand partitions would be a gigabyte
 #: of which almost nothing is looked at.
 NEAR_FETCH_BYTES: Final = 65_536
-#: Retention may take what is about to be read; then the facts are gathered anew, this often in one look.
+#: Retention may take what is about to be read; then the facts are gathered again, this often in one look.
 _ROUNDS_MAX: Final = 3
 
 
@@ -98,7 +98,7 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
 
     def gather() -> _Ends:
         starts = lookup.log_starts(partitions)
-        # The time first: whatever it points at lies below the ends, and is read.
+        # The time first: whatever it points at is below the ends, and is read.
         found = _found(lookup, question, partitions, starts)
         # The high watermark before the last stable offset: an end at or above it then means that no transaction
         # holds back anything that was written by that time.

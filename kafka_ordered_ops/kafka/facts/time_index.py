@@ -2,7 +2,7 @@
 
 An offset is a proof: everything below it is stamped before the time asked for. "No such record" is none. The
 broker looks for the first segment of the log whose greatest timestamp reaches the time, looks into that one
-only, and from the log start on. When the record that made the segment's timestamp great lies below a log
+only, and from the log start on. When the record that made the segment's timestamp great is below a log
 start that was moved into the segment (``kafka-delete-records.sh``, a stream processor's clean-up), it
 answers "no such record" whatever later segments hold. Seen on Kafka 4.3. The greatest timestamp of the log is
 an upper bound over all segments, and tells the two apart.

@@ -305,7 +305,7 @@ class Ledger:
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What was just read as `look` has it, which is told whether the log was folded again for it."""
+        """What was just read as `look` has it, which gets a flag whether the log was folded again for it."""
         certain = False
         while True:
             try:
@@ -315,7 +315,7 @@ class Ledger:
                     raise LedgerUnavailableError(
                         f"group {log.group_id}: the ledger {log.where} changes faster than it can be read; try again"
                     ) from None
-                _log.debug("group %s: reading the ledger anew: %s", log.group_id, error)
+                _log.debug("group %s: reading the ledger again: %s", log.group_id, error)
                 self._logs.pop(log.group_id).close()
                 log, certain = self._read(log.group_id, deadline), True
             else:

@@ -53,7 +53,7 @@ STALL_TIMEOUT_S: Final = 60.0
 QUIET_S: Final = 5.0
 #: The client ignores signals while it waits: a Ctrl-C is felt this late.
 WAIT_SLICE_S: Final = 0.1
-#: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch anew.
+#: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch again.
 JUMP_OFFSETS_MIN: Final = 10_000
 #: How often the client's own positions are looked at while records flow.
 POSITIONS_EVERY_S: Final = 0.5
@@ -238,7 +238,7 @@ class RangeReader:
                     one.advance(end)
                     self._settle(one)
                     yield one, made
-            # After the records: what an event tells about a partition lies behind them.
+            # After the records: what an event tells about a partition is after them.
             for one in self._events(events):
                 moved = True
                 yield one, None

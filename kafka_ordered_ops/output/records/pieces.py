@@ -75,7 +75,7 @@ class Piece:
         low, high = np.searchsorted(self.starts, (wanted.first, wanted.end - 1), side="right")
         starts, owners = self.starts[low - 1 : high], self.owners[low - 1 : high]
         # A run of one owner is needed where it begins inside what is wanted, or what comes next of that
-        # lies before the run's end.
+        # is before the run's end.
         at = np.searchsorted(wanted.boundaries, starts, side="right")
         following = np.append(wanted.boundaries, INT64_MAX)[at]
         needed = (at % 2 == 1) | (following < np.append(starts[1:], INT64_MAX))
@@ -103,7 +103,7 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     """Check that plans can be read or written in one pass.
 
     Raises:
-        ConfigError: no plan, two groups or isolations, or a window that stands twice among them.
+        ConfigError: no plan, two groups or isolations, or a window that is duplicated among them.
     """
     # A plan is a sequence itself, of partitions' shares.
     given: Any = plans

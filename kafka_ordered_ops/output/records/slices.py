@@ -20,7 +20,7 @@ Slice = tuple[Piece, ...]
 def slices_of(pieces: Sequence[Piece], *, tasks: int, least_offsets: int) -> list[Slice]:
     """Cut pieces into about `tasks` slices; none of fewer than `least_offsets` but for the last ones.
 
-    A large partition becomes several slices of its own. Small ones share a slice, so that a topic of a
+    A large partition becomes several separate slices. Small ones share a slice, so that a topic of a
     thousand quiet partitions is no thousand tasks. Without pieces there are no slices.
     """
     offsets = sum(piece.wanted.count for piece in pieces)

@@ -16,7 +16,7 @@ from typing import Final
 from kafka_ordered_ops.spark.applications.parent_watch import die_with_parent, watch
 from kafka_ordered_ops.spark.applications.result import JobError
 
-#: The file that spark-submit is given. It lies in the folder of the run, so that it finds that folder, and
+#: The file that spark-submit is given. It is in the folder of the run, so that it finds that folder, and
 #: that Python's path begins with a folder in which no file has the name of a module.
 MAIN_NAME: Final = "main.py"
 MAIN: Final = """\

@@ -14,7 +14,7 @@
     <output>/.koo-submit/logs/                                  what failed runs have printed
 
 Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
-the same attempt too, lies in another folder and names another token.
+the same attempt too, is in another folder and names another token.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def jvm_frame(
     options = {
         **{f"kafka.{key}": value for key, value in java.values.items()},
         "failOnDataLoss": "true",
-        # A group of its own for every reading: the connector keeps consumers of one group and partition for
+        # Its own group for every reading: the connector keeps consumers of one group and partition for
         # the next reading, whatever the settings of that one are.
         "groupIdPrefix": group_id,
         "includeHeaders": "true",

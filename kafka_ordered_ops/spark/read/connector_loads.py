@@ -1,4 +1,4 @@
-"""What the Kafka connector reads of some pieces, and how wanted records are told apart afterwards.
+"""What the Kafka connector reads of some pieces, and how wanted records are distinguished afterwards.
 
 The connector reads one range of each partition. So large holes in what is wanted make several loads, each
 with one segment of every partition that has so many; small holes are read, and their records dropped.
@@ -64,7 +64,7 @@ class Runs:
     shares: tuple[Share, ...]
     #: Bins have a width of two to the power of it.
     shift: int
-    #: ``topic``, ``partition``, ``origin``, ``first_bin``: the offset ``origin`` lies in ``first_bin``.
+    #: ``topic``, ``partition``, ``origin``, ``first_bin``: the offset ``origin`` is in ``first_bin``.
     partitions: pa.Table
     #: ``bin``, ``start``, ``end``, ``share``: no offset is in two ranges.
     rows: pa.Table
@@ -86,7 +86,7 @@ class Runs:
         origin, base = np.repeat(origins, counts), np.repeat(first_bins, counts)
         first, last = (starts - origin) >> shift, (ends - 1 - origin) >> shift
         reach = last - first + 1
-        # 0, 1, 2, ... for each run anew.
+        # 0, 1, 2, ... for each run again.
         steps = np.arange(reach.sum()) - np.repeat(np.cumsum(reach) - reach, reach)
         bins = np.repeat(base + first, reach) + steps
         rows = {
@@ -154,7 +154,7 @@ def offsets_of(loads: Sequence[Load]) -> int:
 
 
 def needs_runs(pieces: Sequence[Piece], loads: Sequence[Load]) -> bool:
-    """Return whether records must be told apart at all: not if all that is read is one window's, and none is late."""
+    """Return whether records must be distinguished at all: not if all that is read is one window's, and none is late."""
     read = offsets_of(loads)
     wanted = sum(piece.wanted.count for piece in pieces)
     shares = [share for piece in pieces for share in piece.shares]

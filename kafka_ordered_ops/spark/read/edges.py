@@ -4,7 +4,7 @@ Edges decide balance and nothing else: whatever they are, each record has one pl
 are put in order one by one are in order together. They come from *runs*, some neighbouring offsets at even
 steps over everything that is to be read. Each run's records stand for those up to the next run; where markers,
 aborted records or compaction left few of them, a run has few as well, and weighs less. So there are as many
-records between two edges as between others, however times lie in the log: even, out of order, or equal.
+records between two edges as between others, however times are in the log: even, out of order, or equal.
 
 The broker's index could tell times without a look at records (offsets-for-times), and does not say enough:
 its offset for a time has all older records below it only where no record came late.

@@ -72,7 +72,7 @@ def frame_of_files(
     """
     if 0 < len(files) <= UNION_FILES_MAX:
         return _union(spark, files, schema)
-    # Each under a name of its own: Connect looks it up for every action.
+    # Each under its own name: Connect looks it up for every action.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"
     spark.dataSource.register(_source_of(tuple(files), name))
     columns = spark.createDataFrame([], schema).schema.add("window_id", "string")

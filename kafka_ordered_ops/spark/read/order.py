@@ -1,7 +1,7 @@
 """Sort records in total order: assign them to tasks by known edges, and sort each task.
 
 A plain ``orderBy`` runs its input twice, the first time to find such edges: Kafka would be read twice. The
-order lies in the partitions of the DataFrame, one after the other, and so in the names of the files that are
+order is in the partitions of the DataFrame, one after the other, and so in the names of the files that are
 written from it.
 """
 
@@ -50,7 +50,7 @@ _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 class InOrder:
     """What is known of a DataFrame that is in order."""
 
-    #: The windows, in the order in which they lie in it.
+    #: The windows, in the order in which they are in it.
     window_ids: tuple[str, ...]
     #: The same records, with `WINDOW_NUMBER`, dealt out to their tasks and still to be sorted there by
     #: `MANY_ORDER`; None where they come from files, and for a single window.

@@ -5,7 +5,7 @@ is refused would show; so they wait in a *staging table* of the same format, and
 over once the window is committed, in one commit of the table that replaces all rows of the window's id.
 
 Every such commit carries whose rows it shows (`TableWrite`). Publishing looks that up, and commits only on what
-it has seen: the format refuses a commit for a window that somebody else has replaced meanwhile. So publishing
+it has seen: the format refuses a commit for a window that another program has replaced meanwhile. So publishing
 again changes nothing, and an older attempt does not come through after a newer one.
 """
 
@@ -52,7 +52,7 @@ T = TypeVar("T")
 _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _TOKEN: Final = re.compile(r"[0-9a-f]+")
 
-#: The formats' words for "somebody else has committed meanwhile: look again".
+#: The formats' words for "another program has committed meanwhile: look again".
 _CONFLICT: Final = re.compile(
     r"Concurrent\w+Exception|DELTA_CONCURRENT_|CommitFailedException|Found conflicting"
     # Iceberg's, of a reading: the table has moved on since Spark looked at it, a moment ago.

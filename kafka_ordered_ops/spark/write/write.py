@@ -88,7 +88,7 @@ def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:
         timestamp_type(df.sparkSession),
         _sorted(df, sort=sort) as rows,
     ):
-        # Observed last: what lies below a sort may run more than once.
+        # Observed last: what is below a sort may run more than once.
         observed = rows.observe(observation, *_counts(df, plan))
         # The folder is there and empty. Overwriting would remove what says that it is still the same.
         writer = observed.write.mode("append").option("compression", "zstd")
@@ -198,7 +198,7 @@ def behind_cutoff(plan: WindowPlan) -> dict[TopicPartition, int]:
 
 
 def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
-    """Return whether a record lies behind the first one stamped at or after the cutoff, in its partition.
+    """Return whether a record is after the first one stamped at or after the cutoff, in its partition.
 
     Args:
         behind: the first such offset of each partition that takes anything from there on, at least one.

@@ -29,7 +29,7 @@ class GroupWatch:
         settings: how to reach the cluster.
         group_id: the consumer group; not joined.
         ledger_topic: the topic that holds its plans and progress, None: the usual one; none is made.
-        timeout_s: bound for each call's questions, and for a read's position to stand still.
+        timeout_s: bound for each call's questions, and for a read's position to stay the same.
         clock: the time in seconds since the epoch; for tests.
     """
 

@@ -44,7 +44,7 @@ def check_live(
 ) -> Liveness:
     """Check the partitions of a window once; nothing is planned or changed.
 
-    Keeps nothing between calls and may run in any thread, with a `lookup` of its own.
+    Keeps nothing between calls and may run in any thread, with its own `lookup`.
 
     Args:
         lookup: asks the cluster.
@@ -57,7 +57,7 @@ def check_live(
         view: the group in the ledger, for its lag and its open windows.
         before: an earlier answer to the same question: what was read for it is not read again.
         offsets_max: offsets read of one partition at most.
-        stall_timeout_s: bound for a read's position to stand still.
+        stall_timeout_s: bound for a read's position to stay the same.
 
     Raises:
         ConfigError: a negative grace.
