@@ -1,4 +1,4 @@
-"""Hours that were never run, in one pass over the log: python backfill.py BOOTSTRAP TOPIC."""
+"""Run missing hours in one pass over the log: python backfill.py BOOTSTRAP TOPIC."""
 
 import sys
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 with OrderedWindows(bootstrap, group_id=f"{topic}-backfill") as windows:
 
     def write(plans: Sequence[WindowPlan]) -> Sequence[StagedOutput]:
-        """The job: of those windows that still need it."""
+        """Run the job for the windows that still need it."""
         return stage_windows(plans, windows.settings, "out/orders-backfill")
 
     plans = windows.plan_many(asked, names)  # one scan, one transaction

@@ -1,4 +1,4 @@
-"""An hour as rows of a Delta table: python delta_sink.py BOOTSTRAP TOPIC. With Delta's jars on the session."""
+"""Write a window to a Delta table: python delta_sink.py BOOTSTRAP TOPIC. Needs Delta's jars on the session."""
 
 import sys
 from datetime import UTC, datetime
@@ -24,11 +24,11 @@ sink = DeltaSink(spark, table, staging)
 
 
 def job(window: OpenWindow) -> None:
-    """Any job; its result has the table's columns."""
+    """Run any job whose result has the table's columns."""
     window.write(window.read().selectExpr("timestamp", "cast(value as string) as value"))
 
 
-with windows:  # staged, committed in Kafka, then shown in the table; again: only what is left
+with windows:  # stages rows, commits in Kafka, then shows them in the table
     result = windows.run(question, function=job, spark=spark, output=sink)
 # [end window]
 

@@ -1,4 +1,4 @@
-"""The hour that has passed, in one call: python first_window.py BOOTSTRAP TOPIC."""
+"""Run the last full hour in one call: python first_window.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime
@@ -13,5 +13,5 @@ windows = OrderedWindows(bootstrap, group_id=f"{topic}-hourly")
 question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 print(windows.run(question, output="out/orders"))
-print(windows.run(question, output="out/orders"))  # again: only what is left, which is nothing
+print(windows.run(question, output="out/orders"))  # repeated: nothing is left to do
 # [end window]

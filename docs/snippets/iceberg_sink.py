@@ -1,4 +1,4 @@
-"""An hour as rows of an Iceberg table: python iceberg_sink.py BOOTSTRAP TOPIC. With Iceberg's jar on the session."""
+"""Write a window to an Iceberg table: python iceberg_sink.py BOOTSTRAP TOPIC. Needs Iceberg's jar on the session."""
 
 import sys
 from datetime import UTC, datetime

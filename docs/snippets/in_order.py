@@ -1,4 +1,4 @@
-"""The hour that has passed, in order, and key by key: python in_order.py BOOTSTRAP TOPIC."""
+"""Read the last full hour in order, and key by key: python in_order.py BOOTSTRAP TOPIC."""
 
 import sys
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ window_id = f"{hour:%Y-%m-%dT%H}"
 
 # [start count]
 def count(groups: Iterator[KeyGroup]) -> Iterator[pa.RecordBatch]:
-    """For each key how many records it has, and the greatest pause between two of them."""
+    """Count the records of each key, and find the longest pause between two of them."""
     for key, batches in groups:
         records, pause, times = 0, 0, []
-        for batch in batches:  # of this key alone, in order
-            # After the last one of the batch before.
+        for batch in batches:  # only of this key, in order
+            # Compare with the last record of the previous batch.
             times = times[-1:] + batch.column("timestamp").cast(pa.int64()).to_pylist()
             pause = max([pause, *(after - before for before, after in pairwise(times))])
             records += batch.num_rows

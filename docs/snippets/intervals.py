@@ -1,4 +1,4 @@
-"""Intervals, a late record, a gap and a sweep: python intervals.py BOOTSTRAP TOPIC."""
+"""Show intervals, a late record, a gap and a sweep: python intervals.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Waits until all before the cutoff is written, then plans: python is_it_time.py BOOTSTRAP TOPIC."""
+"""Wait until all records before the cutoff are written, then plan: python is_it_time.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ group_id = f"{topic}-live"
 with OrderedWindows(bootstrap, group_id) as windows:
 
     def look(before: Liveness | None = None) -> Liveness:
-        """One look; what an earlier one has read is not read again."""
+        """Check once; an earlier answer saves reading again."""
         return windows.live(window, grace=timedelta(minutes=5), before=before)
 
     answer = look()

@@ -1,4 +1,4 @@
-"""A task that may be retried, cleared or killed: python only_what_is_left.py BOOTSTRAP TOPIC."""
+"""Run a task that may be retried, cleared or killed: python only_what_is_left.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 # [start window]
 with OrderedWindows(bootstrap, group_id=f"{topic}-again") as windows:
-    for _ in range(2):  # the second time stands for a retry
+    for _ in range(2):  # the second round simulates a retry
         result = windows.run(question, output="out/orders-again")
         print(result.status, "by this call" if result.ran else "already")
 # [end window]

@@ -1,4 +1,4 @@
-"""A Spark application for the windows that it is submitted for."""
+"""Process the window that this Spark application was submitted for."""
 
 from pyspark.sql import SparkSession
 
@@ -11,5 +11,5 @@ window = current_window(spark)
 orders = window.read()
 amount = "get_json_object(cast(value as string), '$.amount') as amount"
 
-# Into a hidden folder, and a word to the submitter. It is the submitter that commits.
+# Writes to a hidden folder and reports to the submitter, which commits.
 window.write(orders.selectExpr("*", amount))

@@ -1,4 +1,4 @@
-"""A sink of your own, which takes a window at least once: python own_sink.py BOOTSTRAP TOPIC."""
+"""Write a window to your own sink, at least once: python own_sink.py BOOTSTRAP TOPIC."""
 
 import sqlite3
 import sys
@@ -18,10 +18,10 @@ replace = "insert or replace into hours values (?, ?)"
 # [start window]
 windows = OrderedWindows(bootstrap, group_id=f"{topic}-own")
 
-# Commits when the block ends well; an exception leaves the window planned.
+# Commits if the block does not raise; an exception leaves the window planned.
 with windows, windows.open(question, spark=spark) as window:
     count = window.read().count()
-    with database:  # replaced by window id: another attempt changes nothing
+    with database:  # replaces rows by window id, so another attempt changes nothing
         database.execute(replace, (window.window_id, count))
 # [end window]
 

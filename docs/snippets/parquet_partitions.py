@@ -1,4 +1,4 @@
-"""An hour into a partitioned folder of plain Parquet: python parquet_partitions.py BOOTSTRAP TOPIC."""
+"""Write a window to a partitioned folder of plain Parquet: python parquet_partitions.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime

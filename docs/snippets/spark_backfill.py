@@ -1,4 +1,4 @@
-"""The same with Spark, in one job: python spark_backfill.py BOOTSTRAP TOPIC."""
+"""Run missing hours with one Spark job: python spark_backfill.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -18,9 +18,11 @@ names = [f"{one:%Y-%m-%dT%H}" for one in starts]
 with OrderedWindows(bootstrap, group_id=f"{topic}-spark-backfill") as windows:
     # [start backfill]
     plans = windows.plan_many(asked, names)
-    orders = read_windows(spark, plans, windows.settings)  # window_id tells whose a record is
+    orders = read_windows(
+        spark, plans, windows.settings
+    )  # window_id names the window of each record
     staged = write_windows(orders, "out/orders-backfill", plans)
-    plans = windows.commit_many(plans, staged)  # all of them, or none
+    plans = windows.commit_many(plans, staged)  # all or none
     # [end backfill]
 
 for plan, output in zip(plans, staged, strict=True):

@@ -1,4 +1,4 @@
-"""The hour that has passed, with Spark: python spark_window.py BOOTSTRAP TOPIC."""
+"""Run the last full hour with Spark: python spark_window.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime
@@ -13,15 +13,15 @@ hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 window = Window(topic, cutoff=hour, starting_offsets="earliest")
 
 with OrderedWindows(bootstrap, group_id=f"{topic}-spark") as windows:
-    # Decides which offsets are the window's, and writes that down in Kafka.
+    # Decides the offsets of the window and stores them in Kafka.
     plan = windows.plan(window, window_id=f"{hour:%Y-%m-%dT%H}")
 
-    # Exactly these records, read by Spark's executors; any job may follow.
+    # Reads exactly these records with Spark's executors; add any job here.
     orders = read_window(spark, plan, windows.settings)
     amount = "get_json_object(cast(value as string), '$.amount') as amount"
     orders = orders.selectExpr("*", amount)
 
-    # Into a hidden folder; then progress moves in one transaction; then the folder shows.
+    # Writes to a hidden folder, moves progress in one transaction, then publishes the folder.
     staged = write_window(orders, "out/orders", plan)
     plan = windows.commit(plan, staged)
 

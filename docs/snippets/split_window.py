@@ -1,4 +1,4 @@
-"""A window shared among three tasks: python split_window.py BOOTSTRAP TOPIC."""
+"""Split a window among three tasks: python split_window.py BOOTSTRAP TOPIC."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ with OrderedWindows(bootstrap, group_id) as windows:
 
 
 def task(text: str) -> None:
-    """One of three, on whatever machine: the text is all that it needs."""
+    """Run one of three parts on any machine; it needs only the text."""
     part = WindowPlan.from_text(text)
     with OrderedWindows(bootstrap, group_id) as windows:
         windows.report(part, stage_window(part, windows.settings, "out/orders-split"))

@@ -1,4 +1,4 @@
-"""The hour that has passed, without Spark: python stage_window.py BOOTSTRAP TOPIC."""
+"""Run the last full hour without Spark: python stage_window.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The hour that has passed, by an application of its own: python submit_window.py BOOTSTRAP TOPIC."""
+"""Run the last full hour with a Spark application: python submit_window.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime

@@ -19,7 +19,7 @@ from kafka_ordered_ops.testing import InMemoryKafka
 
 # [start job]
 def load_hour(settings: Mapping[str, str], cutoff: datetime, folder: str) -> str:
-    """The job, as a DAG calls it: what leads it to a cluster is its settings."""
+    """Run the job as a DAG does; its settings name the cluster."""
     with OrderedWindows(settings, group_id="orders-hourly") as windows:
         window = Window("orders", cutoff=cutoff, starting_offsets="earliest")
         plan = windows.plan(window, window_id=f"{cutoff:%Y-%m-%dT%H}")
@@ -67,7 +67,7 @@ def test_aborted_records_are_not_loaded(kafka: InMemoryKafka, tmp_path: Path) ->
 def test_a_retry_after_a_lost_answer_loads_nothing_twice(
     kafka: InMemoryKafka, tmp_path: Path
 ) -> None:
-    """The commit came through, and nobody was told."""
+    """The commit was stored, but its answer was lost."""
     with kafka.lose_answers(read_back=False), pytest.raises(CommitUnknownError):
         load_hour(kafka.settings, NOON, str(tmp_path))
     folder = load_hour(kafka.settings, NOON, str(tmp_path))

@@ -42,7 +42,7 @@ def kafka() -> Iterator[InMemoryKafka]:
 
 
 def materialize(kafka: InMemoryKafka, lake: Path, hour: str) -> dict[str, dg.MetadataValue]:
-    """Materialises one hour; what Dagster is told of it."""
+    """Materialize one hour, and return its metadata."""
     resources = {"kafka": KafkaResource(config=dict(kafka.settings)), "lake": str(lake)}
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(

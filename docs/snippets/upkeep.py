@@ -1,4 +1,4 @@
-"""Taking over what somebody else did to a group, and pruning: python upkeep.py BOOTSTRAP TOPIC."""
+"""Adopt changes of another program, and prune: python upkeep.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ windows = OrderedWindows(bootstrap, group_id=f"{topic}-upkeep")
 plan = windows.plan(Window(topic, cutoff=hour, starting_offsets="earliest"), window_id="first")
 windows.commit(plan)
 
-# What `kafka-consumer-groups.sh --reset-offsets` does as well.
+# `kafka-consumer-groups.sh --reset-offsets` does the same.
 other = Consumer({"bootstrap.servers": bootstrap, "group.id": windows.group_id})
 other.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
 other.close()

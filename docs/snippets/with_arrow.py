@@ -1,4 +1,4 @@
-"""The hour that has passed, as Arrow: python with_arrow.py BOOTSTRAP TOPIC."""
+"""Read the last full hour as Arrow: python with_arrow.py BOOTSTRAP TOPIC."""
 
 import sys
 from datetime import UTC, datetime
@@ -12,8 +12,8 @@ windows = OrderedWindows(bootstrap, group_id=f"{topic}-arrow")
 # [start window]
 question = Window(topic, cutoff=hour, starting_offsets="earliest")
 
-with windows.open(question) as window:  # committed if the block ends well
-    table = window.to_arrow()  # or window.to_batches(): a stream, in order of time
+with windows.open(question) as window:  # commits if the block does not raise
+    table = window.to_arrow()  # sorted by time; window.to_batches() streams
     keys = table.group_by("key").aggregate([("offset", "count")])
 # [end window]
 
