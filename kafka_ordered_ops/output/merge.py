@@ -149,7 +149,7 @@ class _Run:
         return self._key(self._loaded.num_rows - 1)
 
     def take(self, frontier: _Key) -> pa.RecordBatch:
-        """Return the rows up to a place, which come out; when that is all, the next batch is loaded."""
+        """Take the rows up to a place; load the next batch when all are taken."""
         rows = self._loaded
         end = bisect_right(range(rows.num_rows), frontier, key=self._key)
         self.rows = rows.slice(end) if end < rows.num_rows else self._load()

@@ -320,7 +320,7 @@ class MemoryLedger:
         *,
         arrives: bool,
     ) -> None:
-        """Ledger records and committed offsets in one transaction."""
+        """Write ledger records and committed offsets in one transaction."""
         tp = ledger_partition(self._topic, group_id)
         # Before the transaction begins, as with brokers: what cannot be written leaves none open.
         messages = list(self._readings[group_id].fold.messages(change))

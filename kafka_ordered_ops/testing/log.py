@@ -136,12 +136,12 @@ class PartitionLog:
         return sorted(gone)
 
     def change_leader(self) -> None:
-        """Another leader, of the next epoch."""
+        """Change the leader, with the next epoch."""
         self.leader_epoch += 1
         self._epochs[self.leader_epoch] = self.high_watermark
 
     def cut(self, end: int) -> None:
-        """Loses what is at an offset and behind it, with the leader that alone had it."""
+        """Lose everything from an offset on, with the leader that alone had it."""
         del self._entries[self._index(end) :]
         self._open = {one: first for one, first in self._open.items() if first < end}
         self.high_watermark = min(self.high_watermark, end)
@@ -155,7 +155,7 @@ class PartitionLog:
         return min(later, default=self.high_watermark)
 
     def entries(self, start: int = 0, end: int | None = None) -> Iterator[Entry]:
-        """What is in [start, end), in order of offset."""
+        """Return the entries in [start, end), in order of offset."""
         stop = len(self._entries) if end is None else self._index(end)
         for index in range(self._index(start), stop):
             yield self._entries[index]

@@ -39,10 +39,10 @@ class MemoryLookup:
         self.close()
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes topics by name; raises one `UnknownTopicError` for all that do not exist."""
+        """Describe topics by name; raise one `UnknownTopicError` for all that do not exist."""
         cluster = reach(self._name)
         with cluster.changed:
             wanted = list(dict.fromkeys(names))
@@ -51,7 +51,7 @@ class MemoryLookup:
             return {name: cluster.topics[name].facts for name in wanted}
 
     def existing(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Describes those of the topics that are there."""
+        """Describe those of the topics that exist."""
         cluster = reach(self._name)
         with cluster.changed:
             return self.topics(name for name in names if name in cluster.topics)
@@ -63,7 +63,7 @@ class MemoryLookup:
             return matching_topics(patterns, exclude, cluster.topics)
 
     def selected(self, names: Sequence[str], exclude: Sequence[str] = ()) -> dict[str, TopicFacts]:
-        """Describes the topics that the names and patterns mean; raises `UnknownTopicError`."""
+        """Describe the topics that names and patterns select; raise `UnknownTopicError`."""
         if exclude or any(is_pattern(name) for name in names):
             names = self.matching(names, exclude)
         return self.topics(names)
@@ -85,7 +85,7 @@ class MemoryLookup:
     def diverged(
         self, group_id: str, claims: Mapping[TopicPartition, LogClaim]
     ) -> dict[TopicPartition, int]:
-        """Of logs that are not what is believed of them, the offsets up to which they are."""
+        """Return the claims about logs that do not hold, each with the offset up to which the log is the same."""
         cluster = reach(self._name)
         with cluster.changed:
             ends = {

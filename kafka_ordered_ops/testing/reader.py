@@ -158,7 +158,7 @@ class MemoryReader:
 
 
 def _check_in_range(one: _Progress, log: PartitionLog) -> None:
-    """Where the position is not in the log: goes on behind the gap, if nothing wanted was in it."""
+    """Handle a position outside the log: continue after the gap if nothing wanted was in it."""
     start, end = log.log_start, log.high_watermark
     if start <= one.position <= end:
         return

@@ -138,7 +138,7 @@ class Maintenance:
         return pruned
 
     def _look(self, *, settle: bool) -> _Facts:
-        """Return the group first: offsets that are older than it were put back. Then the offsets: no log ends below them."""
+        """Look at the group first (older offsets were restored), then at the offsets (no log ends below them)."""
         view = self._ledger.read(self._group, everything=True, settle=settle)
         state, known = known_state(view), known_logs(view)
         topics = self._lookup.existing(state.topics)

@@ -36,7 +36,7 @@ from kafka_ordered_ops.core.window.bounds import (
     Earliest,
     Latest,
     Relative,
-    bound_from_json,
+    parse_bound,
 )
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX, Window, check_window_id
@@ -177,7 +177,7 @@ def test_a_bound_is_refused_or_read_back_as_itself(
         bound = kind(value)
     except ConfigError:
         return
-    again = bound_from_json(str(bound))
+    again = parse_bound(str(bound))
     assert again == bound
     assert type(next(iter(vars_of(again)))) is int
 

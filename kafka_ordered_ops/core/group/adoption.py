@@ -1,4 +1,4 @@
-"""Taking for progress what happened behind the group's back: moved offsets, a topic recreated, a cut log."""
+"""Adopt changes of other programs as progress: moved offsets, a recreated topic, a cut log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan
 
 
 class Cause(StrEnum):
-    """Why a partition's progress is another one now."""
+    """Why a partition's progress changed."""
 
     FORWARD = "forward"
     BACK = "back"
@@ -41,7 +41,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogNow:
-    """What a partition of the group is like now."""
+    """The current facts of a partition of the group."""
 
     topic_id: str
     log_start: int
@@ -71,7 +71,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What taking over means, or meant."""
+    """What adopting changes, or has changed."""
 
     moved: tuple[Moved, ...] = ()
     #: Committed windows some of whose offsets are open again.
@@ -104,7 +104,7 @@ class Adoption:
 def find_moved(
     state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
 ) -> tuple[Moved, ...]:
-    """Return which partitions are not where the group left them.
+    """Return the partitions that are not where the group left them.
 
     `others` are committed offsets that another program wrote; `logs` are the partitions that still exist. A
     position beyond the end of the log is believed up to the end.

@@ -135,7 +135,7 @@ class Replication:
         return found
 
     def _reassignment(self) -> str:
-        """Return the file for Kafka's tool: the replicas there are stay, and the missing ones are spread."""
+        """Return the file for Kafka's tool: existing replicas stay, and missing ones are spread over the brokers."""
         every = sorted(self.brokers)
         moves = []
         for number, now in enumerate(self.replicas):

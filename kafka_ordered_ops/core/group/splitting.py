@@ -88,7 +88,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
             return record
         raise WindowMismatchError(
             f"window {plan.window_id} of group {plan.group_id}, attempt {plan.attempt}, was split into "
-            f"{record.parts.count} parts, and is asked for in {count}: plan it again to split it differently",
+            f"{record.parts.count} parts, not into {count}: plan it again to split it differently",
             window_id=plan.window_id,
             differences={"parts": (record.parts.count, count)},
         )
@@ -99,7 +99,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
 
 
 def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
-    """Return one part has been delivered; with the last one the window is written.
+    """Record that one part is delivered; with the last part, the window is written.
 
     The first report of a part counts: another attempt of the same part is told what was reported.
 

@@ -65,7 +65,7 @@ Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
 
 
 def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]) -> Outcome:
-    """Return several decisions as one change, each made on the view that the earlier ones leave."""
+    """Combine several decisions into one change, each made on the view after the earlier ones."""
     changes = Changes(view)
     found: list[WindowRecord] = []
     for decide in decisions:
@@ -109,7 +109,7 @@ def commit(
     others: Mapping[TopicPartition, int],
     present: Mapping[str, TopicFacts],
 ) -> Outcome:
-    """Return the windows' offsets become part of the group's progress; committing again changes nothing.
+    """Add the windows' offsets to the group's progress; committing again changes nothing.
 
     All of them, or none. `others` holds the committed offsets, as just read from Kafka, that another program has written;
     `present` those of the group's topics that still exist.
@@ -155,7 +155,7 @@ def commit(
 
 
 def publish(view: GroupView, plan: WindowPlan, result: Any) -> Outcome:
-    """Return the sink has made the committed window visible; its newest result is kept.
+    """Record that the sink has made the committed window visible, and keep its newest result.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -181,7 +181,7 @@ def publishable(view: GroupView, plan: WindowPlan) -> WindowRecord:
     if not record.status.is_done:
         raise ConfigError(
             f"window {plan.window_id} of group {plan.group_id} is {record.status}: commit it before its output "
-            "is made visible"
+            "becomes visible"
         )
     return record
 
@@ -193,7 +193,7 @@ def abandon(
     owner: WindowPlan | None = None,
     keep_origins: bool = False,
 ) -> Outcome:
-    """Return the window's offsets free; the next window, or this id planned again, takes them.
+    """Release the window's offsets to the next window, or to this id when it is planned again.
 
     An abandoned window stays abandoned without error; a committed one cannot be abandoned. With
     `keep_origins` the group still begins where it began, though nothing was ever committed. With `owner` it is
@@ -212,7 +212,7 @@ def abandon(
     if record.status.is_done:
         raise WindowSupersededError(
             f"window {window_id} of group {view.group_id} is {record.status}: its offsets are part of the "
-            "group's progress and cannot be given free. Replay it to read the same records again",
+            "group's progress and cannot be released. Replay the window to read the same records again",
             window_id=window_id,
         )
     if owner is not None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from kafka_ordered_ops.core.arguments import check_count, shown
 from kafka_ordered_ops.core.errors import ConfigError
@@ -134,11 +133,6 @@ def parse_bound(text: str) -> Bound:
         raise ConfigError(
             f"starting_offsets is {shown(text)}: give {_CHOICES} ({error})"
         ) from error
-
-
-def bound_from_json(value: Any) -> Bound | None:
-    """Parse the text of ``str(bound)``. None stays None."""
-    return None if value is None else parse_bound(value)
 
 
 def _set_count(bound: Bound, name: str, *, least: int, greatest: int) -> None:

@@ -24,12 +24,11 @@ from kafka_ordered_ops.core.strict_json import Fields
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import (
     duration_text,
-    parse_duration_ms,
     time_ms,
     time_text,
 )
 from kafka_ordered_ops.core.types import INT64_MIN, Isolation, Mode, OnDataLoss
-from kafka_ordered_ops.core.window.bounds import Bound, as_bound, bound_from_json
+from kafka_ordered_ops.core.window.bounds import Bound, as_bound
 
 #: Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -181,22 +180,14 @@ class Window:
     @classmethod
     def from_json(cls, fields: Fields) -> Window:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid or `ConfigError`."""
-        lateness = fields.text_or_none("allowed_lateness")
-        since = fields.text_or_none("since")
         window = cls(
             topics=fields.texts("topics"),
             exclude=fields.texts("exclude"),
-            since=since,
+            since=fields.text_or_none("since"),
             cutoff=fields.text("cutoff"),
             sweep=fields.boolean("sweep"),
-            starting_offsets=bound_from_json(fields.text_or_none("start")),
-            max_out_of_orderness=(
-                None
-                if lateness is None
-                else timedelta(
-                    milliseconds=parse_duration_ms(lateness, what="maximum out-of-orderness")
-                )
-            ),
+            starting_offsets=fields.text_or_none("start"),
+            max_out_of_orderness=fields.text_or_none("allowed_lateness"),
             isolation=fields.choice("isolation", Isolation),
             on_data_loss=fields.choice("on_data_loss", OnDataLoss),
             allow_future_cutoff=fields.boolean("allow_future_cutoff"),

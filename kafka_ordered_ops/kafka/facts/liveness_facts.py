@@ -90,7 +90,7 @@ def look(
 
 
 def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
-    """What the broker says about every partition of the topics; raises `UnknownTopicError`, `BrokerError`."""
+    """Return what the broker reports about every partition of the topics; raise `UnknownTopicError`, `BrokerError`."""
     topics = lookup.selected(question.topics, question.exclude)
     partitions = [
         TopicPartition(name, number) for name, one in topics.items() for number in one.partitions

@@ -102,7 +102,7 @@ def log_ends(
 
 
 def outdated(end: LogEnd, seen_epoch: int | None) -> str | None:
-    """What is wrong with an answer that comes from an older leader than one that was seen before.
+    """Return what is wrong with an answer from an older leader than one seen before.
 
     A node that was frozen goes on as a leader for a moment, and knows nothing of what its successor wrote.
     """
@@ -116,7 +116,7 @@ def agreed(
     gather: Callable[[], _Facts],
     contradictions: Callable[[_Facts], Mapping[TopicPartition, str]],
 ) -> _Facts:
-    """Facts without contradictions: they are gathered again until there are none.
+    """Gather facts again until they have no contradictions.
 
     Raises `BrokerUnreachableError` when that takes too long.
     """

@@ -34,7 +34,7 @@ def first_at_or_after(
     log_starts: Mapping[TopicPartition, int],
     times_ms: Iterable[int],
 ) -> dict[int, dict[TopicPartition, IndexAnswer]]:
-    """By time, then by partition: where the records stamped at or after a time begin.
+    """Return where the records stamped at or after a time begin, by time and partition.
 
     Asked without regard to transactions: an answer above the last stable offset proves as much, and under
     read_committed it would be silence.

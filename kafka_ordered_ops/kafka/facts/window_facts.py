@@ -1,4 +1,4 @@
-"""Gathers the facts of a window and drafts it: everything that happens outside the fence.
+"""Gather the facts of a window and draft it: everything that happens outside the fence.
 
 The order of the questions matters: topics, log starts and end offsets first, times after them. A record
 that arrives in between is then either below the end offset and seen, or above it and left for the next
@@ -98,7 +98,7 @@ def check_identity(view: GroupView, topics: Mapping[str, TopicFacts]) -> None:
         if gone:
             raise PartitionSetChangedError(
                 f"group {view.group_id}: topic {name} has {len(facts.partitions)} partitions, and the group knows "
-                f"others as well ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
+                f"others too ({gone[:5]}). Partitions cannot be removed from a topic: check the cluster",
                 topic=name,
             )
 
@@ -130,7 +130,7 @@ class SnapshotReader:
         *,
         now_ms: int,
     ) -> Snapshot:
-        """Facts, one scan and a draft for every partition, for windows over the same topics.
+        """Gather facts, scan once, and draft every partition, for windows over the same topics.
 
         Raises:
             TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
@@ -246,7 +246,7 @@ class SnapshotReader:
         facts: Sequence[PartitionFacts],
         committed: Mapping[TopicPartition, CommittedOffset | None],
     ) -> tuple[dict[str, TopicState], tuple[str, ...]]:
-        """States for what the group has never planned, and what to tell about them."""
+        """Return states for topics and partitions that the group has never planned, and notes about them."""
         known_topics = view.state.topics if view.state else {}
         new = [
             one
@@ -303,8 +303,8 @@ class SnapshotReader:
         if missing:
             raise CommittedOffsetMissingError(
                 f"group {self._group} has no committed offset for {len(missing)} of {len(facts)} partitions, "
-                f"the first {missing[0]}: it never committed there, or the offsets expired. Choose another "
-                "start, such as earliest",
+                f"the first {missing[0]}: it never committed there, or the offsets expired. Choose other "
+                "starting_offsets, such as earliest",
                 partitions=[str(tp) for tp in missing],
             )
         return origins
@@ -328,8 +328,8 @@ class SnapshotReader:
             f"{bound}: {offsets_from(bound)}" for bound in (Earliest(), Latest(), Committed())
         )
         return StartingOffsetsRequiredError(
-            f"group {self._group} has never planned topic {', '.join(topics)}: say where it starts. Up to the "
-            f"ends of the logs each choice would read ({choices}); a time or a span before the cutoff are "
+            f"group {self._group} has never planned topic {', '.join(topics)}: pass starting_offsets. Up to the "
+            f"ends of the logs each choice would read ({choices}); a time or a duration before the cutoff are "
             "possible too",
             topics=topics,
         )

@@ -45,7 +45,7 @@ _FINAL_CODES: Final = frozenset(
 def judged(
     error: KafkaException, where: str, reasons: FaultReasons, *, timeout_s: float
 ) -> KafkaOrderedOpsError:
-    """What a client's error inside an attempt would mean if that were the last one; retriable unless it is final."""
+    """Return the error that a client's error means if the attempt is the last; retriable unless it is final."""
     code = error.args[0].code()
     translated = translate(error, doing="changing the group's state", where=where, reasons=reasons)
     if code in _FINAL_CODES:

@@ -232,7 +232,7 @@ class Ledger:
                     if cause is error:
                         raise
                     raise cause from error
-                waits_for(f"the group's state to be changed (the last try: {error})")
+                waits_for(f"the group's state to be changed (the last attempt: {error})")
                 _log.debug(
                     "group %s: change not stored (%s), again in %.2f s", group_id, error, pause
                 )
@@ -240,7 +240,7 @@ class Ledger:
         raise AssertionError("the deadline ends the loop")
 
     def _look(self, group_id: str) -> Line:
-        """Who waits for a place. What an open transaction hides comes with the next look."""
+        """Return who waits for a place. The next look shows what an open transaction hides."""
         with contextlib.suppress(LedgerUnavailableError):
             self._read(group_id, time.monotonic() + _LOOK_PATIENCE_S)
         return self._logs[group_id].line
@@ -248,7 +248,7 @@ class Ledger:
     def _judge(
         self, error: KafkaException | KafkaOrderedOpsError, group_id: str, unknown: bool
     ) -> KafkaOrderedOpsError:
-        """What a failed attempt would mean if it were the last."""
+        """Return the error that a failed attempt means if it is the last."""
         if isinstance(error, KafkaOrderedOpsError):
             return self._unknown(group_id, error) if unknown and error.retriable else error
         where = f"group {group_id}, ledger {self._topic.name}"
@@ -305,7 +305,7 @@ class Ledger:
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What was just read as `look` has it, which gets a flag whether the log was folded again for it."""
+        """Return what was just read, made by `look`, which gets a flag whether the log was folded again."""
         certain = False
         while True:
             try:
@@ -331,7 +331,7 @@ class Ledger:
         keep: Keep | None,
         deadline: float,
     ) -> GroupView:
-        """What was just read as a view."""
+        """Return what was just read as a view."""
 
         def look(fold: LedgerLog, certain: bool) -> GroupView:
             return fold.view(wanted, everything=everything, keep=keep, certain=certain)
@@ -346,7 +346,7 @@ class Ledger:
         return reader.read(partitions, timeout_s=timeout_s)
 
     def _cluster_id(self) -> str:
-        """Asked once: a ledger topic of another cluster is another one, which every change looks at (`check_same`)."""
+        """Return the cluster's id, asked once: every change checks that the ledger topic is the same (`check_same`)."""
         if self._cluster is None:
             self._cluster = self._lookup.cluster_id()
         return self._cluster
@@ -357,7 +357,7 @@ class Ledger:
 
 
 class _Transaction:
-    """One try: one producer, one transaction at most."""
+    """One attempt: one producer, one transaction at most."""
 
     def __init__(self, ledger: Ledger, group_id: str, deadline: float) -> None:
         self._ledger = ledger

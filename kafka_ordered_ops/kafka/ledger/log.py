@@ -94,7 +94,7 @@ class LedgerLog(LedgerFold):
         return found
 
     def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
-        """Record from `start` on until the position reaches `end`, each time with the position behind them."""
+        """Yield records from `start` on until the position reaches `end`, each time with the position behind them."""
         if start >= end:
             return
         waits_for(f"the ledger {self.where} to be read up to offset {end}")
@@ -159,7 +159,7 @@ class LedgerLog(LedgerFold):
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Rising offsets as ranges to read in one go each."""
+    """Return rising offsets as ranges, each read in one go."""
     start = end = None
     for offset in offsets:
         if start is not None and end is not None and offset - end > _READ_THROUGH:

@@ -77,7 +77,7 @@ class LedgerTopic:
         return ledger_partition(self.name, group_id)
 
     def open(self, *, create: bool) -> bool:
-        """Find the ledger topic, or makes it; return whether it is there."""
+        """Find the ledger topic, or create it; return whether it is there."""
         if self._id is not None:
             return True
         try:
@@ -189,7 +189,7 @@ class LedgerTopic:
         )
 
     def _check_kept(self, topic_id: str) -> None:
-        """Refuse a topic that forgets progress in time, and warns of one that a lost broker may take along."""
+        """Refuse a topic that forgets progress, and warn of one that a lost broker may take along."""
         asker = Asker(self._settings, self._reasons)
         config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
         if config is None:
@@ -272,5 +272,5 @@ def _number(setting: ConfigEntry | None) -> int | None:
 
 @lru_cache(maxsize=_WARNINGS_MAX)
 def _warn_once(topic_id: str, fault: str) -> None:
-    """Once for each ledger in this process: every group's ledger opens it."""
+    """Log once for each ledger in this process."""
     _log.warning("%s", fault)

@@ -35,7 +35,7 @@ def no_collection() -> Iterator[None]:
 
 
 def stamps(records: Sequence[Message]) -> Int64Array:
-    """Shape (records, 2): the client's timestamp type (0: none), and milliseconds."""
+    """Return the timestamps with shape (records, 2): the client's type (0: none), and milliseconds."""
     pairs = chain.from_iterable(map(Message.timestamp, records))
     return np.fromiter(pairs, np.int64, 2 * len(records)).reshape(-1, 2)
 
@@ -43,7 +43,7 @@ def stamps(records: Sequence[Message]) -> Int64Array:
 def to_arrow(
     schema: pa.Schema, tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
 ) -> pa.RecordBatch:
-    """Return only the asked columns are built: each costs a pass over the records."""
+    """Build only the requested columns: each costs a pass over the records."""
     count = len(records)
     stamped = (
         stamps(records)

@@ -1,4 +1,4 @@
-"""Reads exact sets of offsets to Arrow, or to bare timestamps.
+"""Read exact sets of offsets to Arrow, or to bare timestamps.
 
 A partition is done when its *position* has reached the end of what is wanted: a record at or past it, an
 end-of-partition event at or past it, or the client's own position, which also passes transaction markers
@@ -225,7 +225,7 @@ class RangeReader:
             yield ScanBatch(one.tp, offsets, stamped, one.position)
 
     def _runs(self, make: _Make[_T]) -> Iterator[tuple[_Progress, _T | None]]:
-        """What is made of one partition's records at a time, each after its partition's position has moved."""
+        """Yield what is made of one partition's records at a time, after its position has moved."""
         moved_at = positions_at = time.monotonic()
         looked_into = False
         while self._unfinished:
@@ -274,7 +274,7 @@ class RangeReader:
         return len(messages), runs, events
 
     def _consume(self) -> list[Message]:
-        """What has been fetched; waits for a moment when that is nothing."""
+        """Return what has been fetched; wait a moment if there is nothing."""
         consumer = self._open_consumer()
         try:
             # Asking for many with a time-out would wait for all of them, at the end of every partition.
@@ -347,7 +347,7 @@ class RangeReader:
                 yield one
 
     def _settle(self, one: _Progress) -> None:
-        """After the position moved: the partition may be done, or before a large hole."""
+        """Handle a moved position: the partition may be done, or before a large hole."""
         if one.is_done:
             self._finish(one)
         elif (start := one.jump()) is not None:
@@ -380,7 +380,7 @@ class RangeReader:
         return fault
 
     def _restart_or_lost(self, one: _Progress) -> None:
-        """The position is not in the log: goes on behind the gap, if nothing wanted was in it."""
+        """Handle a position outside the log: continue after the gap if nothing wanted was in it."""
         with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
             start = lookup.log_starts([one.tp])[one.tp]
             end = lookup.end_offsets([one.tp], Isolation.READ_UNCOMMITTED)[one.tp]
@@ -393,9 +393,9 @@ class RangeReader:
         if lost:
             shown = ", ".join(f"[{a}, {b})" for a, b in lost.ranges[:8])
             raise RecordsLostError(
-                f"{one.tp} holds offsets [{start}, {end}) now; of the wanted ones {shown} are gone: "
-                "retention or deletion took them, or the topic was recreated. Plan the window again, or "
-                "accept the loss by its policy",
+                f"{one.tp} holds offsets [{start}, {end}) now; the wanted offsets {shown} are gone: "
+                "retention or deletion removed them, or the topic was recreated. Plan the window again, or "
+                "accept the loss with on_data_loss='warn'",
                 lost={str(one.tp): lost.ranges},
             )
         one.advance(left.first)
@@ -413,7 +413,7 @@ class RangeReader:
                 raise
 
     def _stalled(self) -> KafkaOrderedOpsError:
-        """Why nothing moves: raises what the cluster says, returns a time-out when it says nothing."""
+        """Raise what the cluster reports; return a timeout error if it reports nothing."""
         partitions = [one.tp for one in self._unfinished.values()]
         with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
             lookup.topics({tp.topic for tp in partitions})
@@ -443,7 +443,7 @@ def read_ranges(
     batch_records: int = BATCH_RECORDS,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> Iterator[pa.RecordBatch]:
-    """`RangeReader.batches` in one call; every argument can be pickled, so it can run on an executor."""
+    """Run `RangeReader.batches` in one call; every argument can be pickled, so executors can run it."""
     with RangeReader(
         settings,
         group_id,

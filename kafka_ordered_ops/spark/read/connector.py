@@ -204,7 +204,7 @@ def _if_time_is_kept(column: str) -> Column:
 
 
 def _all_of(frame: DataFrame, piece: Piece) -> DataFrame:
-    """Return all records are one window's, and none of them is late."""
+    """Return the records of one window, of which none is late."""
     from pyspark.sql import functions as f
 
     (share, *_) = piece.shares
