@@ -60,7 +60,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogClaim:
-    """What is believed of a log: everything below an offset was there under a leader of this epoch."""
+    """A claim about a log: everything below an offset was there under a leader of this epoch."""
 
     leader_epoch: int
     end: int
@@ -68,7 +68,7 @@ class LogClaim:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group has stored for a partition: the next offset to read, and UTF-8 text beside it."""
+    """A group's committed offset of a partition: the next offset to read, and UTF-8 metadata."""
 
     offset: int
     metadata: bytes = b""

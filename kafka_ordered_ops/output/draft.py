@@ -1,4 +1,4 @@
-"""What a job writes before it is an attempt's stage: a folder that no other job has.
+"""The folder that one job writes to before it becomes an attempt's stage.
 
 Two jobs may work for one attempt at once: a host lost sight of the first one, whose driver lives on, and started
 it again. Their files do not mix: each has its own *draft*, which becomes the stage in one step once it is

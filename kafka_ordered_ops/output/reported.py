@@ -70,7 +70,7 @@ def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
 
 
 def result_facts(result: Any) -> dict[str, Any]:
-    """Count and times that a sink of this package has recorded with a window; else nothing."""
+    """Return the counts and times that a sink of this package recorded with a window; empty otherwise."""
     if not isinstance(result, Mapping):
         return {}
     reported = result.get("reported")

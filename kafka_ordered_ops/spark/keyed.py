@@ -92,7 +92,7 @@ def map_by_key(
 
 @dataclass(frozen=True)
 class _ByKey:
-    """What ``mapInArrow`` calls with a task's records."""
+    """The function that ``mapInArrow`` calls with a task's records."""
 
     function: KeyFunction
     key: str
@@ -138,7 +138,7 @@ class _Groups:
 
     @property
     def place(self) -> str:
-        """For people: the key that was handed out last."""
+        """The place of the key that was returned last, for messages."""
         if self._current is None:
             return "before its first key"
         return f"at the key whose first record is {self._current.place}"

@@ -87,7 +87,7 @@ BeforeCommit = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class LostAnswers:
-    """What becomes of commits whose answers are lost."""
+    """How commits with lost answers end."""
 
     #: Whether the commit arrived.
     stored: bool

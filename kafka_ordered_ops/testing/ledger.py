@@ -57,7 +57,7 @@ class _Reading:
 
 
 class _Answer(Enum):
-    """What came of a commit, as far as the one who asked for it is told."""
+    """How a commit ended, as far as its caller knows."""
 
     STORED = auto()
     #: Somebody else has begun a change meanwhile, or deleted a topic: nothing was stored.
@@ -224,7 +224,7 @@ class MemoryLedger:
     def _looked_at(
         self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
-        """What is to be read as `look` has it, which gets a flag whether the log was folded again for it."""
+        """Return what was just read, made by `look`, which gets a flag whether the log was folded again."""
         try:
             return look(self._read(group_id, deadline), False)
         except StaleFoldError:

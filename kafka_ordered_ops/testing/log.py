@@ -18,7 +18,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class TransactionState(StrEnum):
-    """What has become of a transaction."""
+    """The state of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -34,7 +34,7 @@ class TransactionFate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer hands over."""
+    """A record from a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is at an offset."""
+    """An entry at an offset."""
 
     offset: int
     message: Message
@@ -179,7 +179,7 @@ class PartitionLog:
         return None
 
     def greatest_timestamp_ms(self) -> int | None:
-        """Of everything in its segments, also of what was deleted; None where there is no segment."""
+        """Return the greatest timestamp in the segments, including deleted records; None without segments."""
         return max((segment.greatest_ms for segment in self._segments), default=None)
 
     def _append(

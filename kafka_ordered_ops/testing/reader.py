@@ -76,7 +76,7 @@ class MemoryReader:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """For each partition the offset below which everything wanted has been handed out."""
+        """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
     def stop(self, tp: TopicPartition) -> None:
@@ -97,7 +97,7 @@ class MemoryReader:
             yield ScanBatch(one.tp, offsets, times, one.position)
 
     def _runs(self) -> Iterator[tuple[_Progress, list[Entry]]]:
-        """Record of one partition at a time, each run after its partition's position has moved."""
+        """Yield records of one partition at a time, each run after its partition's position has moved."""
         moved_at = time.monotonic()
         while self._unfinished:
             moved = False

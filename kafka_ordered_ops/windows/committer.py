@@ -40,7 +40,7 @@ _Step = Callable[[GroupView], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the cluster said before the fence."""
+    """The cluster's answers before the fence."""
 
     plans: PlanFacts
     members: Sequence[str]

@@ -234,7 +234,7 @@ def test_what_is_wrong_with_a_policy_is_named(arguments: dict[str, Any], words: 
     [
         ({"deploy_mode": "clustre"}, "deploy_mode is 'clustre': give one of 'client', 'cluster'"),
         ({"conf": [("spark.a", "b")]}, "conf is a list"),
-        ({"conf": {5: "b"}}, "5 is no setting"),
+        ({"conf": {5: "b"}}, "5 is not a Spark setting"),
         ({"timeout_s": "60"}, "timeout_s is '60': give seconds"),
         ({"jars": 5}, "jars is 5"),
         ({"environment": "A=B"}, "environment is a str"),

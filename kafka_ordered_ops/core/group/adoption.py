@@ -71,7 +71,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What adopting changes, or has changed."""
+    """The changes that adopting makes, or has made."""
 
     moved: tuple[Moved, ...] = ()
     #: Committed windows some of whose offsets are open again.

@@ -36,7 +36,7 @@ LEDGER_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class GroupDefinition:
-    """What all windows of a group have in common; changing it is a declared step.
+    """The definition that all windows of a group share; changing it requires `redefine`.
 
     Answers under another mode or isolation would contradict the windows there are, and other topics are
     most often a slip.
@@ -219,7 +219,7 @@ class WindowRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """Everything a decision about a group reads, as of one point in the ledger."""
+    """All that a decision about a group reads, at one point in the ledger."""
 
     group_id: str
     state: GroupState | None = None
@@ -312,7 +312,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a decision writes, in one transaction."""
+    """The records that a decision writes, in one transaction."""
 
     state: GroupState
     records: tuple[WindowRecord, ...]

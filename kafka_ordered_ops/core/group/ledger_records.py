@@ -76,7 +76,7 @@ Keep = Callable[[WindowRecord], bool]
 
 
 class StaleFoldError(Exception):
-    """What was folded may be gone from the log, or what was let go is: fold the log again from its start."""
+    """The fold may hold records that are gone from the log: fold the log again from its start."""
 
 
 class LedgerFold:

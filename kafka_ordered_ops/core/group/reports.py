@@ -41,7 +41,7 @@ class PartReports:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is left of a window's share when its offsets were pruned from the ledger."""
+    """The rest of a window's share after its offsets were pruned from the ledger."""
 
     offsets: int
     lost: int

@@ -25,7 +25,7 @@ _NAMED_MAX: Final = 20
 
 
 class CatchUpState(StrEnum):
-    """What a verdict comes down to."""
+    """Whether a partition or group has caught up."""
 
     CAUGHT_UP = "caught_up"
     WAITING = "waiting"
@@ -54,7 +54,7 @@ class PartitionCatchUp:
 
     @property
     def state(self) -> CatchUpState:
-        """What the verdict comes down to."""
+        """Whether the partition has caught up."""
         is_done = self.reason is CatchUpReason.COMMITTED
         return CatchUpState.CAUGHT_UP if is_done else CatchUpState.WAITING
 

@@ -41,13 +41,13 @@ class LivenessRule:
 
     @property
     def idle_from_ms(self) -> int | None:
-        """From this time on a partition without such a record is idle."""
+        """The time from which a partition without such a record is idle."""
         return None if self.grace_ms is None else self.live_from_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What the broker said about one partition: the time asked first, then the high watermark, then the end."""
+    """The broker's answers about one partition: first the time, then the high watermark, then the end."""
 
     tp: TopicPartition
     topic_id: str
@@ -76,7 +76,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What reading has told so far about one partition."""
+    """What reading has shown so far of one partition."""
 
     topic_id: str
     #: Read, or known to hold no visible record.

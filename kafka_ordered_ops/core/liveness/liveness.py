@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
 
 
 class LivenessState(StrEnum):
-    """What a verdict comes down to."""
+    """The state of a partition or window."""
 
     LIVE = "live"
     IDLE = "idle"
@@ -163,7 +163,7 @@ class PartitionLiveness:
 
     @property
     def state(self) -> LivenessState:
-        """What the verdict comes down to."""
+        """The state of the partition."""
         match self.verdict:
             case Live():
                 return LivenessState.LIVE

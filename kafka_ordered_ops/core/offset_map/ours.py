@@ -74,7 +74,7 @@ class _Encoding(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """What commit metadata says about one partition of a group."""
+    """The contents of commit metadata about one partition of a group."""
 
     #: 16 bytes each.
     topic_id: bytes

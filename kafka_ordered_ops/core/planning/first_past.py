@@ -39,7 +39,7 @@ class Sought:
 
 
 class FirstPast:
-    """For each of several cutoffs the first record fed that is stamped at or after it."""
+    """Finds, for each of several cutoffs, the first fed record that is stamped at or after it."""
 
     def __init__(self, cutoffs_ms: Sequence[int]) -> None:
         self._cutoffs_ms = np.unique(np.array(cutoffs_ms, dtype=np.int64))

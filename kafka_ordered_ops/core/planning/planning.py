@@ -45,7 +45,7 @@ FUTURE_TOLERANCE_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What the broker said about one partition, the end offset asked before the times."""
+    """The broker's answers about one partition; the end offset is requested before the times."""
 
     tp: TopicPartition
     topic_id: str
@@ -67,7 +67,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class WindowsAsked:
-    """What a list of windows asks of one partition, the first one first."""
+    """The requests of a list of windows for one partition, in order."""
 
     split: TimeSplit
     #: The lowest time at which a window begins, or ends where none begins.
@@ -101,7 +101,7 @@ class WindowsAsked:
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuestion:
-    """What one partition has open, and what must be read to decide it."""
+    """The open offsets of one partition, and what must be read to decide them."""
 
     facts: PartitionFacts
     asked: WindowsAsked

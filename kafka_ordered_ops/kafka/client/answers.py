@@ -22,7 +22,7 @@ _NO_ID: Final = "A" * 22
 
 
 class NoAnswerError(Exception):
-    """What came is no answer, though the client calls it one. Stays inside the room: it is asked again."""
+    """The client reports success without a usable answer. Stays inside the room: the request is repeated."""
 
 
 def offset(number: int) -> int:

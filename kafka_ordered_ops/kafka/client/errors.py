@@ -94,7 +94,7 @@ _Client = TypeVar("_Client")
 
 
 class ReasonKind(StrEnum):
-    """What an error callback told, most telling first."""
+    """The kinds of errors that a callback reports, the most specific first."""
 
     AUTHENTICATION = "authentication"
     TLS = "tls"

@@ -1,1 +1,1 @@
-"""What a plan and a look at liveness need to know of the logs."""
+"""Facts about the logs, for plans and liveness."""

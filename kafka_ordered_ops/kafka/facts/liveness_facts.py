@@ -127,7 +127,7 @@ def log_facts(lookup: LookupDoor, question: LivenessQuestion) -> list[LogFacts]:
 
 
 class _Ends(NamedTuple):
-    """What is asked about all partitions, in this order."""
+    """The requests about all partitions, in this order."""
 
     starts: Mapping[TopicPartition, int]
     found: Mapping[TopicPartition, IndexAnswer]

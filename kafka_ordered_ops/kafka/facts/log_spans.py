@@ -37,7 +37,7 @@ class LogSpan:
 
     @property
     def contradiction(self) -> str | None:
-        """What cannot be, if these come from one state of the log or from later ones."""
+        """The contradiction in these answers, if they cannot come from one state of the log."""
         if self.start <= self.end <= self.log_end.offset:
             return None
         return (

@@ -27,7 +27,7 @@ from kafka_ordered_ops.kafka.ports import LookupDoor
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """What the cluster says of the topics and logs of plans."""
+    """The cluster's facts about the topics and logs of plans."""
 
     group_id: str
     #: The topics that were asked about, and of these the ones that exist.

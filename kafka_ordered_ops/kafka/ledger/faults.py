@@ -1,4 +1,4 @@
-"""What a failed change of a group's state means."""
+"""Translate a failed change of a group's state to an error."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class LedgerLog(LedgerFold):
 
     @property
     def position(self) -> int:
-        """Everything below this offset of the ledger's partition is folded."""
+        """The offset of the ledger's partition below which everything is folded."""
         return self._position or 0
 
     def close(self) -> None:

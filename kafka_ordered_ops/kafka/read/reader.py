@@ -183,7 +183,7 @@ class RangeReader:
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """For each partition the offset below which everything wanted has been handed out."""
+        """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
     def stop(self, tp: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""What several windows take of each partition, as one set of offsets that knows whose each offset is."""
+"""The offsets that several windows take of each partition, as one set that knows each offset's window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What decides about one window's records of one partition."""
+    """The facts that decide about one window's records of one partition."""
 
     #: The window's place among the plans that are read together.
     window: int

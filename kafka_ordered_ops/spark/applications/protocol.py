@@ -67,7 +67,7 @@ _files: Final = LocalFiles()
 
 @dataclass(frozen=True)
 class Submission:
-    """What a job is to do."""
+    """The request to a job."""
 
     #: Of this run of spark-submit, and of no other.
     token: str

@@ -29,7 +29,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 8_000
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job has reported of its windows."""
+    """The results that a job reported for its windows."""
 
     #: As the sink has described each output, in the order of the plans.
     results: tuple[Mapping[str, Any], ...]

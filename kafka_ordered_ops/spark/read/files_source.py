@@ -50,7 +50,7 @@ class FileOfWindow:
 
 
 class FilesOfTask(InputPartition):
-    """What one task reads."""
+    """The files of one task."""
 
     def __init__(self, files: Sequence[FileOfWindow]) -> None:
         super().__init__(None)

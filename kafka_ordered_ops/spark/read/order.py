@@ -48,7 +48,7 @@ _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class InOrder:
-    """What is known of a DataFrame that is in order."""
+    """The known order of a sorted DataFrame."""
 
     #: The windows, in the order in which they are in it.
     window_ids: tuple[str, ...]

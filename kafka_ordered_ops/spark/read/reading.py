@@ -1,4 +1,4 @@
-"""What an engine is given to read, and into how many tasks it may cut that."""
+"""The input of an engine, and into how many tasks it may be cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARALLELISM_UNKNOWN: Final = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be read, and where from: the same for every engine."""
+    """What to read and from where: the same for every engine."""
 
     spark: SparkSession
     plans: tuple[WindowPlan, ...]

@@ -58,7 +58,7 @@ class WindowRead:
 
 
 class SliceOfWindow(InputPartition):
-    """What one task reads."""
+    """The pieces of one task."""
 
     def __init__(self, pieces: Slice) -> None:
         super().__init__(None)

@@ -126,7 +126,7 @@ class TableWrite:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a table says of one window."""
+    """The state of one window in a table."""
 
     #: Whose rows show; None where no commit is known that has shown any.
     shown: TableWrite | None
@@ -135,7 +135,7 @@ class TableState:
 
 
 class TableFormat(Protocol):
-    """What publishing needs of a table format."""
+    """The operations of a table format that publishing needs."""
 
     #: As Spark's ``using`` takes it.
     name: str
@@ -303,7 +303,7 @@ class TableSink:
 
 @dataclass
 class TableOutput:
-    """What one attempt wrote into the staging table; `Staged`, as `OrderedWindows.commit` asks for it."""
+    """The rows that one attempt wrote to the staging table; a `Staged` for `OrderedWindows.commit`."""
 
     sink: TableSink = field(repr=False, compare=False)
     write: TableWrite

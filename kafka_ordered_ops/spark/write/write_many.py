@@ -143,7 +143,7 @@ class _Arranged:
 
 @dataclass(frozen=True)
 class _Written:
-    """What the job has left: below `folder` one folder for each window that has rows."""
+    """The output of the job: below `folder`, one folder for each window that has rows."""
 
     folder: str
     window_ids: tuple[str, ...]
