@@ -20,7 +20,7 @@ _IN_USE: Final = ".in-use"
 
 @contextmanager
 def temporary_folder(root: str | None) -> Iterator[str]:
-    """A folder of one's own below `root`, which is created where it is missing; None: in the system's place for it.
+    """Yield a temporary folder below `root`, created if it is missing; None: in the system's temporary folder.
 
     Raises:
         SinkError: it cannot be made.
@@ -47,7 +47,7 @@ def _in_use(folder: str) -> Iterator[None]:
 
 
 def _remove_left(root: str) -> None:
-    """Removes the folders of processes that were killed."""
+    """Remove the folders of processes that were killed."""
     for name in os.listdir(root):
         if not name.startswith(_PREFIX):
             continue

@@ -100,7 +100,7 @@ class Gate:
             yield True
 
     def pause(self, pause_s: float) -> None:
-        """Waits inside a call, and lets other threads' calls go ahead meanwhile: they may be what is waited for."""
+        """Wait inside a call, and let other threads' calls go ahead meanwhile: they may be what is waited for."""
         self._lock.wait(pause_s)
         self.check()
 
