@@ -37,10 +37,9 @@ class OnDataLoss(StrEnum):
 class OnCovered(StrEnum):
     """What to do with a window if other windows have taken all of its records.
 
-    `AUTO`, the default everywhere, plans it empty, and no sink sees it. `REPLAY` returns the plan of the committed window
-    with the same times and topics. `FAIL` raises `WindowCoveredError`. `SKIP` is `AUTO` for a plan. Tasks and assets
-    also use these values for their own finished window when they run again: `AUTO` and `REPLAY` read its records
-    again, `SKIP` does not.
+    `AUTO`, the default everywhere, and `SKIP` plan it empty, and no sink sees it. `REPLAY` returns the plan of the
+    committed window with the same times and topics. `FAIL` raises `WindowCoveredError`. Tasks and assets that run again
+    for a finished window read its records again under `AUTO` and `REPLAY`, and do not under `SKIP`.
     """
 
     SKIP = "skip"

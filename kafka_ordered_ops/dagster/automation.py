@@ -6,7 +6,10 @@ from typing import Any
 
 from dagster import AutomationCondition
 
+from kafka_ordered_ops.hosting.arguments import with_known_names
 
+
+@with_known_names
 def catch_up_condition() -> AutomationCondition[Any]:
     """Asks for every partition that is missing, not being materialised, and did not fail last time.
 

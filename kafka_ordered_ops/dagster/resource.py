@@ -10,7 +10,7 @@ from dagster_shared.libraries import DagsterLibraryRegistry
 from pydantic import Field
 
 from kafka_ordered_ops.core.types import OnForeignCommit
-from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.hosting.arguments import arguments, check_names, with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -49,6 +49,10 @@ class KafkaResource(ConfigurableResource[Any]):
         default=None, description="The topic that holds plans and progress; None: the usual one."
     )
 
+    def __init__(self, **given: Any) -> None:
+        check_names(type(self).__name__, given, type(self).model_fields)
+        super().__init__(**given)
+
     def client_settings(self) -> ClientSettings:
         """The settings; raises `ConfigError` for what is refused."""
         from kafka_ordered_ops.windows import ClientSettings
@@ -57,6 +61,7 @@ class KafkaResource(ConfigurableResource[Any]):
             self.config, extra_allowed=self.settings_allowed, option="settings_allowed"
         )
 
+    @with_known_names
     def open_windows(
         self,
         group_id: str,

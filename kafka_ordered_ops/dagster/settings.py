@@ -11,6 +11,7 @@ from typing import Any
 from dagster import AssetKey
 
 from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 from kafka_ordered_ops.spark.job_checks import check_engine, check_output
 
@@ -28,6 +29,7 @@ class OnNotLive(StrEnum):
     IGNORE = "ignore"
 
 
+@with_known_fields
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings(WindowSpec):
     """What all windows of an asset have in common.

@@ -7,6 +7,7 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext
 from pydantic import Field, PrivateAttr
 
+from kafka_ordered_ops.hosting.arguments import check_names
 from kafka_ordered_ops.spark.job_checks import check_session, has_session
 
 
@@ -26,6 +27,10 @@ class SparkResource(ConfigurableResource[Any]):
         default_factory=dict, description="Spark's settings, as spark.driver.memory."
     )
     _started: Any = PrivateAttr(default=None)
+
+    def __init__(self, **given: Any) -> None:
+        check_names(type(self).__name__, given, type(self).model_fields)
+        super().__init__(**given)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Check that Spark can start here, before anything is planned.

@@ -46,12 +46,19 @@ def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None
 
 
 def with_known_names(function: Callable[P, R]) -> Callable[P, R]:
-    """The function; called with a name that it does not have, it raises the `ConfigError` of `check_names`."""
+    """Return the function, or an ``__init__``, that raises the `ConfigError` of `check_names` for unknown names."""
     known = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_names(function.__name__, kwargs, known)
+        is_class = function.__name__ == "__init__"
+        check_names(type(args[0]).__name__ if is_class else function.__name__, kwargs, known)
         return function(*args, **kwargs)
 
     return checked
+
+
+def with_known_fields(kind: type[R]) -> type[R]:
+    """Return a class whose constructor raises the `ConfigError` of `check_names` for unknown names."""
+    kind.__init__ = with_known_names(kind.__init__)  # type: ignore[method-assign]
+    return kind

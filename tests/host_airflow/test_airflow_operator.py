@@ -13,11 +13,14 @@ import pytest
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowSkipException
 from kafka_ordered_ops.core.errors import (
+    ConfigError,
     JobFailedError,
 )
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.hosting.window_spec import span_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_context import (
@@ -86,6 +89,12 @@ def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None
         cutoff="{{ data_interval_end.isoformat() }}",
         window_id="w-{{ run_id }}",
         max_offsets="{{ dag_run.conf['limit'] }}",
+        isolation="{{ dag_run.conf.get('isolation', '') }}",
+        on_data_loss="{{ dag_run.conf.get('on_data_loss', '') }}",
+        on_covered="{{ dag_run.conf.get('on_covered', '') }}",
+        on_open_claim="{{ dag_run.conf.get('on_open_claim', 'take_over') }}",
+        claim_age="{{ dag_run.conf.get('claim_age', 'P2D') }}",
+        claim_wait="{{ dag_run.conf.get('claim_wait', '') }}",
         output=str(tmp_path / "{{ run_id }}"),
     )
     context: Any = context_of(12, run_id="7")
@@ -95,6 +104,43 @@ def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None
     assert facts["window_id"] == "w-7"
     assert facts["output"] == str(tmp_path / "7" / f"window_id={safe_name('w-7')}")
     assert facts["cutoff_source"] == "the task's cutoff"
+    claim_age: Any = task.claim_age
+    assert task.spec().policy(task.covered(), span_of(claim_age, "claim_age")) == Policy(
+        "auto", "take_over", claim_age="P2D"
+    )
+
+
+@pytest.mark.parametrize("name", ["isolation", "on_covered", "on_open_claim", "claim_age"])
+def test_a_template_that_gives_nonsense_fails_the_task_by_name(
+    make: Make, orders: str, windows: OrderedWindows, name: str
+) -> None:
+    """When it is rendered; a literal is an import error of the DAG. Nothing is planned."""
+    task = make(window_id="w", **{name: "{{ dag_run.conf['choice'] }}"})
+    context: Any = context_of(12)
+    context["dag_run"].conf = {"choice": "perhaps"}
+    task.render_template_fields(context)
+    with pytest.raises(AirflowFailException, match=f"ConfigError: {name} .*perhaps"):
+        task.execute(context)
+    assert windows.list() == []
+    with pytest.raises(ConfigError, match=f"{name} .*perhaps"):
+        make(**{name: "perhaps"})
+
+
+def test_a_run_says_what_is_to_be_done_when_it_is_cleared(make: Make) -> None:
+    """By its conf, without an edit of the DAG."""
+    choice = "{{ dag_run.conf.get('on_covered', 'auto') }}"
+    sink = Sink()
+    for number, (conf, runs) in enumerate([({}, 1), ({}, 2), ({"on_covered": "skip"}, 2)]):
+        task = make(window_id="w", batch_callable=sink, on_covered=choice)
+        context: Any = context_of(12, try_number=number + 1)
+        context["dag_run"].conf = conf
+        task.render_template_fields(context)
+        if conf:
+            with pytest.raises(AirflowSkipException, match="on_covered='skip'"):
+                task.execute(context)
+        else:
+            task.execute(context)
+        assert len(sink.taken) == runs
 
 
 # --- tries -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from kafka_ordered_ops.airflow.connection import (
     settings_from,
 )
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.hosting.arguments import with_known_names
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
@@ -47,6 +48,7 @@ class KafkaWindowsHook(BaseHook):
     conn_type = "kafka_windows"
     hook_name = "Kafka windows"
 
+    @with_known_names
     def __init__(
         self,
         kafka_conn_id: str = DEFAULT_CONN_ID,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.first_try import frozen_times
-from kafka_ordered_ops.airflow.support.literals import is_literal
-from kafka_ordered_ops.airflow.support.parameters import check_parameters
+from kafka_ordered_ops.airflow.support.literals import choice_or_template, is_literal
+from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
 from kafka_ordered_ops.airflow.support.times import (
     CutoffSource,
     WindowMode,
@@ -20,7 +20,7 @@ from kafka_ordered_ops.airflow.support.times import (
     moment_of,
     resolve,
 )
-from kafka_ordered_ops.core.arguments import check_choice, check_texts
+from kafka_ordered_ops.core.arguments import check_texts
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import Isolation, OnDataLoss
@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows
 
 
+#: Parameters with a default of their own, should a template find nothing.
+_CHOICES: Final = ("isolation", "on_data_loss", "on_covered", "on_open_claim")
+
 #: Any time will do where a window's other parameters are looked at.
 _STAND_IN: Final = time_at(0)
 
 
-class WindowTask(BaseOperator):
+class WindowTask(NamedParameters, BaseOperator):
     """A task that asks for a window of a consumer group.
 
     Nothing is checked against Kafka, or even looked up, before the task runs.
@@ -54,9 +57,9 @@ class WindowTask(BaseOperator):
         starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
             time, ``-PT1H``. (templated)
         max_out_of_orderness: None reads all that there is; a span, or its ISO text. (templated)
-        isolation: ``read_committed`` or ``read_uncommitted``.
+        isolation: ``read_committed`` or ``read_uncommitted``. (templated)
         exclude: names or patterns to leave out. (templated)
-        on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
+        on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on. (templated)
         window_id: None: from DAG, task, map index and run. (templated)
         settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
@@ -71,6 +74,8 @@ class WindowTask(BaseOperator):
         "since",
         "starting_offsets",
         "max_out_of_orderness",
+        "isolation",
+        "on_data_loss",
         "window_id",
     )
 
@@ -113,8 +118,8 @@ class WindowTask(BaseOperator):
             else str(starting_offsets)
         )
         self.max_out_of_orderness = max_out_of_orderness
-        self.isolation = check_choice(isolation, Isolation, what="isolation")
-        self.on_data_loss = check_choice(on_data_loss, OnDataLoss, what="on_data_loss")
+        self.isolation = choice_or_template(isolation, Isolation, "isolation")
+        self.on_data_loss = choice_or_template(on_data_loss, OnDataLoss, "on_data_loss")
         self.window_id = window_id
         self.settings_allowed = tuple(_list(settings_allowed, "settings_allowed"))
         self.ledger_topic = ledger_topic
@@ -178,10 +183,14 @@ class WindowTask(BaseOperator):
         """
         names = {one.name for one in fields(WindowSpec)} & vars(self).keys()
         given = {name: getattr(self, name) for name in names}
-        known = {name: value for name, value in given.items() if is_known(value)}
+        # A template that found nothing is rendered to an empty text.
+        known = {
+            name: value
+            for name, value in given.items()
+            if is_known(value) and not (name in _CHOICES and value == "")
+        }
         for name in {"topics", "exclude"} & known.keys():
             known[name] = _list(known[name], name)
-        # A template that found nothing is rendered to an empty text.
         known["starting_offsets"] = known.get("starting_offsets") or None
         span = known.get("max_out_of_orderness") or None
         known["max_out_of_orderness"] = span_of(span, "max_out_of_orderness")

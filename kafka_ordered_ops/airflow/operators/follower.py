@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
 from kafka_ordered_ops.airflow.support.literals import is_literal
-from kafka_ordered_ops.airflow.support.parameters import check_parameters
+from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.job_checks import check_output
 
@@ -25,7 +25,7 @@ _NEEDED = ("window_id", "group", "claim_id", "attempt")
 HandedOn = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
 
 
-class WindowFollower(BaseOperator):
+class WindowFollower(NamedParameters, BaseOperator):
     """A task that goes on with a window that another one has planned.
 
     Args:

@@ -10,7 +10,7 @@ from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID
 from kafka_ordered_ops.airflow.operators.base import WindowTask
 from kafka_ordered_ops.airflow.support.facts import lines_of
-from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.literals import choice_or_template, is_literal
 from kafka_ordered_ops.airflow.support.times import WindowMode, WindowTimes
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
@@ -51,13 +51,13 @@ class PlanTask(WindowTask):
         mode: needed. ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
             the cutoff that the group has not been given. ``interval``: from start to end, and late records.
             (templated)
-        on_covered: what to do when nothing is left to take. ``auto``: read the records of a finished window again
-            (its task was cleared), and skip the task if other windows have taken the records. ``replay``: read
-            them again in both cases; if no finished window has the same times, skip the task. ``skip``: skip the
-            task. ``fail``: fail it.
-        on_open_claim: what to do about other open windows that may hold some of the records.
-        claim_age: ``take_over`` abandons planned windows that no attempt has touched for longer.
-        claim_wait: ``wait`` gives up after so long.
+        on_covered: what to do when nothing is left to take, because this window is finished (its task was cleared)
+            or because other windows have taken its records. ``auto`` and ``replay``: read the records of the
+            finished window with these times again, or skip the task if there is none. ``skip``: skip the task.
+            ``fail``: fail it. (templated)
+        on_open_claim: what to do about other open windows that may hold some of the records. (templated)
+        claim_age: ``take_over`` abandons planned windows that no attempt has touched for longer. (templated)
+        claim_wait: ``wait`` gives up after this long. (templated)
         on_empty: ``skip`` skips the task when its window has no records.
         on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
         redefine: make this task's mode, isolation and topics the group's, and this task the one that plans its
@@ -69,6 +69,10 @@ class PlanTask(WindowTask):
     template_fields: Sequence[str] = (
         *WindowTask.template_fields,
         "mode",
+        "on_covered",
+        "on_open_claim",
+        "claim_age",
+        "claim_wait",
         "max_offsets",
     )
 
@@ -90,17 +94,17 @@ class PlanTask(WindowTask):
         self.mode = mode
         if is_literal(mode):
             self.window_mode()
-        self.on_covered = check_choice(on_covered, OnCovered, what="on_covered")
-        self.on_open_claim = check_choice(on_open_claim, OnOpenClaim, what="on_open_claim")
-        self.claim_age = span_of(claim_age, "claim_age")
-        self.claim_wait = span_of(claim_wait, "claim_wait")
+        self.on_covered = choice_or_template(on_covered, OnCovered, "on_covered")
+        self.on_open_claim = choice_or_template(on_open_claim, OnOpenClaim, "on_open_claim")
+        self.claim_age = claim_age
+        self.claim_wait = claim_wait
         self.on_empty = check_choice(on_empty, OnEmpty, what="on_empty")
         self.on_foreign_commit = check_choice(
             on_foreign_commit, OnForeignCommit, what="on_foreign_commit"
         )
         self.redefine = redefine
         self.max_offsets = max_offsets
-        self._policy(self.on_covered, is_literal)
+        self._policy(OnCovered.AUTO, is_literal)
         if is_literal(max_offsets):
             self._limit()
         self._check_alone()
@@ -108,6 +112,10 @@ class PlanTask(WindowTask):
     def window_mode(self) -> WindowMode:
         """The mode, once it is rendered; raises `ConfigError`."""
         return check_choice(self.mode, WindowMode, what="mode")
+
+    def covered(self) -> OnCovered:
+        """Return `on_covered`, once it is rendered; raise `ConfigError` for an unknown value."""
+        return check_choice(self.on_covered or OnCovered.AUTO, OnCovered, what="on_covered")
 
     def windows_options(self, context: Context) -> dict[str, Any]:
         """Arguments of `OrderedWindows`."""
@@ -176,11 +184,14 @@ class PlanTask(WindowTask):
 
     def _planned(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
         window, window_id = self.window_of(times), self.window_id_of(context)
-        policy = self._policy(self.on_covered)
+        on_covered = self.covered()
+        if on_covered is OnCovered.AUTO:
+            # Whoever runs a task again wants its records, whichever run has taken them.
+            on_covered = OnCovered.REPLAY
         try:
-            return windows.plan(window, window_id, policy)
+            return windows.plan(window, window_id, self._policy(on_covered))
         except WindowCoveredError:
-            if self.on_covered is not OnCovered.REPLAY:
+            if on_covered is not OnCovered.REPLAY:
                 raise
         self.log.info(
             "Other windows have taken all records before %s, and none that is finished has this cutoff.",
@@ -191,7 +202,12 @@ class PlanTask(WindowTask):
     def _policy(
         self, on_covered: OnCovered, is_known: Callable[[Any], bool] = lambda _: True
     ) -> Policy:
-        return self.spec(is_known).policy(on_covered, self.claim_age, self.claim_wait)
+        spans = {
+            name: span_of(span or None, name)
+            for name in ("claim_age", "claim_wait")
+            if is_known(span := getattr(self, name))
+        }
+        return self.spec(is_known).policy(on_covered, **spans)
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
         # A higher attempt took up what an earlier attempt has planned, and perhaps written.
@@ -223,7 +239,7 @@ class PlanTask(WindowTask):
 
     def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
         """For a window that is done, or has nothing of its own."""
-        told, again = nothing_left(plan), is_replayed(plan, self.on_covered)
+        told, again = nothing_left(plan), is_replayed(plan, self.covered())
         if plan.content is PlanContent.COVERED:
             # Whatever is to be replayed, there is no window with these times: a green task would look like a delivery.
             self.log.warning("%s. Nothing is delivered by this task.", told)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from kafka_ordered_ops.core.arguments import check_choice
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
 
 #: How Jinja's expressions, statements and comments begin.
 _JINJA = ("{{", "{%", "{#")
@@ -19,3 +24,8 @@ def is_literal(value: Any) -> bool:
         return all(map(is_literal, value))
     # An output of another task, or what stands for one.
     return not hasattr(value, "resolve")
+
+
+def choice_or_template(value: Any, kind: type[_Choice], what: str) -> Any:
+    """Return the member of an enumeration, or a template as it is; raise `ConfigError` for any other value."""
+    return check_choice(value, kind, what=what) if is_literal(value) else value

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kafka_ordered_ops.hosting.arguments import check_names
+
+
+class NamedParameters:
+    """Looks at the names before Airflow does: of a required one that is misspelled it says only that it is missing."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Any:
+        """Raise `ConfigError` for an unknown name where a required one is missing."""
+        required = {
+            name
+            for name, one in _parameters(cls)
+            if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+        }
+        if required - given.keys() and "default_args" not in given:
+            check_parameters(cls, given)
+        return super().__new__(cls)
 
 
 def check_parameters(task: Any, given: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for what neither the task's class nor Airflow's own ones take.
 
     Args:
-        task: an operator that is being made.
+        task: an operator that is being made, or its class.
         given: what is left for Airflow's own classes.
     """
-    known = {
-        name
-        for kind in type(task).__mro__
-        if "__init__" in vars(kind)
-        for name in inspect.signature(vars(kind)["__init__"]).parameters
-    }
+    made = task if isinstance(task, type) else type(task)
+    known = {name for name, _ in _parameters(made)}
     # Airflow's own have an underscore.
     names = [name for name in given if not name.startswith("_")]
-    check_names(getattr(task, "custom_operator_name", type(task).__name__), names, known)
+    check_names(getattr(task, "custom_operator_name", made.__name__), names, known)
+
+
+def _parameters(made: type) -> Iterator[tuple[str, inspect.Parameter]]:
+    """The parameters of a class and of those that it is derived from."""
+    for kind in made.__mro__:
+        if "__init__" in vars(kind):
+            yield from inspect.signature(vars(kind)["__init__"]).parameters.items()

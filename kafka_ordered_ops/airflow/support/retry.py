@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.hosting.arguments import with_known_names
 
 #: Errors after which somebody else is busy with the same group: over in seconds.
 _BUSY: Final = ("GroupInUseError", "OpenClaimError", "WindowFencedError")
@@ -15,6 +16,7 @@ _HOME: Final = "kafka_ordered_ops.core.errors"
 _FINAL_REASON: Final = "trying again cannot help"
 
 
+@with_known_names
 def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
     """A ``retry_policy`` for tasks that use this package in functions of their own.
 

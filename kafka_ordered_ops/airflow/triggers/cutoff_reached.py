@@ -26,6 +26,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.times import duration_text, parse_time_ms, time_at, time_text
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.window import Window, safe_name
+from kafka_ordered_ops.hosting.arguments import with_known_names
 from kafka_ordered_ops.hosting.search import NewestReached
 from kafka_ordered_ops.hosting.window_spec import span_of
 
@@ -65,7 +66,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         )
         hour = Asset("orders_hour", watchers=[AssetWatcher("orders_hour_is_in", trigger=reached)])
         with DAG("orders", schedule=[hour], max_active_runs=1):
-            OrderedWindowOperator(task_id="orders", group_id="orders-hourly", mode="catch_up", ...)
+            OrderedWindowOperator(task_id="orders", group_id="orders-hourly", on_covered="skip", ...)
 
     A cutoff is reached when every partition is live at it or idle, as `PartitionsLiveSensor` has it; never before
     the clock is there. Of several that were reached since the last look only the newest is told: a catch-up window
@@ -75,7 +76,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
     a task of the run that it starts takes its cutoff from there (`times.resolve`). A cutoff at or before that of a
     window of the group is not told, nor, from Airflow 3.3 on, one that was told before a restart. A restart within
     seconds of an event, or before its window is planned where there is no store, tells it twice. The
-    second run finds that its records are taken, or being taken: nothing counts twice, and its task is skipped.
+    second run finds that its records are taken, or being taken: nothing counts twice, and with ``on_covered="skip"``
+    its task is skipped.
 
     The group is not joined, and nothing of it is changed. Nobody waits for a watcher, so it goes on looking after
     any error, and each is in the triggerer's log. Nothing here is a template.
@@ -98,6 +100,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         ConfigError: an argument that cannot be.
     """
 
+    @with_known_names
     def __init__(
         self,
         *,

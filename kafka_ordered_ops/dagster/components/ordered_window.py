@@ -48,6 +48,7 @@ from kafka_ordered_ops.dagster.settings import OnNotLive, WindowSettings
 from kafka_ordered_ops.dagster.step.job import AssetWindows
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA, job_without_function
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import check_application
 
@@ -74,6 +75,7 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
 
 
 @dg.scaffold_with(OrderedWindowScaffolder)
+@with_known_fields
 @dataclass(kw_only=True)
 class OrderedWindowComponent(dg.Component, dg.Resolvable):
     """Delivers exactly planned windows of Kafka topics, in order, as an asset's partitions.

@@ -11,6 +11,7 @@ import dagster as dg
 from kafka_ordered_ops.dagster.components.models import Setting, settings_of
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA
+from kafka_ordered_ops.hosting.arguments import with_known_fields
 
 
 class KafkaResourceScaffolder(dg.Scaffolder[Any]):
@@ -23,6 +24,7 @@ class KafkaResourceScaffolder(dg.Scaffolder[Any]):
 
 
 @dg.scaffold_with(KafkaResourceScaffolder)
+@with_known_fields
 @dataclass(kw_only=True)
 class KafkaResourceComponent(dg.Component, dg.Resolvable):
     """Names a Kafka cluster once, as a resource that all assets of a project use.

@@ -31,6 +31,7 @@ from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.step.step_functions import KAFKA
 from kafka_ordered_ops.dagster.topics import build_kafka_topic_assets
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
+from kafka_ordered_ops.hosting.arguments import with_known_fields
 
 #: Somebody sits before a ``dg`` command that asks; less than a run has.
 DISCOVERY_TIMEOUT_S: Final = 10.0
@@ -70,6 +71,7 @@ class _InProject(dg.StateBackedComponent):
 
 
 @dg.scaffold_with(KafkaTopicsScaffolder)
+@with_known_fields
 @dataclass(kw_only=True)
 class KafkaTopicsComponent(_InProject, dg.Resolvable):
     """Puts Kafka topics into the graph, upstream of the assets of their windows, to be observed.

@@ -42,6 +42,7 @@ with DAG(
         group_id=NAME,
         mode="catch_up",
         starting_offsets="earliest",
+        on_covered="skip",
     )
     def load(
         batches: Iterator[pa.RecordBatch], plan: WindowPlan, root: Any, suffix: str
