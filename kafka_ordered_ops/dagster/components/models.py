@@ -20,11 +20,11 @@ from dagster.components.resolved.core_models import (
 
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.times import parse_duration_ms
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.dagster.check import CHECK_NAME
 from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.sensor import PARTITIONS_MAX
+from kafka_ordered_ops.hosting.window_spec import span_of
 
 #: One variable and nothing else: known when a run begins, and shown by its name alone.
 _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
@@ -121,18 +121,17 @@ ResolvedKafkaName = Annotated[
 # --- spans and conditions --------------------------------------------------------------------------
 
 
-def _span_of(context: dg.ResolutionContext, text: Any) -> timedelta | None:
-    value = context.resolve_value(text)
-    if value is None:
-        return None
-    return timedelta(milliseconds=parse_duration_ms(str(value), what="the span"))
+def _span_of(context: dg.ResolutionContext, text: Any, what: str) -> timedelta | None:
+    return span_of(context.resolve_value(text), what)
 
 
-#: A span of time, as ISO 8601 text.
-ResolvedSpan = Annotated[
-    timedelta | None,
-    dg.Resolver(_span_of, model_field_type=str | None, examples=["PT15M"]),
-]
+def span(what: str) -> dg.Resolver:
+    """Return the resolver of a span of time, given as ISO 8601 text; a text that is no span is named by the field."""
+
+    def resolve(context: dg.ResolutionContext, text: Any) -> timedelta | None:
+        return _span_of(context, text, what)
+
+    return dg.Resolver(resolve, model_field_type=str | None, examples=["PT15M"])
 
 
 def _condition_of(
@@ -183,8 +182,8 @@ def _sensor_of(
     status = dg.DefaultSensorStatus.RUNNING if given.running else dg.DefaultSensorStatus.STOPPED
     return {
         "name": context.resolve_value(given.name or "") or None,
-        "lookback": _span_of(context, given.lookback),
-        "every": _span_of(context, given.every),
+        "lookback": _span_of(context, given.lookback, "lookback"),
+        "every": _span_of(context, given.every, "every"),
         "partitions_max": given.partitions_max,
         "minimum_interval_seconds": given.minimum_interval_seconds,
         "default_status": status,
@@ -215,7 +214,7 @@ def _check_of(context: dg.ResolutionContext, given: LiveCheckModel | None) -> di
     if given is None:
         return None
     _check_fields(given, LiveCheckModel, "check")
-    lag = _span_of(context, given.lag)
+    lag = _span_of(context, given.lag, "lag")
     return {"name": given.name, "lag": lag, "blocking": given.blocking}
 
 
@@ -256,7 +255,7 @@ def _retries_of(context: dg.ResolutionContext, given: RetriesModel | None) -> dg
     if given is None:
         return None
     _check_fields(given, RetriesModel, "retry_policy")
-    delay = _span_of(context, given.delay)
+    delay = _span_of(context, given.delay, "delay")
     return dg.RetryPolicy(
         max_retries=given.max_retries,
         delay=None if delay is None else delay.total_seconds(),

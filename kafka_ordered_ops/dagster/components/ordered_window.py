@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import dagster as dg
@@ -35,11 +36,11 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedKafka,
     ResolvedKafkaName,
     ResolvedSensor,
-    ResolvedSpan,
     ResolvedTopicPrefix,
     WindowOp,
     choice,
     function_of,
+    span,
     topic_key_below,
 )
 from kafka_ordered_ops.dagster.names import op_safe
@@ -143,9 +144,9 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             description="How spark-submit is run.", examples=[{"master": "local[2]"}]
         ),
     ] = None
-    max_out_of_orderness: ResolvedSpan = None
-    grace: ResolvedSpan = None
-    open_lag: ResolvedSpan = None
+    max_out_of_orderness: Annotated[timedelta | None, span("max_out_of_orderness")] = None
+    grace: Annotated[timedelta | None, span("grace")] = None
+    open_lag: Annotated[timedelta | None, span("open_lag")] = None
     isolation: ResolvedIsolation = Isolation.READ_COMMITTED
     exclude: Sequence[str] = ()
     on_covered: Annotated[OnCovered, choice(OnCovered, "on_covered")] = OnCovered.AUTO
