@@ -16,7 +16,7 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["--version"]:
         # Without anything that takes time to load.

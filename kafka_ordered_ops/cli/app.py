@@ -1,4 +1,4 @@
-"""The commands, and the one place where an error becomes an exit code."""
+"""The commands, and the translation of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -52,15 +52,16 @@ Example:
 
 app = Commands(
     name=_PROGRAM,
-    help="Bounded, ordered, exactly planned windows over Apache Kafka.",
-    epilog="Options that stay the same may be set once, as KAFKA_ORDERED_OPS_GROUP, or in a profile.",
+    help="Exact, bounded, time-ordered windows over Apache Kafka.",
+    epilog="Set common options once: as environment variables such as KAFKA_ORDERED_OPS_GROUP, or in a profile. "
+    "Start with: kafka-ordered-ops doctor -b HOST:PORT",
 )
 app.add_typer(windows.app, name="windows")
 app.add_typer(look.app, name="groups")
 
 
 def run(argv: Sequence[str]) -> int:
-    """Runs one command; every way it can end leads through here."""
+    """Run one command, and return its exit code."""
     options = argv[: argv.index("--")] if "--" in argv else argv
     with Screen(as_json="--json" in options, debug="--debug" in options) as screen:
         try:
@@ -106,7 +107,7 @@ def _interrupted(screen: Screen) -> int:
 def program(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Take the options that belong to no command; ``--version`` is answered before this is loaded."""
+    """Declare the options of the program; `main` handles ``--version`` before this module is loaded."""
 
 
 @app.command(epilog=_PREVIEW_EXAMPLES)
@@ -117,7 +118,7 @@ def preview(
     question: Question,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Show what a window would take, and write nothing."""
+    """Show what a window would take. Changes nothing."""
     from kafka_ordered_ops.cli.commands.running import say_notes
     from kafka_ordered_ops.cli.show.facts import plan_json
     from kafka_ordered_ops.cli.show.tables import plan_table
@@ -155,8 +156,8 @@ def run_window(
     questions, policy = series.windows(spec), policies.policy(spec)
     if series.is_many and window_id is not None:
         raise ConfigError(
-            f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they have their "
-            "default names. Leave it out"
+            f"--window-id {window_id} cannot name {len(questions):,} windows: with --every they get their default "
+            "ids. Omit --window-id"
         )
     delivered = running.deliver(
         screen, connection, sink, questions, [window_id] * len(questions), policy
@@ -181,7 +182,7 @@ def demo(
         Path | None, typer.Option("--output", metavar="DIR", help="Folder for the demo's results.")
     ] = None,
 ) -> None:
-    """Run the demo: a real broker, a real Spark, some windows."""
+    """Run the demo with a real broker and Spark."""
     from kafka_ordered_ops.cli.demo import main
 
     folder = output or Path("kafka-ordered-ops-demo")
@@ -197,10 +198,10 @@ def broker(
     screen: Screen,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=1, max=65535, help="Port of 127.0.0.1; a free one by default."),
+        typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1. Default: a free port."),
     ] = None,
 ) -> None:
-    """Run a real Kafka until Ctrl-C, for trials. Deletes its data at the end."""
+    """Run a real Kafka broker for testing, until Ctrl-C. Deletes its data at the end."""
     from kafka_ordered_ops.embedded import EmbeddedKafka, Listener
     from kafka_ordered_ops.embedded.errors import BrokerStartError
 
@@ -214,22 +215,22 @@ def broker(
             screen.emit({"bootstrap": address})
         else:
             screen.show(address)
-        screen.say("Kafka is running; Ctrl-C ends it and deletes its data")
+        screen.say("Kafka is running; press Ctrl-C to stop it and delete its data")
         while kafka.running:
             # A signal's exception ends it early.
             time.sleep(_BROKER_LOOK_S)
-        raise BrokerStartError("the broker's process ended by itself", log_tail=kafka.log_tail)
+        raise BrokerStartError("the broker's process has stopped", log_tail=kafka.log_tail)
 
 
 def _check_free(port: int) -> None:
-    """Said here in one line, instead of by Java in forty."""
+    """Raise `ConfigError` for a port in use: Java would print forty lines."""
     with socket.socket() as probe:
         # As Java's server sockets do: a port whose last connections are still fading is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ConfigError(f"--port {port} cannot be had: {error.strerror}") from error
+            raise ConfigError(f"--port {port} is not available: {error.strerror}") from error
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:

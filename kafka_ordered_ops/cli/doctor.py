@@ -1,4 +1,4 @@
-"""What may stand in the way of a window, looked at one by one; nothing is changed."""
+"""Checks of everything that windows need. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from kafka_ordered_ops.spark.job_checks import check_session
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 from kafka_ordered_ops.windows.queries.rights import missing_rights
 
-#: Bound for each question: somebody is waiting.
+#: Bound for each request: a person is waiting.
 _TIMEOUT_S: Final = 15.0
 
 #: Clocks that are set by NTP are closer than this.
 _CLOCK_MS: Final = 60_000
 
-#: Whose group is asked about where none is named: a ledger's checks are the same for all.
+#: The group for the ledger's checks if none is given: they are the same for all groups.
 _ANY_GROUP: Final = "kafka-ordered-ops-doctor"
 
-#: What is needed to use what: the distribution, and the extra that has it.
-_PACKAGES: Final = {"confluent-kafka": None, "pyarrow": None, "pyspark": "spark"}
+_PACKAGES: Final = ("confluent-kafka", "pyarrow", "pyspark")
 
 
 def examine(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> list[Check]:
-    """Return what was found, in the order of what needs what; without a connection, nothing beyond it.
+    """Return the checks in order of dependency; without a connection, checks of the cluster end there.
 
     Raises:
         ConfigError: the group or the ledger has an invalid name.
@@ -109,16 +108,16 @@ def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
 
 
 def _clock(newest: dict[TopicPartition, int]) -> Check:
-    """Kafka tells no time: what others have stamped is the only other clock."""
+    """Kafka has no request for the time: timestamps of other programs are the only other clock."""
     ahead_ms = max(newest.values(), default=0) - int(time.time() * 1000)
     if ahead_ms <= _CLOCK_MS:
-        return Check("clock", State.OK, "no record is stamped after this machine's time")
+        return Check("clock", State.OK, "no record has a timestamp after this machine's time")
     tp = max(newest, key=lambda one: newest[one])
     return Check(
         "clock",
         State.WARNING,
-        f"a record of {tp} is stamped {duration_text(ahead_ms // 1000 * 1000)} after this machine's time",
-        "set this machine's clock by NTP (timedatectl), or the clock of the machine that wrote it",
+        f"a record of {tp} has a timestamp {duration_text(ahead_ms // 1000 * 1000)} after this machine's time",
+        "synchronize this machine's clock by NTP (timedatectl), or that of the machine that wrote the record",
     )
 
 
@@ -152,8 +151,8 @@ def _failed(name: str, error: KafkaOrderedOpsError, cure: str | None) -> Check:
 
 def _connection_cure(where: str) -> str:
     return (
-        f"check that {where} is the address of a broker's listener that this machine reaches, and that "
-        "security.protocol and the credentials in --config are those of that listener"
+        f"check that this machine can reach a broker's listener at {where}, and that security.protocol and the "
+        "credentials in --config match that listener"
     )
 
 
@@ -176,7 +175,7 @@ def _missing(where: str, missing: Sequence[MissingRight]) -> Iterator[Check]:
 
 
 def _right_cure(where: str, missing: MissingRight) -> str:
-    """The command of Kafka's own tool."""
+    """Return the command of Kafka's own tool."""
     operations = " ".join(f"--operation {one}" for one in missing.operations)
     resource = f"--{missing.resource.replace(' ', '-')} {shlex.quote(missing.name)}"
     prefixed = " --resource-pattern-type prefixed" if missing.is_prefix else ""
@@ -188,7 +187,7 @@ def _right_cure(where: str, missing: MissingRight) -> str:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collects what the ledger warns of in the log; it goes nowhere else meanwhile."""
+    """Collect the ledger's warnings, and keep them out of the log."""
     found = list[str]()
 
     class Keep(logging.Handler):

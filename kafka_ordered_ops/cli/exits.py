@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and an error as JSON."""
+"""Exit codes, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.rights import MissingRight
 
 
 class ExitCode(IntEnum):
-    """What a script may decide on."""
+    """Exit codes for scripts."""
 
     DONE = 0
     #: The same command may succeed later.
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code that an error stands for."""
+    """Return the exit code of an error."""
     if isinstance(error, ConfigError):
         return ExitCode.USAGE
     if isinstance(error, KafkaOrderedOpsError) and error.retriable:
@@ -39,7 +39,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def error_json(error: BaseException) -> dict[str, Any]:
-    """An error for a program: its type, what it says, whether to try again, and its facts."""
+    """Return an error as JSON: its type, message, facts, and whether to retry."""
     facts = error.facts if isinstance(error, KafkaOrderedOpsError) else {}
     plain = {name: one for name, value in facts.items() if (one := _plain(value)) is not ...}
     retriable = exit_code(error) is ExitCode.FAILED_RETRIABLE
@@ -53,7 +53,7 @@ def named_error(
     retriable: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The same form for what is no error of the package: wrong usage, an interruption."""
+    """Return other failures in the same form: wrong usage, an interruption."""
     return {
         "error": {
             "type": kind,
@@ -65,7 +65,7 @@ def named_error(
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it; an ellipsis for what JSON cannot say, which is left out."""
+    """Return the value as JSON; an ellipsis where JSON has no such value."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, MissingRight):

@@ -367,16 +367,16 @@ _EVERY = (*_RUN, "--every", "PT1H")
         ),
         pytest.param(
             (*_EVERY, "--since", at(0), "--cutoff", at(9), "--until", at(9)),
-            "too much",
+            "conflicts with --since",
             id="since-and-cutoff",
         ),
         pytest.param(
             (*_EVERY, "--since", at(0), "--until", at(9000)),
-            "a rest of PT30M behind 2 intervals",
+            "PT30M remain after 2 intervals",
             id="rest",
         ),
         pytest.param(
-            (*_RUN, "--every", "PT0S", "--cutoff", at(0), "--until", at(9)), "nowhere", id="no-step"
+            (*_RUN, "--every", "PT0S", "--cutoff", at(0), "--until", at(9)), "is zero", id="no-step"
         ),
         pytest.param(
             (*_RUN, "--every", "P1M", "--cutoff", at(0), "--until", at(9)), "P1M", id="a-month"

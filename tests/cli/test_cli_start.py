@@ -365,7 +365,7 @@ def test_a_broker_that_takes_connections_is_given_time(monkeypatch: pytest.Monke
 
         Silence(say, address, "looking")
         assert said.wait(10)
-    assert lines == [f"looking: waiting for an answer of the brokers at {address}"]
+    assert lines == [f"looking: waiting for an answer from the brokers at {address}"]
 
 
 @pytest.mark.slow

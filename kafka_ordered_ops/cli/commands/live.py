@@ -1,4 +1,4 @@
-"""``live``: is everything before a cutoff written, as far as the logs can tell?"""
+"""``live``: whether partitions have reached a cutoff."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _TIMEOUT: Final = "PT1H"
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited(Records):
-    """Which records a window will ask for; the lateness has its meaning from the other side."""
+    """The records that a window will ask for; here the maximum out-of-orderness delays when a partition is live."""
 
     max_out_of_orderness: Annotated[
         str | None,
         typer.Option(
             "--max-out-of-orderness",
             metavar="SPAN",
-            help="A partition is live at cutoff + span, as PT10M. Default: at the cutoff.",
+            help="A partition is live at cutoff + span, such as PT10M. Default: at the cutoff.",
         ),
     ] = None
 
@@ -48,20 +48,26 @@ def live(
     awaited: Awaited,
     group_id: Annotated[
         str | None,
-        group_option("Show this group's lag and open windows too."),
+        group_option("Also show the lag and open windows of this group."),
     ] = None,
     grace: Annotated[
         str | None,
         typer.Option(
             "--grace",
             metavar="SPAN",
-            help="Count a silent partition as idle this long after the cutoff, as PT5M. Default: never.",
+            help="Count a silent partition as idle this long after the cutoff, such as PT5M. Default: never.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Check again until all are live.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Repeat the check until all partitions are live or idle.")
+    ] = False,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", metavar="SPAN", help=f"End of --wait; {_TIMEOUT} by default."),
+        typer.Option(
+            "--timeout",
+            metavar="SPAN",
+            help=f"With --wait: give up after this long. Default: {_TIMEOUT}.",
+        ),
     ] = None,
 ) -> None:
     """Report which partitions have reached a cutoff, and why. Changes nothing."""
@@ -73,9 +79,7 @@ def live(
     grace_span = None if grace is None else as_span(grace, what="grace")
     liveness_rule(window, grace_span)
     if timeout is not None and not wait:
-        raise ConfigError(
-            f"--timeout {timeout} is the end of a wait: give --wait too, or leave it out"
-        )
+        raise ConfigError(f"--timeout {timeout} needs --wait: also give --wait, or omit --timeout")
     timeout_s = as_span(timeout or _TIMEOUT, what="timeout").total_seconds()
     settings = cluster.told_settings(screen)
 
@@ -85,11 +89,11 @@ def live(
         )
 
     if wait:
-        with screen.noticed("looking"), screen.board() as board:
+        with screen.noticed("checking"), screen.board() as board:
             teller = Teller(screen, board, timeout_s)
             found = wait_live(look, timeout_s=timeout_s, told=teller.told, failed=teller.failed)
     else:
-        with screen.progress("looking"):
+        with screen.progress("checking"):
             found = look(None)
     if screen.as_json:
         screen.emit(found.to_json())

@@ -1,4 +1,4 @@
-"""``groups list``, ``lag`` and ``doctor``: what there is, how far it is, and what is wrong."""
+"""``groups list``, ``lag`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Examples:
   kafka-ordered-ops doctor -b localhost:9092
   kafka-ordered-ops doctor --config client.properties -g hourly
 
-Exit codes: 0 nothing stands in the way; 4 something does."""
+Exit codes: 0 no check failed; 4 a check failed; 2 usage; 130 Ctrl-C."""
 
 app = Commands(help="Inspect the groups of a ledger.")
 
@@ -46,7 +46,7 @@ def list_groups(screen: Screen, cluster: Cluster) -> None:
     elif facts:
         screen.show(groups_table(facts))
     else:
-        screen.say(f"there are no groups in {cluster.ledger}")
+        screen.say(f"no groups in {cluster.ledger}")
     for one in found:
         if one.error is not None and not screen.as_json:
             screen.say(one.error.message)
@@ -65,7 +65,7 @@ def lag(screen: Screen, connection: Connection) -> None:
         if state is None:
             raise ConfigError(
                 f"group {connection.group_id} has not planned a window in {connection.ledger}: check its name with "
-                "groups list, or plan one"
+                "groups list, or plan a window"
             )
         found = group_lag(windows.settings, state)
     if screen.as_json:
@@ -73,7 +73,7 @@ def lag(screen: Screen, connection: Connection) -> None:
         return
     screen.show(lag_table(found))
     for name in found.missing_topics:
-        screen.say(f"topic {name} is gone, and the group has progress on it: windows adopt")
+        screen.say(f"topic {name} is gone, but the group has progress on it: run windows adopt")
     screen.say(f"group {connection.group_id} is {found.lag:,} offsets behind")
 
 
@@ -83,15 +83,15 @@ def doctor(
     cluster: Cluster,
     group_id: Annotated[
         str | None,
-        group_option("Check this group's rights and progress too."),
+        group_option("Also check the rights and progress of this group."),
     ] = None,
 ) -> None:
-    """Check connection, rights, ledger, clock and versions. Each fault is shown with its cure."""
+    """Check connection, rights, ledger, clock and versions. Shows how to fix each problem."""
     from kafka_ordered_ops.cli.doctor import examine
     from kafka_ordered_ops.cli.show.checks import State, checks_text
 
     settings = cluster.told_settings(screen)
-    with screen.progress("looking"):
+    with screen.progress("checking"):
         checks = examine(settings, group_id, cluster.ledger)
     if screen.as_json:
         screen.emit({"checks": [one.to_json() for one in checks]})

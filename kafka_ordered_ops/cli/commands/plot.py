@@ -1,4 +1,4 @@
-"""``windows plot``: a window of the ledger as a drawing."""
+"""``windows plot``: draw a window of the ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plot_window(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="A file that ends with .svg, .png or .pdf."
+            "-o", "--output", metavar="FILE", help="File to write, ending in .svg, .png or .pdf."
         ),
     ],
 ) -> None:
@@ -36,8 +36,8 @@ def plot_window(
         record = windows.show(window_id)
     if record.pruned is not None:
         raise WindowPrunedError(
-            f"window {window_id} of group {connection.group_id} was pruned from the ledger: its offsets are not known "
-            "any more, so there is nothing to draw",
+            f"window {window_id} of group {connection.group_id} was pruned from the ledger: its offsets are no longer "
+            "known, so it cannot be drawn",
             window_id=window_id,
         )
     with screen.progress("drawing"):

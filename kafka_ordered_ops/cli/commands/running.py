@@ -1,4 +1,4 @@
-"""Plans windows, delivers them in one pass and tells what came of it: what `run` and `windows sweep` do."""
+"""Plan windows, deliver them in one pass and report the result: `run` and `windows sweep`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAID_MAX: Final = 10
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a call found and what it left."""
+    """Windows before and after a delivery."""
 
     asked: Sequence[str]
     #: As planned or taken up, before anything was done about them.
@@ -50,10 +50,10 @@ def deliver(
     window_ids: Sequence[str | None],
     policy: Policy,
 ) -> Delivered:
-    """Brings windows to published: one plan, one read, one commit for all that need it.
+    """Deliver windows: one plan, one read, one commit for all that need it.
 
     Raises:
-        ConfigError: the job cannot run; nothing is planned then.
+        ConfigError: the job cannot run; nothing was planned.
     """
     sink.check(connection.settings(), connection.group_id)
     with connection.open(screen) as windows, screen.progress("planning"):
@@ -68,7 +68,7 @@ def deliver(
 
 
 def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
-    """The result of a command about one window."""
+    """Report the result for one window."""
     [before], [after] = delivered.before, delivered.after
     say_covered(screen, delivered)
     if screen.as_json:
@@ -82,7 +82,7 @@ def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
 
 
 def tell_many(screen: Screen, delivered: Delivered) -> None:
-    """The result of a command about a series of windows."""
+    """Report the result for a series of windows."""
     say_covered(screen, delivered)
     if screen.as_json:
         say_held(screen, delivered.before)
@@ -100,30 +100,28 @@ def tell_many(screen: Screen, delivered: Delivered) -> None:
 
 
 def say_covered(screen: Screen, delivered: Delivered) -> None:
-    """Says which of the windows have nothing of their own: a script may take their silence for a delivery."""
+    """Report covered windows: nothing was delivered for them."""
     covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
     for plan in covered[:_SAID_MAX]:
         screen.say(
-            f"warning: window {plan.window_id} of group {plan.group_id} is covered: other windows have taken, or hold, all "
-            "records of its times. This command has delivered nothing of them"
+            f"warning: window {plan.window_id} of group {plan.group_id} is covered: other windows have taken, or hold, all its "
+            "records. This command delivered none of them"
         )
     if (more := len(covered) - _SAID_MAX) > 0:
         screen.say(f"warning: and {more:,} more windows are covered")
 
 
 def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
-    """Says which open windows hold records of these windows' times."""
+    """Report open windows that hold records of these windows' times."""
     told = held_texts(plans)
     for text in told[:_SAID_MAX]:
         screen.say(f"warning: {text}")
     if (more := len(told) - _SAID_MAX) > 0:
-        screen.say(
-            f"warning: and {more:,} more windows are short of records that open windows hold"
-        )
+        screen.say(f"warning: and {more:,} more windows miss records that open windows hold")
 
 
 def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
-    """How the command ends: well, unless all of its windows are covered and nobody has said that this is well."""
+    """Return the exit code: `COVERED` if all windows are covered, unless --on-covered was given."""
     is_covered = all(plan.content is PlanContent.COVERED for plan in delivered.before)
     return (
         ExitCode.COVERED if is_covered and policies.on_covered is OnCovered.AUTO else ExitCode.DONE
@@ -131,13 +129,13 @@ def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
 
 
 def say_stand_in(screen: Screen, asked: str, plan: WindowPlan) -> None:
-    """Says when the plan is not that of the window asked for, but of the one that holds its records."""
+    """Report that the plan is of another window, which holds the records of the one asked for."""
     if plan.window_id != asked:
         screen.say(f"note: window {asked} is covered: window {plan.window_id} holds its records")
 
 
 def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
-    """What a person should know of plans beside their offsets; windows planned together share their notes."""
+    """Report the notes of plans; windows planned together share them."""
     for note in dict.fromkeys(note for plan in plans for note in plan.notes):
         screen.say(f"note: {note}")
     say_held(screen, plans)
@@ -145,20 +143,20 @@ def say_notes(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     if around:
         shown = ", ".join(around[:5])
         screen.say(
-            f"note: {len(around)} open windows keep their offsets ({shown}): finish them, or abandon them"
+            f"note: {len(around)} open windows keep their offsets ({shown}): finish or abandon them"
         )
 
 
 def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
-    """What this call did, in one sentence."""
+    """Describe what this call did."""
     name, output = f"window {before.window_id}", output_of(delivery.record.result)
     if before.content is PlanContent.COVERED:
-        return f"{name} is covered: other windows have taken or claim all its records, nothing was written"
+        return f"{name} is covered: other windows have taken, or hold, all its records; nothing was written"
     if delivery.ran:
         return f"{name} is published"
     told = {
-        WindowStatus.WRITTEN: "was written by an earlier attempt; it is committed and published now",
-        WindowStatus.COMMITTED: "was committed by an earlier attempt; it is published now",
+        WindowStatus.WRITTEN: "was written by an earlier attempt, and is now committed and published",
+        WindowStatus.COMMITTED: "was committed by an earlier attempt, and is now published",
     }.get(before.status, "is already published; nothing was done")
     if output is not None and output.root != normal_root(asked):
         return (
@@ -168,11 +166,11 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
 
 
 def _outcomes(delivered: Delivered) -> str:
-    """What this call did about several windows, in one sentence."""
+    """Describe what this call did for several windows."""
     told = {
         "read and published": 0,
-        "written by an earlier attempt and published now": 0,
-        "published already": 0,
+        "written by an earlier attempt and now published": 0,
+        "already published": 0,
         "covered by other windows, nothing written": 0,
     }
     read, finished, done, covered = told

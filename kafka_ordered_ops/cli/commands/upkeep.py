@@ -1,4 +1,4 @@
-"""``windows gaps``, ``adopt`` and ``prune``: what keeps a group in order over the years."""
+"""``windows gaps``, ``adopt`` and ``prune``: maintenance of a group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NAMED_MAX: Final = 20
 
 @command
 def gaps(screen: Screen, connection: Connection) -> None:
-    """List times outside all intervals where records wait. A sweep takes them."""
+    """List times outside all intervals that still have records. A sweep delivers them."""
     from kafka_ordered_ops.cli.show.tables import gaps_table
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
@@ -42,9 +42,9 @@ def gaps(screen: Screen, connection: Connection) -> None:
         screen.emit({"group": connection.group_id, "gaps": [gap.to_json() for gap in found]})
     elif found:
         screen.show(gaps_table(found))
-        screen.say("a sweep takes what waits there: windows sweep")
+        screen.say("run windows sweep to deliver the records in these gaps")
     else:
-        screen.say(f"group {connection.group_id} has no gaps: nothing is known to wait for a sweep")
+        screen.say(f"group {connection.group_id} has no known gaps")
 
 
 @command
@@ -52,10 +52,10 @@ def adopt(
     screen: Screen,
     connection: Connection,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the changes without making them.")
     ] = False,
 ) -> None:
-    """Accept offsets that others committed. Also accepts a recreated topic and a truncated log."""
+    """Accept offsets committed by other tools. Also accepts a recreated topic and a truncated log."""
     from kafka_ordered_ops.cli.show.tables import adoption_table
 
     with connection.open(screen) as windows, screen.progress("adopting"):
@@ -64,7 +64,9 @@ def adopt(
         screen.emit({"group": connection.group_id, "dry_run": dry_run, **adoption.to_json()})
         return
     if not adoption:
-        screen.say(f"group {connection.group_id} is where its windows left it: nothing to adopt")
+        screen.say(
+            f"group {connection.group_id} has nothing to adopt: its committed offsets are those of its windows"
+        )
         return
     screen.show(adoption_table(adoption))
     _say_windows(screen, adoption)
@@ -78,14 +80,19 @@ def prune(
     older_than: Annotated[
         str,
         typer.Option(
-            "--older-than", metavar="SPAN", help="Windows whose cutoff is older than this, as P90D."
+            "--older-than",
+            metavar="SPAN",
+            help="Prune windows whose cutoff is older than this, such as P90D.",
         ),
     ],
     forget: Annotated[
-        bool, typer.Option("--forget", help="Remove them, and stubs of windows pruned before.")
+        bool,
+        typer.Option(
+            "--forget", help="Remove them completely, including stubs of windows pruned earlier."
+        ),
     ] = False,
 ) -> None:
-    """Reduce old windows in the ledger to stubs. Ids, times, counts and the group's progress stay."""
+    """Reduce old windows in the ledger to stubs. Keeps ids, times, counts and the group's progress."""
     from kafka_ordered_ops.cli.show.tables import windows_text
 
     age = as_span(older_than, what="older than")

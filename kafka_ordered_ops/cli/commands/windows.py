@@ -1,4 +1,4 @@
-"""``windows``: look at the windows of a group, and move one of them by hand."""
+"""``windows``: inspect and manage the windows of a group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Examples:
   kafka-ordered-ops windows list -b localhost:9092 -g hourly --open"""
 
 _PLAN_EXAMPLES: Final = """\b
-Example, around a job of your own:
+Example, with your own job between the two commands:
   kafka-ordered-ops windows plan -b localhost:9092 -g hourly -t orders --cutoff 2026-11-20T12:00:00Z --window-id noon --json
   kafka-ordered-ops windows commit -b localhost:9092 -g hourly noon"""
 
@@ -65,10 +65,10 @@ def list_windows(
     screen: Screen,
     connection: Connection,
     only_open: Annotated[
-        bool, typer.Option("--open", help="Only windows that are not committed yet.")
+        bool, typer.Option("--open", help="Show only windows that are not committed yet.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the last N, by cutoff.", metavar="N")
+        int | None, typer.Option(min=1, help="Show only the last N, by cutoff.", metavar="N")
     ] = None,
 ) -> None:
     """List the windows of a group, by cutoff."""
@@ -98,7 +98,7 @@ def list_windows(
 @app.command("show", epilog=_SHOW_EXAMPLES)
 @command
 def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
-    """Show everything the ledger has about a window."""
+    """Show everything the ledger stores about a window."""
     from kafka_ordered_ops.cli.commands.running import say_notes
     from kafka_ordered_ops.cli.show.facts import record_json
     from kafka_ordered_ops.cli.show.tables import history_text, plan_table
@@ -154,7 +154,7 @@ def sweep(
     sink: Sink,
     window_id: WindowIdOption = None,
 ) -> None:
-    """Deliver what no interval covers. Works as `run` does."""
+    """Deliver records outside all intervals. Works like run."""
     from kafka_ordered_ops.cli.commands.running import deliver, end_of, tell_one
 
     spec = question.spec(connection.group_id, policies)
@@ -170,7 +170,7 @@ def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> 
     """Commit a window after your own job has read it."""
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
-        # What a `run` has written is not taken by anybody before it is published.
+        # What a `run` has written is published too: nobody reads it before.
         staged = _written_output(record)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
@@ -214,7 +214,7 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
         told = window_summary(replayed)
         screen.show(told["output"])
         screen.say(
-            f"window {window_id} was read again: {told['records']:,} records, nothing was committed"
+            f"window {window_id} was read again: {told['records']:,} records; nothing was committed"
         )
 
 
@@ -238,15 +238,15 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
     found = StagedOutput.found(record.result or {})
     if output is not None and found is None:
         raise SinkError(
-            f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, and "
-            "that is gone: a commit would lose its records. Run the window again, or abandon it",
+            f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, "
+            "which is gone: a commit would lose its records. Run the window again, or abandon it",
             window_id=record.plan.window_id,
         )
     return found
 
 
 def _end(screen: Screen, connection: Connection, record: WindowRecord) -> None:
-    """The result of a command that moves a window."""
+    """Report the result of a command that changes a window."""
     from kafka_ordered_ops.cli.show.facts import record_facts
 
     plan = record.plan

@@ -34,7 +34,7 @@ def prepare_folder(folder: Path) -> Path:
         if others or (not earlier and any(folder.iterdir())):
             shown = others[0] if others else next(folder.iterdir()).name
             raise ConfigError(
-                f"{folder} holds {shown}, which no demo wrote: name an empty folder, or one that does not exist"
+                f"{folder} holds {shown}, which no demo wrote: choose an empty folder, or one that does not exist"
             )
         (folder / MARKER_NAME).touch()
         for name in _OURS:

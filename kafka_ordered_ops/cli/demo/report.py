@@ -66,13 +66,13 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
     """The windows, for people."""
     table = Table(
         title="Windows of one group over one topic",
-        caption="out of order: written behind a record stamped at or after the cutoff; late: written after the "
+        caption="out of order: written after a record stamped at or after the cutoff; late: written after the "
         "window of their time had been planned",
     )
     table.add_column("window")
     table.add_column("cutoff")
     table.add_column("status")
-    for name in ("records", "out of order", "late", "tries", "seconds", "records/s"):
+    for name in ("records", "out of order", "late", "attempts", "seconds", "records/s"):
         table.add_column(name, justify="right")
     table.add_column("note")
     for row in rows:

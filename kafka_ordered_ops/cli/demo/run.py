@@ -147,7 +147,7 @@ def run_story(story: Story, output: Path, screen: Screen) -> bool:
 
 def _told(delivery: Delivery) -> str:
     if not delivery.ran:
-        return f"{delivery.plan.status} already, nothing was done"
+        return f"{delivery.plan.status} already; nothing was done"
     facts = delivery.record.result or {}
     records = (facts.get("facts") or {}).get("records")
     count = "" if records is None else f"{records:,} records, "

@@ -1,4 +1,4 @@
-"""Help in sections: the options that matter first, and the others by what they are about."""
+"""Help in sections: the most used options first, the others by topic."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: The sections behind the first one, by the name that an option gives as its `rich_help_panel`.
+#: The sections after the first one; an option names its section as `rich_help_panel`.
 CLUSTER: Final = "The cluster"
 RECORDS: Final = "The records"
 SERIES: Final = "Several windows"
-OTHERS: Final = "When other windows are in the way"
+OTHERS: Final = "Conflicts with other windows"
 JOB: Final = "The job"
 MESSAGES: Final = "Messages"
 

@@ -1,4 +1,4 @@
-"""The options that commands share, in groups: each group is a dataclass, and makes one thing of them."""
+"""Groups of options that commands share: each group is a dataclass that builds one value from its options."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.window import Window
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
-WindowId = Annotated[str, typer.Argument(metavar="WINDOW_ID", show_default=False)]
+WindowId = Annotated[
+    str,
+    typer.Argument(
+        metavar="WINDOW_ID", help="Window id, as windows list shows it.", show_default=False
+    ),
+]
 
 WindowIdOption = Annotated[
     str | None,
     typer.Option(
         "--window-id",
         metavar="ID",
-        help="Window id. Default: derived from the other options, so the same command names the same window.",
+        help="Window id. Default: made from group, topics and times, so the same command runs the same window.",
     ),
 ]
 
@@ -46,7 +51,7 @@ def group_option(help_text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster, and how to reach it."""
+    """How to connect to the cluster."""
 
     bootstrap: Annotated[
         str | None,
@@ -55,7 +60,7 @@ class Cluster:
             "--bootstrap-server",
             "--bootstrap",
             metavar="HOST:PORT",
-            help="Brokers to connect to first.",
+            help="Kafka brokers, separated by commas.",
         ),
     ] = None
     profile: Annotated[
@@ -66,7 +71,7 @@ class Cluster:
             is_eager=True,
             callback=use_profile,
             rich_help_panel=CLUSTER,
-            help="Take defaults from this table of profiles.toml; from 'default', if there is one.",
+            help="Profile with defaults for these options, a table in profiles.toml. Default: 'default', if it exists.",
         ),
     ] = None
     config: Annotated[
@@ -75,7 +80,7 @@ class Cluster:
             "--config",
             metavar="FILE",
             rich_help_panel=CLUSTER,
-            help="Client settings, a .properties file; for secrets.",
+            help="File with client settings (.properties). Put secrets here.",
         ),
     ] = None
     setting: Annotated[
@@ -84,7 +89,7 @@ class Cluster:
             "-X",
             metavar="KEY=VALUE",
             rich_help_panel=CLUSTER,
-            help="A client setting (repeatable); beats --config.",
+            help="A client setting (repeatable). Overrides --config.",
         ),
     ] = field(default_factory=list)
     allow_setting: Annotated[
@@ -102,19 +107,19 @@ class Cluster:
             "--ledger-topic",
             metavar="TOPIC",
             rich_help_panel=CLUSTER,
-            help="Topic that holds plans and progress, if it has another name.",
+            help="Topic that stores plans and progress. Default: __kafka_ordered_ops.",
         ),
     ] = None
 
     @property
     def ledger(self) -> str:
-        """The topic that holds plans and progress."""
+        """The topic that stores plans and progress."""
         from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 
         return self.ledger_topic or LEDGER_TOPIC
 
     def settings(self) -> ClientSettings:
-        """The client settings of the file, of -X and of -b, each stronger than the one before."""
+        """Merge the client settings of the file, -X and -b; the later overrides the earlier."""
         from kafka_ordered_ops.windows import ClientSettings
 
         values = {} if self.config is None else _properties(self.config)
@@ -123,34 +128,36 @@ class Cluster:
             values["bootstrap.servers"] = self.bootstrap
         if not values.get("bootstrap.servers"):
             raise ConfigError(
-                "no broker is named: give -b HOST:PORT, or bootstrap.servers in --config FILE"
+                "no broker is named: give -b HOST:PORT, or set bootstrap.servers in --config FILE"
             )
         return ClientSettings.from_mapping(
             values, extra_allowed=self.allow_setting, option="--allow-setting"
         )
 
     def told_settings(self, screen: Screen) -> ClientSettings:
-        """The settings, once the screen knows which of them are secret and which were overridden."""
+        """Return the settings; the screen masks the secret ones, and reports those that were overridden."""
         settings = self.settings()
         screen.hide(settings.secret_values())
         if settings.memory_name is None:
             screen.brokers = settings.bootstrap_servers
         if settings.overridden:
-            screen.say(f"set by this package, whatever was given: {', '.join(settings.overridden)}")
+            screen.say(
+                f"settings that this package always sets itself: {', '.join(settings.overridden)}"
+            )
         return settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection(Cluster):
-    """Which group of which cluster."""
+    """A consumer group of a cluster."""
 
     group_id: Annotated[
         str,
-        group_option("Consumer group that keeps the progress."),
+        group_option("Consumer group that tracks the progress."),
     ]
 
     def open(self, screen: Screen) -> OrderedWindows:
-        """The service, which reports to the screen; the caller closes it."""
+        """Open the service, which reports to the screen; the caller closes it."""
         return self._open(screen, OnForeignCommit.FAIL)
 
     def _open(self, screen: Screen, on_foreign_commit: OnForeignCommit) -> OrderedWindows:
@@ -167,30 +174,33 @@ class Connection(Cluster):
 
 @dataclass(frozen=True, kw_only=True)
 class Claiming(Connection):
-    """A group whose progress the command claims from, or moves."""
+    """A group whose progress the command changes."""
 
     on_foreign_commit: Annotated[
         OnForeignCommit,
         typer.Option(
             "--on-foreign-commit",
             rich_help_panel=OTHERS,
-            help="What to do when others moved the group's committed offset; adopt accepts it as progress.",
+            help="What to do if another program moved the group's committed offset; adopt accepts it as progress.",
         ),
     ] = OnForeignCommit.FAIL
 
     def open(self, screen: Screen) -> OrderedWindows:
-        """The service, which reports to the screen; the caller closes it."""
+        """Open the service, which reports to the screen; the caller closes it."""
         return self._open(screen, self.on_foreign_commit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topics:
-    """Of which topics."""
+    """The topics."""
 
     topic: Annotated[
         list[str],
         typer.Option(
-            "-t", "--topic", metavar="TOPIC", help="Name, or pattern as '^orders-.*' (repeatable)."
+            "-t",
+            "--topic",
+            metavar="TOPIC",
+            help="Topic name, or a pattern such as '^orders-.*' (repeatable).",
         ),
     ]
     exclude: Annotated[
@@ -199,28 +209,28 @@ class Topics:
             "--exclude",
             metavar="TOPIC",
             rich_help_panel=RECORDS,
-            help="Name or pattern to leave out (repeatable).",
+            help="Topic name or pattern to exclude (repeatable).",
         ),
     ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cutoff(Topics):
-    """Of which topics, and up to which time."""
+    """The topics and the cutoff."""
 
     cutoff: Annotated[
         str,
         typer.Option(
             "--cutoff",
             metavar="TIME",
-            help="Exclusive end, as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h.",
+            help="Exclusive end, such as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h.",
         ),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Looking:
-    """How records are looked for."""
+    """How the logs are searched for records."""
 
     max_out_of_orderness: Annotated[
         str | None,
@@ -228,7 +238,7 @@ class Looking:
             "--max-out-of-orderness",
             rich_help_panel=RECORDS,
             metavar="SPAN",
-            help="Stop looking for out-of-order records at cutoff + span, as PT10M. Default: never.",
+            help="Search for out-of-order records up to cutoff + span, such as PT10M. Default: the whole log.",
         ),
     ] = None
     isolation: Annotated[
@@ -236,12 +246,12 @@ class Looking:
         typer.Option(
             "--isolation",
             rich_help_panel=RECORDS,
-            help="Whether records of open or aborted transactions count.",
+            help="Whether to read records of open and aborted transactions.",
         ),
     ] = Isolation.READ_COMMITTED
 
     @property
-    def lateness(self) -> timedelta | None:
+    def out_of_orderness(self) -> timedelta | None:
         """The maximum out-of-orderness; raises `ConfigError`."""
         return (
             None
@@ -252,16 +262,16 @@ class Looking:
 
 @dataclass(frozen=True, kw_only=True)
 class Records(Looking, Cutoff):
-    """Which records: of which topics, and up to which time."""
+    """The records of the topics up to the cutoff."""
 
     def window(self) -> Window:
-        """The question to the logs; raises `ConfigError`."""
+        """Build the window; raises `ConfigError`."""
         from kafka_ordered_ops.core.window.window import Window
 
         return Window(
             self.topic,
             cutoff=moment(self.cutoff, what="cutoff"),
-            max_out_of_orderness=self.lateness,
+            max_out_of_orderness=self.out_of_orderness,
             isolation=self.isolation,
             exclude=self.exclude,
         )
@@ -269,23 +279,21 @@ class Records(Looking, Cutoff):
 
 @dataclass(frozen=True, kw_only=True)
 class Reporting:
-    """How the command speaks. `Screen` knows already: it must, even for options that nobody understands."""
+    """Output options. `Screen` reads them itself: it reports errors in the other options, too."""
 
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout, and nothing else there.")
-    ] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False
     debug: Annotated[
         bool,
         typer.Option(
             "--debug",
             rich_help_panel=MESSAGES,
-            help="Complete logs, and tracebacks of all errors.",
+            help="Show full logs, and tracebacks of all errors.",
         ),
     ] = False
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function of `Screen` and option groups into what typer takes: one of single options.
+    """Turn a function of `Screen` and option groups into one of single options, as typer needs it.
 
     Every parameter whose type is a group becomes the group's fields; the screen comes from the context;
     `Reporting` is added.
@@ -345,7 +353,7 @@ def _properties(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         # Of a file that is not text, the error would show some bytes: they may be a secret's.
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise ConfigError(f"client settings cannot be read from {path}: {reason}") from None
+        raise ConfigError(f"cannot read client settings from {path}: {reason}") from None
 
 
 def _pair(number: int, text: str) -> tuple[str, str]:

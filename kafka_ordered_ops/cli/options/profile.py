@@ -42,10 +42,10 @@ def kept_option(*names: str, **given: Any) -> Any:
 
 
 def use_profile(context: typer.Context, name: str | None) -> str | None:
-    """Makes a profile's values the defaults of a command's options: a callback of ``--profile``.
+    """Use a profile's values as defaults of a command's options: the callback of ``--profile``.
 
     Raises:
-        ConfigError: the file is not as it must be, or there is no such profile.
+        ConfigError: the file is invalid, or has no such profile.
     """
     if context.resilient_parsing:
         # Completion has time for neither files nor their mistakes.
@@ -110,10 +110,10 @@ def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
         if not is_needed and variable("profiles") not in os.environ:
             return {}
         raise ConfigError(
-            f"there is no file {path} with profiles: create it, or name another one in {variable('profiles')}"
+            f"there is no file {path} with profiles: create it, or set {variable('profiles')}"
         ) from None
     except OSError as error:
-        raise ConfigError(f"profiles cannot be read from {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read profiles from {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What is asked of a group, one window or a series of them, and what to do when others stand in the way."""
+"""The windows that a command asks for, and its policies for conflicts with other windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WINDOWS_AT_ONCE_MAX: Final = 1_500
 _SINCE: Final = typer.Option(
     "--since",
     metavar="TIME",
-    help="Inclusive start; makes the group's windows intervals.",
+    help="Inclusive start; turns the group's windows into intervals.",
 )
 
 
@@ -40,21 +40,21 @@ def _span_text(length: timedelta) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Cutoff):
-    """Up to which time, and perhaps from which."""
+    """The times of one window."""
 
     since: Annotated[str | None, _SINCE] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times(Topics):
-    """Up to which times."""
+    """The times of one window or of a series."""
 
     cutoff: Annotated[
         str | None,
         typer.Option(
             "--cutoff",
             metavar="TIME",
-            help="Exclusive end, as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h; the first one, with --every.",
+            help="Exclusive end, such as 2026-11-20T12:00:00Z, 2026-11-20, today or -1h. With --every: of the first window.",
         ),
     ] = None
     since: Annotated[str | None, _SINCE] = None
@@ -64,7 +64,7 @@ class Times(Topics):
             "--every",
             rich_help_panel=SERIES,
             metavar="SPAN",
-            help="Deliver several windows in one pass: a cutoff, or with --since an interval, every span, as P1D.",
+            help="Deliver a series of windows in one pass, one for each span, such as P1D. Needs --until.",
         ),
     ] = None
     until: Annotated[
@@ -73,21 +73,21 @@ class Times(Topics):
             "--until",
             metavar="TIME",
             rich_help_panel=SERIES,
-            help="With --every: the last possible cutoff.",
+            help="With --every: the end of the series; no cutoff is later.",
         ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Looking, Topics):
-    """What all questions to a group have in common beside their times."""
+    """Everything about windows except their times."""
 
     starting_offsets: Annotated[
         str | None,
         typer.Option(
             "--starting-offsets",
             metavar="BOUND",
-            help="Where a new group begins: earliest, latest, committed, a time, or -PT1H before the cutoff.",
+            help="Where a new group starts: earliest, latest, committed, a time, or a span before the cutoff such as -PT1H.",
         ),
     ] = None
     on_data_loss: Annotated[
@@ -95,12 +95,12 @@ class Asked(Looking, Topics):
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do when retention deleted records of the window.",
+            help="What to do if retention has deleted records of the window.",
         ),
     ] = OnDataLoss.FAIL
 
     def spec(self, group_id: str, policies: Policies | None = None) -> WindowSpec:
-        """All that is asked of the group but the times; raises `ConfigError`."""
+        """Build everything but the times; raises `ConfigError`."""
         from kafka_ordered_ops.hosting.window_spec import WindowSpec
 
         policies = policies or Policies()
@@ -110,7 +110,7 @@ class Asked(Looking, Topics):
             starting_offsets=None
             if self.starting_offsets is None
             else bound(self.starting_offsets),
-            max_out_of_orderness=self.lateness,
+            max_out_of_orderness=self.out_of_orderness,
             isolation=self.isolation,
             exclude=self.exclude,
             on_data_loss=self.on_data_loss,
@@ -124,63 +124,63 @@ class Question(Asked, Interval):
     """One window."""
 
     def window(self, spec: WindowSpec) -> Window:
-        """The question to the group; raises `ConfigError`."""
+        """Build the window; raises `ConfigError`."""
         since = None if self.since is None else moment(self.since, what="since")
         return spec.window(moment(self.cutoff, what="cutoff"), since)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepQuestion(Asked, Cutoff):
-    """What no interval covers."""
+    """The records outside all intervals."""
 
     def window(self, spec: WindowSpec) -> Window:
-        """The question to the group; raises `ConfigError`."""
+        """Build the window; raises `ConfigError`."""
         return replace(spec.window(moment(self.cutoff, what="cutoff"), None), sweep=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series(Asked, Times):
-    """One window, or several that follow each other."""
+    """One window, or a series."""
 
     @property
     def is_many(self) -> bool:
-        """Whether a series is asked for, however many windows it has."""
+        """Whether the command asks for a series, whatever its number of windows."""
         return self.every is not None
 
     def windows(self, spec: WindowSpec) -> list[Window]:
-        """The questions to the group, by time; raises `ConfigError`."""
+        """Build the windows, by time; raises `ConfigError`."""
         if self.every is not None:
             return self._series(spec, self.every)
         if self.until is not None:
             raise ConfigError(
-                f"--until {self.until} ends a series: give --every SPAN too, or leave it out"
+                f"--until {self.until} ends a series: also give --every SPAN, or omit --until"
             )
         if self.cutoff is None:
             raise ConfigError(
-                "no --cutoff is given: name one, or ask for several windows with --every and --until"
+                "no --cutoff is given: give one, or a series with --every and --until"
             )
         since = None if self.since is None else moment(self.since, what="since")
         return [spec.window(moment(self.cutoff, what="cutoff"), since)]
 
     def _series(self, spec: WindowSpec, every_text: str) -> list[Window]:
         if self.until is None:
-            raise ConfigError(f"--every {every_text} has no end: give --until TIME too")
+            raise ConfigError(f"--every {every_text} has no end: also give --until TIME")
         every, until = as_span(every_text, what="every"), moment(self.until, what="until")
         if not every:
-            raise ConfigError(f"--every {every_text} goes nowhere: give a span as PT1H or P1D")
+            raise ConfigError(f"--every {every_text} is zero: give a span such as PT1H or P1D")
         if self.since is not None:
             if self.cutoff is not None:
                 raise ConfigError(
-                    f"--cutoff {self.cutoff} is too much: with --since and --every the intervals go from --since "
-                    "to --until. Leave it out"
+                    f"--cutoff {self.cutoff} conflicts with --since and --every, whose intervals end at --until: "
+                    "omit --cutoff"
                 )
             since = moment(self.since, what="since")
             starts = _intervals(since, until, every)
             return [spec.window(start + every, start) for start in starts]
         if self.cutoff is None:
             raise ConfigError(
-                f"--every {every_text} has no beginning: give --cutoff TIME, the first cutoff; or --since TIME, "
-                "where the first interval begins"
+                f"--every {every_text} has no beginning: give --cutoff TIME, the first cutoff; or --since TIME, the start "
+                "of the first interval"
             )
         return [
             spec.window(cutoff, None)
@@ -190,14 +190,14 @@ class Series(Asked, Times):
 
 @dataclass(frozen=True, kw_only=True)
 class Policies:
-    """What a plan does when other windows stand in its way."""
+    """What a plan does about conflicts with other windows."""
 
     on_covered: Annotated[
         OnCovered,
         typer.Option(
             "--on-covered",
             rich_help_panel=OTHERS,
-            help="What to do when other windows have taken all records. auto skips them, with exit code 5.",
+            help="What to do if other windows have taken all records. auto skips them, with exit code 5.",
         ),
     ] = _DEFAULT.on_covered
     on_open_claim: Annotated[
@@ -205,7 +205,7 @@ class Policies:
         typer.Option(
             "--on-open-claim",
             rich_help_panel=OTHERS,
-            help="What to do when open windows may hold some of the records.",
+            help="What to do if open windows may hold some of the records.",
         ),
     ] = _DEFAULT.on_open_claim
     claim_age: Annotated[
@@ -214,8 +214,8 @@ class Policies:
             "--claim-age",
             rich_help_panel=OTHERS,
             metavar="SPAN",
-            help="take_over abandons planned windows that no attempt has touched for this long; "
-            f"{_span_text(_DEFAULT.claim_age)} by default.",
+            help="With take_over: abandon planned windows that no attempt has touched for this long. "
+            f"Default: {_span_text(_DEFAULT.claim_age)}.",
         ),
     ] = None
     claim_wait: Annotated[
@@ -224,7 +224,7 @@ class Policies:
             "--claim-wait",
             rich_help_panel=OTHERS,
             metavar="SPAN",
-            help=f"wait gives up after this long; {_span_text(_DEFAULT.claim_wait)} by default.",
+            help=f"With wait: give up after this long. Default: {_span_text(_DEFAULT.claim_wait)}.",
         ),
     ] = None
     redefine: Annotated[
@@ -232,7 +232,7 @@ class Policies:
         typer.Option(
             "--redefine",
             rich_help_panel=OTHERS,
-            help="Make this window's mode, isolation and topics those of the group from now on.",
+            help="Change the group's mode, isolation and topics to those of this window.",
         ),
     ] = False
 
@@ -249,7 +249,7 @@ class Policies:
             return None
         if self.on_open_claim is not needed:
             raise ConfigError(
-                f"{option} {text} belongs to --on-open-claim {needed}, and that is {self.on_open_claim}: change "
+                f"{option} {text} needs --on-open-claim {needed}, which is {self.on_open_claim}: change "
                 "one of them"
             )
         return as_span(text, what=option.strip("-").replace("-", " "))
@@ -259,23 +259,22 @@ def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetim
     """The first cutoff and those that follow, `until` included."""
     if until < first:
         raise ConfigError(
-            f"--until {_text(until)} lies before --cutoff {_text(first)}: there is no window to plan"
+            f"--until {_text(until)} is before --cutoff {_text(first)}: the series has no window"
         )
     return _steps(first, (until - first) // every + 1, every)
 
 
 def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datetime]:
-    """Where the intervals begin that lie between two times and leave nothing over."""
+    """The starts of the intervals between two times, which they fill exactly."""
     if until <= since:
         raise ConfigError(
-            f"--until {_text(until)} does not lie behind --since {_text(since)}: there is no interval"
+            f"--until {_text(until)} is not after --since {_text(since)}: the series has no interval"
         )
     count, rest = divmod(until - since, every)
     if rest:
         raise ConfigError(
-            f"from --since {_text(since)} to --until {_text(until)} there is a rest of {_span_text(rest)} behind "
-            f"{count:,} intervals of {_span_text(every)}, and an interval is taken as a whole: end at "
-            f"{_text(until - rest)}, or choose another span"
+            f"from --since {_text(since)} to --until {_text(until)}, {_span_text(rest)} remain after "
+            f"{count:,} intervals of {_span_text(every)}: end at {_text(until - rest)}, or choose another span"
         )
     return _steps(since, count, every)
 
@@ -283,8 +282,8 @@ def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datet
 def _steps(first: datetime, count: int, every: timedelta) -> list[datetime]:
     if count > WINDOWS_AT_ONCE_MAX:
         raise ConfigError(
-            f"--every {_span_text(every)} gives {count:,} windows, and {WINDOWS_AT_ONCE_MAX:,} are the most that "
-            "are planned in one pass: choose an earlier --until, and run the rest afterwards"
+            f"--every {_span_text(every)} gives {count:,} windows; one pass plans at most "
+            f"{WINDOWS_AT_ONCE_MAX:,}: choose an earlier --until, and run the rest afterwards"
         )
     return [first + every * number for number in range(count)]
 

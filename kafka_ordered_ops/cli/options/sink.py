@@ -1,4 +1,4 @@
-"""How a window's records get into files: the options that make a `Job`, and what runs it for the screen."""
+"""How a window's records are written to files: the options of a `Job`, and running it for the screen."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECAS
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """Where the records go, and how."""
+    """Where and how records are written."""
 
     output: Annotated[
         str,
         kept_option(
             "--output",
             metavar="DIR",
-            help="Folder for window_id=<id>/ with Parquet files.",
+            help="Folder for the Parquet files, in window_id=<id>/.",
         ),
     ]
     engine: Annotated[
         Engine,
         typer.Option(
             "--engine",
-            help="python: Spark in this process. connector: the same, by Spark's Kafka connector. local: no Spark; fits memory.",
+            help="python: Spark with Python readers. connector: Spark with its Kafka connector. local: no Spark, in memory.",
         ),
     ] = Engine.PYTHON
     ordered: Annotated[
@@ -55,7 +55,7 @@ class Sink:
         typer.Option(
             "--ordered/--unordered",
             rich_help_panel=JOB,
-            help="Sort by time across all files, or keep the order of reading.",
+            help="Sort by time across all files, or keep the order of the logs.",
         ),
     ] = True
     spark_conf: Annotated[
@@ -69,7 +69,7 @@ class Sink:
     ] = field(default_factory=list)
 
     def check(self, settings: ClientSettings, group_id: str) -> None:
-        """Raises `ConfigError` for a job that cannot run, before its windows are planned."""
+        """Raise `ConfigError` for a job that cannot run, before its windows are planned."""
         from kafka_ordered_ops.spark.job_checks import check_session
 
         job = self._job()
@@ -83,7 +83,7 @@ class Sink:
         job.check(settings, group_id)
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
-        """What reads plans in one pass and writes each into its hidden stage."""
+        """Return a function that reads plans in one pass, and writes each one to its hidden stage."""
         from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 
         screen.hide(value for key, value in self._conf().items() if _SECRET.search(key) and value)
@@ -110,7 +110,7 @@ class Sink:
         return write
 
     def _job(self) -> Job:
-        """What brings the records there; raises `ConfigError`."""
+        """Build the job; raises `ConfigError`."""
         from kafka_ordered_ops.hosting.job import Job
 
         conf = self._conf()
@@ -123,7 +123,9 @@ class Sink:
                 engine=self.engine.value,
             )
         if conf:
-            raise ConfigError("--spark-conf with --engine local: there is no Spark to be set")
+            raise ConfigError(
+                "--spark-conf needs Spark, and --engine local runs without it: omit one of them"
+            )
         return Job(output=self.output)
 
     def _conf(self) -> dict[str, str]:
@@ -139,7 +141,7 @@ class Sink:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSink(Sink):
-    """A sink that may be an application of the user's."""
+    """A sink that may be your own application."""
 
     application: Annotated[
         Path | None,
@@ -147,7 +149,7 @@ class JobSink(Sink):
             "--application",
             rich_help_panel=JOB,
             metavar="JOB.py",
-            help="Your own Spark job, run by spark-submit; without it, records are copied.",
+            help="Your Spark job, run by spark-submit. Default: copy the records.",
         ),
     ] = None
     master: Annotated[
@@ -156,7 +158,7 @@ class JobSink(Sink):
             "--master",
             rich_help_panel=JOB,
             metavar="URL",
-            help="Spark master for the application. Default: that of Spark's own configuration.",
+            help="Spark master of the application. Default: from Spark's configuration.",
         ),
     ] = None
     arguments: Annotated[
@@ -180,12 +182,10 @@ class JobSink(Sink):
                 engine=self.engine.value,
             )
         if self.master is not None:
-            raise ConfigError(
-                "--master says where an application runs: name one with --application"
-            )
+            raise ConfigError("--master applies to an application: also give --application")
         if self.arguments:
             raise ConfigError(
-                f"{self.arguments[0]!r} and what follows would be arguments of an application: name one with "
+                f"{self.arguments[0]!r} and the words after it are arguments of an application: also give "
                 "--application"
             )
         return super()._job()
@@ -207,7 +207,7 @@ def _quiet_py4j() -> Iterator[None]:
 
 
 def bundled_java() -> Path | None:
-    """The Java of the embedded extra, on a machine that has none of its own."""
+    """The Java of the embedded extra, on a machine without Java."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return None
     from kafka_ordered_ops.embedded import JavaNotFoundError, java_home_for_spark

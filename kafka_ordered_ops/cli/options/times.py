@@ -1,4 +1,4 @@
-"""Times and spans as people give them to a command."""
+"""Times on the command line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _STARTED: Final = ContextVar[datetime]("started")
 
 
 def begin() -> None:
-    """A command begins: `now` is now, to the second."""
+    """Start a command: its relative times count from now, to the second."""
     _STARTED.set(datetime.now(UTC).replace(microsecond=0))
 
 
 def moment(text: str, *, what: str) -> datetime:
-    """The moment that a text names, in UTC.
+    """Return the time that a text means, in UTC.
 
     An ISO 8601 time with a zone; a bare date, which is midnight in UTC; ``now``; ``today`` and ``yesterday``, at
     midnight in UTC; or a span ago, as ``-1h``, ``-1d12h`` or ``-PT1H``.
@@ -56,7 +56,7 @@ def moment(text: str, *, what: str) -> datetime:
 
 
 def bound(text: str) -> str:
-    """A bound as `core` reads it, from one that may have a relative time; what is neither stays as it is.
+    """Replace a relative time in a bound; any other text is returned unchanged.
 
     A span as ``-1h`` counts from the cutoff here, as ``-PT1H`` does.
 
@@ -82,7 +82,7 @@ def _relative(text: str, *, what: str) -> datetime | None:
     try:
         return now - _ago(match[1], what=what)
     except OverflowError as error:
-        raise ConfigError(f"{what} {shown(text)} lies beyond the calendar") from error
+        raise ConfigError(f"{what} {shown(text)} is beyond the calendar") from error
 
 
 def _ago(text: str, *, what: str) -> timedelta:

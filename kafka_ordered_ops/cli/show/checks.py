@@ -1,4 +1,4 @@
-"""What `doctor` has looked at: one line each, with its cure."""
+"""The checks of `doctor`: one line each, with its fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 class State(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -20,7 +20,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, what was found, and what to do."""
+    """A check: its name, its result, and how to fix a problem."""
 
     name: str
     state: State
@@ -28,12 +28,12 @@ class Check:
     cure: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the check as JSON."""
         return {"name": self.name, "state": self.state.value, "text": self.text, "cure": self.cure}
 
 
 def checks_text(checks: Sequence[Check]) -> Text:
-    """What `doctor` has found; a cure stands below its line."""
+    """Return the checks as text, each fix below its check."""
     colours = {State.OK: "green", State.WARNING: "yellow", State.FAILED: "red"}
     states, names = max(map(len, colours)) + 2, max(len(one.name) for one in checks) + 2
     lines = []
@@ -41,5 +41,5 @@ def checks_text(checks: Sequence[Check]) -> Text:
         state = (one.state.ljust(states), colours[one.state])
         lines.append(Text.assemble(state, one.name.ljust(names), one.text))
         if one.cure is not None:
-            lines.append(Text(" " * (states + names) + f"cure: {one.cure}"))
+            lines.append(Text(" " * (states + names) + f"fix: {one.cure}"))
     return Text("\n").join(lines)

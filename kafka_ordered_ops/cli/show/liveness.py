@@ -1,4 +1,4 @@
-"""How far partitions are from a cutoff, as tables and lines for people."""
+"""Liveness of partitions, as tables and lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COLOURS: Final = {
 
 
 class Teller:
-    """Tells people how a wait goes: a table on a terminal, or a line for each change."""
+    """Report a wait: a table on a terminal, or a line for each change."""
 
     def __init__(self, screen: Screen, board: Board | None, timeout_s: float) -> None:
         self._screen = screen
@@ -52,7 +52,7 @@ class Teller:
         self._last: Liveness | None = None
         self._last_failure: type[KafkaOrderedOpsError] | None = None
         if board is not None:
-            board.show(Text("looking"))
+            board.show(Text("checking"))
 
     def told(self, found: Liveness) -> None:
         """An answer."""
@@ -61,7 +61,7 @@ class Teller:
         self._last_failure = None
         if self._board is not None:
             looked = Text(
-                f"{found}; looked at {time_text(found.now_ms // 1000 * 1000)}, waiting {self._timeout} at most"
+                f"{found}; checked at {time_text(found.now_ms // 1000 * 1000)}, waiting at most {self._timeout}"
             )
             rows_max = max(self._board.lines - _LINES_AROUND, 1)
             self._board.show(*tables(found, rows_max=rows_max), looked)
@@ -72,7 +72,7 @@ class Teller:
         """A look without an answer; the same kind again says nothing new."""
         self._screen.answered()
         if type(error) is not self._last_failure:
-            self._screen.say(f"no answer, looking again: {error}")
+            self._screen.say(f"no answer, checking again: {error}")
         self._last_failure = type(error)
 
 
@@ -100,10 +100,14 @@ def _partitions_table(found: Liveness, *, rows_max: int) -> Table:
     """Why each partition is what it is; where there is no room for all, the waiting ones first."""
     rule = found.rule
     grace = "no grace" if rule.grace_ms is None else f"grace {duration_text(rule.grace_ms)}"
-    lateness = (
-        f", lateness {duration_text(rule.out_of_orderness_ms)}" if rule.out_of_orderness_ms else ""
+    out_of_orderness = (
+        f", max. out-of-orderness {duration_text(rule.out_of_orderness_ms)}"
+        if rule.out_of_orderness_ms
+        else ""
     )
-    table = _table(f"live for {time_text(rule.cutoff_ms)}{lateness}, {grace}", "partition", "state")
+    table = _table(
+        f"live for {time_text(rule.cutoff_ms)}{out_of_orderness}, {grace}", "partition", "state"
+    )
     if found.group is not None:
         table.add_column("lag", justify="right")
     table.add_column("why", overflow="fold")

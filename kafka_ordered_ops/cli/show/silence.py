@@ -1,4 +1,4 @@
-"""What is being waited for, said while it is: a client without a broker is silent for half a minute."""
+"""Reports of what a command waits for: a client without a broker is silent until its timeout."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ class Silence:
         where = ", ".join(self._brokers)
         if all(why) and not self._over.is_set():
             # None of those looked at: named with the reason of the first one.
-            self._say(f"{self._doing}: waiting for a broker at {where} ({why[0]}); Ctrl-C ends it")
+            self._say(
+                f"{self._doing}: waiting for a broker at {where} ({why[0]}); press Ctrl-C to stop"
+            )
         elif not self._over.wait(_NO_ANSWER_S - _LOOK_S):
-            self._say(f"{self._doing}: waiting for an answer of the brokers at {where}")
+            self._say(f"{self._doing}: waiting for an answer from the brokers at {where}")
 
 
 @contextmanager
