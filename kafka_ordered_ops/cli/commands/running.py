@@ -169,8 +169,8 @@ def _outcomes(delivered: Delivered) -> str:
     """Describe what this call did for several windows."""
     told = {
         "read and published": 0,
-        "written by an earlier attempt and now published": 0,
-        "already published": 0,
+        "written by an earlier attempt and published now": 0,
+        "published already": 0,
         "covered by other windows, nothing written": 0,
     }
     read, finished, done, covered = told

@@ -61,7 +61,7 @@ class Teller:
         self._last_failure = None
         if self._board is not None:
             looked = Text(
-                f"{found}; checked at {time_text(found.now_ms // 1000 * 1000)}, waiting at most {self._timeout}"
+                f"{found}; looked at {time_text(found.now_ms // 1000 * 1000)}, waiting at most {self._timeout}"
             )
             rows_max = max(self._board.lines - _LINES_AROUND, 1)
             self._board.show(*tables(found, rows_max=rows_max), looked)
