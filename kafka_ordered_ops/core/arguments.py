@@ -129,6 +129,20 @@ def path_text(value: object) -> str | None:
     return str.__str__(text) if isinstance(text, str) else None
 
 
+def as_paths(value: object, *, what: str) -> tuple[str, ...]:
+    """Paths, given as a list or tuple, or as one path; each as text or as a `Path`. Raises `ConfigError`."""
+    given = [value] if isinstance(value, str | PathLike) else value
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray | memoryview):
+        raise ConfigError(f"{what} is {shown(value)}: give a path, or a list of them")
+    texts = []
+    for one in given:
+        text = path_text(one)
+        if not text or "\0" in text:
+            raise ConfigError(f"{what} has {shown(one)} in it: give a list of paths")
+        texts.append(text)
+    return tuple(texts)
+
+
 def as_span(value: object, *, what: str) -> timedelta:
     """Return a duration, given as a timedelta or as ISO 8601 text such as PT15M; raise `ConfigError` for others."""
     if isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,14 +237,30 @@ def test_what_is_wrong_with_a_policy_is_named(arguments: dict[str, Any], words: 
         ({"conf": [("spark.a", "b")]}, "conf is a list"),
         ({"conf": {5: "b"}}, "5 is not a Spark setting"),
         ({"timeout_s": "60"}, "timeout_s is '60': give seconds"),
+        ({"timeout_s": float("nan")}, "timeout_s is nan: give seconds"),
+        ({"grace_s": True}, "grace_s is True: give seconds"),
         ({"jars": 5}, "jars is 5"),
+        ({"jars": [b"a.jar"]}, "jars has b'a.jar' in it: give a list of paths"),
+        ({"files": {"a": 1}}, "files is {'a': 1}: give a path"),
+        ({"program": b"spark-submit"}, "program is b'spark-submit': give a path"),
+        ({"java_home": 5}, "java_home is 5: give a path"),
         ({"environment": "A=B"}, "environment is a str"),
+        ({"environment": {"A": 5}}, "variable A is a int: give a text"),
+        ({"environment": {"A": "secret\0"}}, "variable A is a str: give a text without a NUL$"),
+        ({"environment": {"A=": "b"}}, "environment has 'A=' in it"),
     ],
 )
 def test_what_is_wrong_with_spark_submit_is_named(arguments: dict[str, Any], words: str) -> None:
     """The same."""
     with pytest.raises(ConfigError, match=words):
         SparkSubmit(**arguments)
+
+
+def test_files_for_spark_submit_may_be_paths() -> None:
+    """One, or a list of them; as text or as a `Path`."""
+    given = SparkSubmit(py_files=Path("a.zip"), jars=["b.jar", Path("c.jar")])  # type: ignore[arg-type]
+    assert given == SparkSubmit(py_files=["a.zip"], jars=["b.jar", "c.jar"])
+    assert given.options()[-4:] == ["--py-files", "a.zip", "--jars", "b.jar,c.jar"]
 
 
 def test_texts_in_the_ledger_stay_what_they_were() -> None:

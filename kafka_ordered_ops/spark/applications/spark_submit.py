@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kafka_ordered_ops.core.arguments import as_names, check_choice, shown
+from kafka_ordered_ops.core.arguments import as_names, as_paths, check_choice, path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_mode, check_surroundings
 from kafka_ordered_ops.spark.environment import pyspark_home
@@ -50,10 +50,10 @@ class SparkSubmit:
     master: str | None = None
     deploy_mode: DeployMode | str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
-    py_files: Sequence[str] = ()
-    files: Sequence[str] = ()
-    archives: Sequence[str] = ()
-    jars: Sequence[str] = ()
+    py_files: Sequence[str | os.PathLike[str]] = ()
+    files: Sequence[str | os.PathLike[str]] = ()
+    archives: Sequence[str | os.PathLike[str]] = ()
+    jars: Sequence[str | os.PathLike[str]] = ()
     packages: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     program: str | os.PathLike[str] | None = None
@@ -65,16 +65,24 @@ class SparkSubmit:
         if self.deploy_mode is not None:
             chosen = check_choice(self.deploy_mode, DeployMode, what="deploy_mode")
             object.__setattr__(self, "deploy_mode", chosen)
-        for name in ("py_files", "files", "archives", "jars", "packages"):
+        for name in ("py_files", "files", "archives", "jars"):
             # One text is a list of one, not of its letters.
-            object.__setattr__(self, name, as_names(getattr(self, name), what=name))
+            object.__setattr__(self, name, as_paths(getattr(self, name), what=name))
+        object.__setattr__(self, "packages", as_names(self.packages, what="packages"))
+        for name in ("program", "java_home"):
+            text = path_text(value := getattr(self, name))
+            if value is not None and (not text or "\0" in text):
+                raise ConfigError(f"{name} is {shown(value)}: give a path")
         for name in ("timeout_s", "grace_s"):
-            if not isinstance(value := getattr(self, name), int | float):
+            # One that is not a number (nan) would never be over.
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
                 raise ConfigError(f"{name} is {shown(value)}: give seconds")
         for name in ("conf", "environment"):
             # Without the value: it may hold a secret.
             if not isinstance(value := getattr(self, name), Mapping):
                 raise ConfigError(f"{name} is a {type(value).__name__}: give a mapping of texts")
+        _check_variables(self.environment)
         if self.timeout_s <= 0 or self.grace_s < 0:
             raise ConfigError(
                 f"timeout_s={self.timeout_s} must be positive, grace_s={self.grace_s} not negative"
@@ -128,7 +136,7 @@ class SparkSubmit:
         options += ["--deploy-mode", str(self.deploy_mode or DeployMode.CLIENT)]
         for name, values in lists.items():
             if values:
-                options += [name, ",".join(values)]
+                options += [name, ",".join(os.fspath(one) for one in values)]
         return options
 
     def variables(self) -> dict[str, str]:
@@ -141,3 +149,16 @@ class SparkSubmit:
         if not any(name in variables for name in names) and not self.conf.keys() & set(settings):
             variables["PYSPARK_PYTHON"] = sys.executable
         return variables
+
+
+def _check_variables(environment: Mapping[Any, Any]) -> None:
+    """Raises `ConfigError` for variables that no process can be given; without their values, which may be secrets."""
+    for name, value in environment.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise ConfigError(
+                f"environment has {shown(name)} in it, which is no name of a variable"
+            )
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigError(
+                f"the environment variable {name} is a {type(value).__name__}: give a text without a NUL"
+            )
