@@ -128,7 +128,7 @@ class MemoryLookup:
             return sorted(cluster.group(group_id).members.values())
 
     def check_no_members(self, group_id: str) -> None:
-        """Raise `GroupInUseError`: a window's commit would pass over the members' heads."""
+        """Raise `GroupInUseError` if the group has members: a window's commit would bypass them."""
         check_group_empty(group_id, self.group_members(group_id))
 
     def _of_each(

@@ -285,9 +285,9 @@ class Ledger:
             self._topic.check_same()
             if time.monotonic() > deadline:
                 raise LedgerUnavailableError(
-                    f"group {group_id}: the ledger {log.where} is said to hold offsets [{start}, {end}), and was read up "
-                    f"to {log.position}: a leader is changing, or the partition lost records. Try again; if it does "
-                    "not pass, a new process reads what is left of it"
+                    f"group {group_id}: the ledger {log.where} should hold offsets [{start}, {end}), but was read up "
+                    f"to {log.position}: a leader is changing, or the partition lost records. Retry; if the error "
+                    "persists, start a new process, which reads what is left"
                 )
             time.sleep(RETRY_PAUSE_S)
 
@@ -313,7 +313,7 @@ class Ledger:
             except StaleFoldError as error:
                 if time.monotonic() > deadline:
                     raise LedgerUnavailableError(
-                        f"group {log.group_id}: the ledger {log.where} changes faster than it can be read; try again"
+                        f"group {log.group_id}: the ledger {log.where} changes faster than it can be read: retry"
                     ) from None
                 _log.debug("group %s: reading the ledger again: %s", log.group_id, error)
                 self._logs.pop(log.group_id).close()
