@@ -152,7 +152,7 @@ class LedgerLog(LedgerFold):
     def _stuck(self, position: int, end: int) -> LedgerUnavailableError:
         return LedgerUnavailableError(
             f"group {self.group_id}: the ledger {self.where} could only be read up to offset {position} of "
-            f"{end}: another process has an open transaction there, or the broker does not "
+            f"{end}: a transaction of another process is open there, or the broker does not "
             "answer. The transaction ends at its timeout: retry. If it does not end, a broker died before it "
             "marked the transaction's end: use kafka-transactions.sh find-hanging and abort"
         )
