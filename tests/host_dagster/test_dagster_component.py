@@ -343,7 +343,7 @@ def test_secrets_stay_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"on_covered": "again"}, "skip.*replay.*fail"),
         ({"engine": "flink"}, "python.*connector.*local"),
         ({"partitions": {"type": "static", "partition_keys": ["a"]}}, "partitions"),
-        ({"grace": "soon"}, "grace .soon. is not an ISO 8601 span"),
+        ({"grace": "soon"}, "grace .soon. is not an ISO 8601"),
         ({"sensor": {"lookback": "soon"}}, "lookback .soon."),
         ({"op": {"retry_policy": {"max_retries": 1, "delay": "soon"}}}, "delay .soon."),
         ({"function": "no_such_module.f"}, "no_such_module"),
