@@ -94,10 +94,10 @@ def ordered_window_asset(
     options: dict[str, Any] | None = None,
     cluster: str | None = None,
 ) -> Callable[[Function], AssetsDefinition]:
-    """Makes an asset of a function that delivers windows: ``f(context, windows, ...)``, and resources after them.
+    """Make an asset from a function that delivers windows: ``f(context, windows, ...)``, and resources after them.
 
     The step looks whether the partitions are live, plans the windows of its partitions, calls the function with
-    those that are not delivered yet, all at once, commits them in one transaction, and tells Dagster only then.
+    those that are not delivered yet, all at once, commits them in one transaction, and then reports to Dagster.
     A step that fails, is killed or overtaken commits nothing, and the next one takes the same records.
 
     With partitions by time a window is a partition's interval, and late records: stamped before it, in an
@@ -115,21 +115,21 @@ def ordered_window_asset(
         automation_condition: when Dagster asks for a run by itself: `catch_up_condition`, say.
         translator: makes the asset's spec.
         kafka_resource: the name of the `KafkaResource`.
-        serial: each partition is downstream of the one before it, so that Dagster materialises one after the
-            other, each in a run of its own. No guarantee of ours needs that; a function of yours may, which builds
-            on what it wrote for the partition before.
+        serial: make each partition depend on the one before it, so that Dagster materializes them one after the other,
+            in separate runs. The package does not need this; a function that builds on its output for the partition
+            before does.
         deps: assets that it depends on besides its topics; `dagster.asset` has the same.
         description: what Dagster shows of it.
         group_name: Dagster's group of assets, not a consumer group.
         owners: people by e-mail address, or teams as ``team:data``.
         tags: of the asset.
-        retry_policy: tries of a step that failed; errors that no attempt can heal are not tried again.
-        pool: limits steps that run at once; None: no limit is needed, since groups fence each other's tries.
+        retry_policy: attempts of a failed step; errors that no retry can fix are not retried.
+        pool: limits steps that run at once; None: no limit, as attempts of a group fence each other.
         options: more arguments of `dagster.multi_asset`.
-        cluster: what tells the cluster from others, where one cluster has several resources; None: the resource's name.
+        cluster: a name for the cluster, if several resources connect to it; None: the resource's name.
 
     Raises:
-        ConfigError: partitions that are no intervals of time, or settings that cannot be.
+        ConfigError: partitions that are not time intervals, or invalid settings.
     """
     made = WindowSettings.among(locals())
     asset_key = AssetKey.from_coercible(key)

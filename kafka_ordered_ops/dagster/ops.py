@@ -67,7 +67,7 @@ def ordered_window_op(
 
     Its output, for the ops behind it, is a list of what was delivered, by time: a dict of ``window_id``,
     ``since`` and ``cutoff`` (texts), ``records`` (None where the sink does not say), ``output`` (the folder of the
-    files, or None) and ``returned`` (what the function returned, if it has a sink of its own) for each window.
+    files, or None) and ``returned`` (what the function returned, if it has its own sink) for each window.
 
     Prefer assets: Dagster knows their partitions, and shows what is missing.
 
@@ -82,7 +82,7 @@ def ordered_window_op(
         options: more arguments of `dagster.op`.
 
     Raises:
-        ConfigError: partitions that are no intervals of time, or settings that cannot be.
+        ConfigError: partitions that are not time intervals, or invalid settings.
     """
     made = WindowSettings.among(locals())
     check_partitions(partitions_def, made)

@@ -67,7 +67,7 @@ def build_partitions_live_sensor(
 
     Raises:
         ConfigError: no asset, one that is no asset of windows, no `every` for one without partitions, or a
-            number that cannot be.
+            number out of range.
     """
     given = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
     known = [window_asset(asset) for asset in given]
@@ -99,7 +99,7 @@ def _check(
     if not known:
         raise ConfigError("a sensor needs an asset to look at")
     if len({about.key for about in known}) != len(known):
-        raise ConfigError("an asset stands twice among those of the sensor")
+        raise ConfigError("the sensor has the same asset twice: give each asset once")
     without = [about.key.to_user_string() for about in known if about.partitions_def is None]
     if without and every is None:
         raise ConfigError(

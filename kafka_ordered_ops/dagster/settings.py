@@ -53,14 +53,14 @@ class WindowSettings(WindowSpec):
         grace: how long after the cutoff a partition without newer records counts as idle; None: never.
         open_lag: take a partition that is not over yet as well, up to this long before the run began; what is
             missing of it then is taken by later runs of the partition. None: it is refused.
-        output: the folder for the windows' files; None: the job has a sink of its own.
+        output: the folder for the windows' files; None: the job has its own sink.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
         redefine: make this asset's topics, mode and isolation the group's, and this asset the one that plans its
             windows: for one run, after the asset was renamed or changed.
 
     Raises:
-        ConfigError: no topic or group, or what cannot be one of the above.
+        ConfigError: no topic, no group, or an invalid value.
     """
 
     on_not_live: OnNotLive | str = OnNotLive.WARN

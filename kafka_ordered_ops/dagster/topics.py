@@ -71,9 +71,7 @@ def build_kafka_topic_assets(
     if isinstance(topics, str) or not topics:
         raise ConfigError(f"topics is a list of at least one name, not {topics!r}")
     if wrong := [topic for topic in topics if is_pattern(topic) or not is_topic_name(topic)]:
-        raise ConfigError(
-            f"{', '.join(wrong)}: an asset stands for one topic, so name each of them"
-        )
+        raise ConfigError(f"{', '.join(wrong)}: an asset is one topic, so name each topic")
     names, isolation = (
         list(dict.fromkeys(topics)),
         check_choice(isolation, Isolation, what="isolation"),

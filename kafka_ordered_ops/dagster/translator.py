@@ -11,7 +11,7 @@ class KafkaWindowTranslator:
     """Makes specs of assets, and keys of topics."""
 
     def topic_key(self, topic: str) -> AssetKey:
-        """The asset that stands for a topic."""
+        """Return the asset key of a topic."""
         return AssetKey(["kafka", topic])
 
     def asset_spec(self, key: AssetKey, settings: WindowSettings) -> AssetSpec:

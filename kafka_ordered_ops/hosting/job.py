@@ -49,7 +49,7 @@ class Job:
         keywords: more arguments of the function; None: they are not known yet.
         spark_conf: Spark's settings in this process.
         java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
-        output: the folder for the windows' files; None: the job has a sink of its own.
+        output: the folder for the windows' files; None: the job has its own sink.
         engine: who reads Kafka.
     """
 

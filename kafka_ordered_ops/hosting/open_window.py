@@ -218,7 +218,7 @@ class OpenWindow:
     def submit_alone(
         self, application: str, arguments: Sequence[str], how: SparkSubmit | None
     ) -> Mapping[str, Any]:
-        """What an application with a sink of its own has reported; see `spark.run_job`."""
+        """What an application with its own sink has reported; see `spark.run_job`."""
         from kafka_ordered_ops.spark.applications.submitter import run_job
 
         with self._handle.temporary_folder() as folder:

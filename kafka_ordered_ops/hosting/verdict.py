@@ -52,7 +52,7 @@ def nothing_left(plan: WindowPlan) -> str:
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:
     """The plan of a window that is done for one more delivery, as an attempt that nobody has made.
 
-    Its output gets a place of its own beside the one that readers see, and beside that of another attempt, or of
+    Its output gets a separate place beside the one that readers see, and beside that of another attempt, or of
     another run, that replays at the same time; the ledger takes any attempt of a window that is done.
 
     Args:

@@ -72,7 +72,7 @@ class WindowHandle:
     Args:
         plans: the windows' exact offsets, by time; one at least.
         client: how to reach the cluster.
-        output: the folder for the windows' files; None: the job has a sink of its own.
+        output: the folder for the windows' files; None: the job has its own sink.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka.
         lacks: what is said where a folder is needed and there is none.
@@ -129,7 +129,7 @@ class WindowHandle:
         )
 
     def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
-        """Writes each window's rows into a place of its own, by default below the `output` of the host.
+        """Write each window's rows to a separate folder, by default below the `output` of the host.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -197,7 +197,7 @@ class WindowHandle:
             raise SinkError(
                 f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, as "
                 f"{missing[0].window_id}. The job must write with write_windows(df, output, plans), to the same "
-                "folder, and with the plans that it was told of",
+                "folder, and with the plans that it was given",
                 window_id=missing[0].window_id,
             )
         return self._kept([one.as_found() for one in places])

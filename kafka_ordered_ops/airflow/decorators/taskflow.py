@@ -191,7 +191,7 @@ def kafka_window_task(
 
     Args:
         python_callable: the function, where the decorator is used without arguments.
-        multiple_outputs: push each fact of the window as an XCom of its own, so that ``totals()["records"]`` is
+        multiple_outputs: push each fact of the window as a separate XCom, so that ``totals()["records"]`` is
             one. Not guessed from the function's annotation: the XCom is the operator's, with what the function
             returned as its ``result``.
         job: a `JobKind`, ``spark`` or ``batches``.

@@ -1,4 +1,4 @@
-"""Abandon as a task of its own: for a window whose job failed for good."""
+"""Abandon as a separate task: for a window whose job failed for good."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class WindowTask(NamedParameters, BaseOperator):
         """All that the task's windows ask for; in place of what is not known yet stands something that can be.
 
         Raises:
-            ConfigError: a parameter that cannot be.
+            ConfigError: an invalid parameter.
         """
         names = {one.name for one in fields(WindowSpec)} & vars(self).keys()
         given = {name: getattr(self, name) for name in names}

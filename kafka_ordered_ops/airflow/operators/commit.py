@@ -1,4 +1,4 @@
-"""Commit as a task of its own, behind those that have delivered a planned window."""
+"""Commit as a separate task, downstream of those that delivered a planned window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CommitWindowOperator(WindowFollower):
 
     Args:
         output: the folder that the job, or each part's, gave to `kafka_ordered_ops.spark.write_window`: what
-            it has staged there is published after the commit. None: the job has a sink of its own. (templated)
+            it has staged there is published after the commit. None: the job has its own sink. (templated)
         result: what the job says of its sink, as a little JSON, kept with the window. (templated)
 
     Returns:

@@ -33,9 +33,9 @@ class JobTask(BaseOperator):
         application: path of a Python file. (templated)
         application_args: its arguments. (templated)
         submit: how spark-submit is run; a `SparkSubmit`, or its arguments. (templated)
-        python_callable: see above. It writes with ``window.write``, or has a sink of its own that replaces
+        python_callable: see above. It writes with ``window.write``, or has its own sink that replaces
             what an earlier attempt wrote for the same window.
-        batch_callable: see above; with a sink of its own.
+        batch_callable: see above; with its own sink.
         op_kwargs: more arguments for the function. (templated)
         spark_conf: Spark's settings for `python_callable`. (templated)
         output: the folder for the windows' outputs, which every process of the job sees. (templated)
@@ -88,7 +88,7 @@ class JobTask(BaseOperator):
         if output is None and given in ([], ["application"]):
             raise ConfigError(
                 "output= is missing: the folder for the windows' outputs. Or give python_callable or "
-                "batch_callable, with a sink of its own"
+                "batch_callable, with its own sink"
             )
         self.application = application
         # As they are given: they may come from another task.

@@ -1,4 +1,4 @@
-"""Plan as a task of its own, before any task that runs the job: Spark operators of your choice, say.
+"""Plan as a separate task, upstream of any task that runs the job, such as a Spark operator.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Which failures are worth another try: a policy for Airflow 3.3 and later."""
+"""Which failures are worth another attempt: a policy for Airflow 3.3 and later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event-driven twin of the sensor: an asset's watcher that tells of each cutoff that all partitions have reached.
+"""The event-driven twin of the sensor: an asset's watcher that sends an event for each cutoff that all partitions have reached.
 
 What it has told of lies in no state of its own. A trigger that starts over, after a restart or a pause, asks the
 group's ledger up to where there are windows; from Airflow 3.3 on the asset's state store knows of events whose run
@@ -69,8 +69,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
             OrderedWindowOperator(task_id="orders", group_id="orders-hourly", on_covered="skip", ...)
 
     A cutoff is reached when every partition is live at it or idle, as `PartitionsLiveSensor` has it; never before
-    the clock is there. Of several that were reached since the last look only the newest is told: a catch-up window
-    takes all that lies before it. A group without windows begins with the newest that is reached.
+    the clock is there. Of several that were reached since the last look only the newest gets an event: a catch-up
+    window takes everything before it. A group without windows begins with the newest that is reached.
 
     The event is ``{"cutoff": ..., "previous": ..., "group": ..., "topics": [...], "summary": ..., "counts": {...}}``;
     a task of the run that it starts takes its cutoff from there (`times.resolve`). A cutoff at or before that of a
@@ -97,7 +97,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         poke_interval: seconds between two looks, 1 at least.
 
     Raises:
-        ConfigError: an argument that cannot be.
+        ConfigError: an invalid argument.
     """
 
     @with_known_names

@@ -332,7 +332,7 @@ ResolvedApplication = Annotated[
 ResolvedTopicPrefix = Annotated[
     str,
     dg.Resolver.default(
-        description="What stands before the topics' names in their assets' keys: the same for topics and windows.",
+        description="The prefix of the topics' asset keys: the same for topics and windows.",
         examples=["kafka", "cluster-1/kafka"],
     ),
 ]

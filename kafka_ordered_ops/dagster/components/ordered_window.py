@@ -87,7 +87,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     The fields are the arguments of `build_ordered_window_asset`, spans as ISO 8601 text.
 
     Raises:
-        ConfigError: settings that cannot be.
+        ConfigError: invalid settings.
     """
 
     key: dg.ResolvedAssetKey
@@ -214,14 +214,14 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         return spec
 
     def topic_key(self, topic: str) -> dg.AssetKey:
-        """The asset that stands for a topic, upstream of this one; to be overridden."""
+        """Return the asset key of a topic, upstream of this one; to be overridden."""
         return topic_key_below(self.topic_key_prefix, topic)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The asset, and the resource if the cluster is given here.
 
         Raises:
-            ConfigError: there is nowhere to write to, or settings that cannot be.
+            ConfigError: there is nowhere to write to, or invalid settings.
         """
         self._check()
         op = self.op or WindowOp()
@@ -284,7 +284,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             check_application(self.application)
         if self._own is None and self.output is None:
             raise ConfigError(
-                f"{key} has nowhere to write to: give it an output, or a function with a sink of its own"
+                f"{key} has nowhere to write to: give it an output, or a function with its own sink"
             )
 
     def _cluster(self) -> str | None:

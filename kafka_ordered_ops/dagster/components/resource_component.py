@@ -44,9 +44,7 @@ class KafkaResourceComponent(dg.Component, dg.Resolvable):
     ] = field(repr=False)
     name: Annotated[
         str,
-        dg.Resolver.default(
-            description="The resource's name; `kafka` is the one that assets use unless told otherwise."
-        ),
+        dg.Resolver.default(description="The resource's name; assets use `kafka` by default."),
     ] = KAFKA
     settings_allowed: Annotated[
         Sequence[str],

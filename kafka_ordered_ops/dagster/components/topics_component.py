@@ -83,7 +83,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     The fields are the arguments of `build_kafka_topic_assets`.
 
     Raises:
-        ConfigError: settings that cannot be.
+        ConfigError: invalid settings.
     """
 
     topics: Annotated[
@@ -119,7 +119,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
             raise ConfigError("exclude is a list of names or patterns")
 
     def topic_key(self, topic: str) -> dg.AssetKey:
-        """The asset that stands for a topic; to be overridden."""
+        """Return the asset key of a topic; to be overridden."""
         return topic_key_below(self.topic_key_prefix, topic)
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
@@ -179,7 +179,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         """The assets, and the resource if the cluster is given here.
 
         Raises:
-            ConfigError: settings that cannot be.
+            ConfigError: invalid settings.
         """
         if not self._patterns:
             return self.build_defs_from_state(context, None)

@@ -25,7 +25,7 @@ def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) 
 
     Args:
         records: the windows of a step, by cutoff; they have the same columns, for one job has written them.
-        warn: is told why the columns are not known, as a logger's method.
+        warn: called with the reason for unknown columns, like a logger's method.
     """
     outputs = [output for record in records if (output := output_of(record.result)) is not None]
     if not outputs:

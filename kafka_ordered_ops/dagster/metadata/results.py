@@ -75,7 +75,7 @@ def pictures_of(
 
     Args:
         records: the windows, as they are in the ledger.
-        warn: is told why there is no picture, as a logger's method.
+        warn: called with the reason for a missing picture, like a logger's method.
     """
     # Imported late: definitions draw nothing.
     from kafka_ordered_ops.hosting import plots

@@ -1,4 +1,4 @@
-"""One step: liveness, plan, job, commit; what is told of it is told after that."""
+"""One step: liveness, plan, job, commit, and the report to Dagster after the commit."""
 
 from __future__ import annotations
 

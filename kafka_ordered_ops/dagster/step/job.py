@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Delivers windows into hidden places; what it returns is kept with them when it has a sink of its own.
+#: Delivers windows into hidden places; what it returns is kept with them when it has its own sink.
 Job = Callable[["AssetWindows"], Any]
 
 

@@ -1,6 +1,6 @@
 """Partitions that are not over yet: taken in pieces, each up to the present, until the partition is whole.
 
-A piece is a window of its own: it asks for the partition's time so far, and takes what the pieces before it have
+A piece is a separate window: it asks for the partition's time so far, and takes what the pieces before it have
 not. The window with the partition's own id asks for all of it, once it is over. So what was written late for a
 piece is in the next one, and nothing of a partition is left behind when it is whole.
 """
