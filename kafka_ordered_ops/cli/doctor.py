@@ -15,7 +15,7 @@ from kafka_ordered_ops import __version__
 from kafka_ordered_ops.cli.options.sink import bundled_java
 from kafka_ordered_ops.cli.show.checks import Check, State
 from kafka_ordered_ops.cli.show.tables import windows_text
-from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.group.group_state import GroupState
 from kafka_ordered_ops.core.rights import MissingRight
 from kafka_ordered_ops.core.times import duration_text
@@ -61,10 +61,12 @@ def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) 
     if not missing:
         of = "the ledger and transactions" if group_id is None else f"group {group_id}"
         yield Check("rights", State.OK, f"this principal may plan and commit windows of {of}")
-    yield from _ledger(settings, group_id, ledger_topic)
+    yield from _ledger(settings, group_id, ledger_topic, is_refused=bool(missing))
 
 
-def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -> Iterator[Check]:
+def _ledger(
+    settings: ClientSettings, group_id: str | None, ledger_topic: str, *, is_refused: bool
+) -> Iterator[Check]:
     try:
         with (
             _warnings() as warnings,
@@ -88,7 +90,9 @@ def _ledger(settings: ClientSettings, group_id: str | None, ledger_topic: str) -
                 ]
             )
     except KafkaOrderedOpsError as error:
-        yield _failed("ledger", error, None)
+        # A refusal is explained by the rights that are missing.
+        if not (is_refused and isinstance(error, AuthorizationError)):
+            yield _failed("ledger", error, None)
         return
     yield from _missing(settings.bootstrap_servers, unread)
     for text in warnings:

@@ -28,8 +28,9 @@ _MEMORY_NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 #: ``host``, ``host:port`` or ``[IPv6]:port``, as librdkafka takes them; a host's name has at most 255 characters.
 _BROKER: Final = re.compile(
-    r"([A-Za-z_]+://)?([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.%a-z]+\])(:\d{1,5})?"
+    r"([A-Za-z_]+://)?([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.%a-z]+\])(:(?P<port>\d{1,5}))?"
 )
+_PORT_MAX: Final = 65_535
 
 #: Names offered when one is unknown.
 CLOSE_MATCHES_MAX: Final = 3
@@ -114,7 +115,9 @@ def check_brokers(text: str, *, what: str) -> str:
         # A comma too many is the client's to skip.
         parts = [one.strip() for one in text.split(",") if one.strip()]
         for part in parts or [text]:
-            if not _BROKER.fullmatch(part):
+            match = _BROKER.fullmatch(part)
+            # A client would take the port modulo 65,536, and another program may listen there.
+            if match is None or not 1 <= int(match["port"] or 1) <= _PORT_MAX:
                 raise ConfigError(
                     f"{what} contains {shown(part)}, which is not an address of a broker: use host:port, or several "
                     "separated by commas"

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import doctor, main
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.rights import MissingRight, Resource
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -202,6 +202,35 @@ def test_every_missing_right_has_kafka_s_own_command(
     assert [(one["text"], shlex.split(one["cure"])) for one in rights] == [
         (f"missing: {text}", [*command.split(), *words]) for text, words in _MISSING.values()
     ]
+
+
+def test_a_refusal_of_the_ledger_is_not_reported_twice(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """The rights that are missing say it all; without them the ledger's own error is shown."""
+
+    def refuse(*_: object) -> None:
+        raise AuthorizationError("not authorized to read the ledger")
+
+    monkeypatch.setattr(doctor.OrderedWindows, "state", refuse)
+    assert "not authorized" in checks(capfd, "-b", kafka.bootstrap, code=4)["ledger"]["text"]
+    monkeypatch.setattr(doctor, "missing_rights", lambda *_, **__: list(_MISSING))
+    assert "ledger" not in checks(capfd, "-b", kafka.bootstrap, code=4)
+
+
+def test_the_right_to_read_a_group_s_topics_is_asked_about(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """Of a group that has planned: its topics are known."""
+    plan(kafka, GROUP, 4)
+    missing = MissingRight(("READ",), Resource.TOPIC, "t")
+
+    def answer(*_: object, about: Any = (), **__: object) -> list[MissingRight]:
+        return [missing for state in about if "t" in state.topics]
+
+    monkeypatch.setattr(doctor, "missing_rights", answer)
+    found = run(capfd, "doctor", "-b", kafka.bootstrap, "-g", GROUP, code=4)["checks"]
+    assert f"missing: {missing}" in [one["text"] for one in found if one["state"] == "failed"]
 
 
 def test_a_clock_behind_the_records_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:

@@ -284,7 +284,20 @@ def test_addresses_of_brokers_are_taken_as_the_client_takes_them(brokers: str) -
 
 
 @pytest.mark.parametrize(
-    "brokers", ["a b", "host:port", "host:9092;other", "http//host", ",", "a\nb", "\ud800", "b\0:1"]
+    "brokers",
+    [
+        "a b",
+        "host:port",
+        "host:9092;other",
+        "http//host",
+        ",",
+        "a\nb",
+        "\ud800",
+        "b\0:1",
+        "b:0",
+        "b:65536",
+        "[::1]:99999",
+    ],
 )
 def test_what_no_client_could_connect_to_is_refused(brokers: str) -> None:
     """At once, and not by a client that asks a name server for half a minute."""

@@ -82,7 +82,7 @@ def prune(
         typer.Option(
             "--older-than",
             metavar="SPAN",
-            help="Prune windows whose cutoff is older than this, such as P90D.",
+            help="Prune windows that were committed longer ago than this, such as P90D.",
         ),
     ],
     forget: Annotated[

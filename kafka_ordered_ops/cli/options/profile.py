@@ -110,7 +110,7 @@ def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:
         if not is_needed and variable("profiles") not in os.environ:
             return {}
         raise ConfigError(
-            f"there is no file {path} with profiles: create it, or set {variable('profiles')}"
+            f"there is no file {path} with profiles: create it, or name another one in {variable('profiles')}"
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read profiles from {path}: {error.strerror}") from error
