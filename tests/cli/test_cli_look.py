@@ -212,7 +212,7 @@ def test_a_refusal_of_the_ledger_is_not_reported_twice(
     def refuse(*_: object) -> None:
         raise AuthorizationError("not authorized to read the ledger")
 
-    monkeypatch.setattr(doctor.OrderedWindows, "state", refuse)
+    monkeypatch.setattr("kafka_ordered_ops.cli.doctor.OrderedWindows.state", refuse)
     assert "not authorized" in checks(capfd, "-b", kafka.bootstrap, code=4)["ledger"]["text"]
     monkeypatch.setattr(doctor, "missing_rights", lambda *_, **__: list(_MISSING))
     assert "ledger" not in checks(capfd, "-b", kafka.bootstrap, code=4)
