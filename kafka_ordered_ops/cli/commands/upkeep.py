@@ -44,7 +44,7 @@ def gaps(screen: Screen, connection: Connection) -> None:
         screen.show(gaps_table(found))
         screen.say("run windows sweep to deliver the records in these gaps")
     else:
-        screen.say(f"group {connection.group_id} has no known gaps")
+        screen.say(f"group {connection.group_id} has no gaps")
 
 
 @command
