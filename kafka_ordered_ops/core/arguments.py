@@ -7,7 +7,7 @@ name unless it reads back as itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -127,6 +127,11 @@ def path_text(value: object) -> str | None:
         with suppress(TypeError):
             text = fspath(value)
     return str.__str__(text) if isinstance(text, str) else None
+
+
+def as_set(value: object, *, what: str) -> frozenset[str]:
+    """Names in no order, given as `as_names` takes them, or as a set; raises `ConfigError`."""
+    return frozenset(as_names(tuple(value) if isinstance(value, Set) else value, what=what))
 
 
 def as_paths(value: object, *, what: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import as_set, check_text
 from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.types import Isolation
@@ -300,11 +301,11 @@ class ClientSettings:
                 f"client settings are a {type(mapping).__name__}: give the brokers as 'host:port', a mapping of librdkafka "
                 "keys to values, or ClientSettings"
             )
-        allowed = frozenset(extra_allowed)
+        allowed = as_set(extra_allowed, what=option)
         kept = _FORCED_UNLESS_ALLOWED & allowed
-        values: dict[str, str] = {}
-        overridden = []
+        values, overridden = dict[str, str](), list[str]()
         for key, value in mapping.items():
+            key = check_text(key, what="the name of a client setting", length_max=512)
             if key in _FORCED and key not in kept:
                 overridden.append(key)
                 continue
@@ -334,9 +335,8 @@ class ClientSettings:
 
     def merged(self, other: Mapping[str, SettingValue]) -> ClientSettings:
         """Return these settings with others on top, checked in the same way."""
-        merged = ClientSettings.from_mapping(
-            {**self._values, **other}, extra_allowed=self._extra_allowed
-        )
+        both = {**self._values, **other}
+        merged = ClientSettings.from_mapping(both, extra_allowed=self._extra_allowed)
         overridden = tuple(sorted({*self.overridden, *merged.overridden}))
         return ClientSettings(merged._values, merged._extra_allowed, overridden)
 

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from kafka_ordered_ops.core.errors import ConfigError, WindowCoveredError
+from kafka_ordered_ops.core.arguments import check_count, check_flag
+from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, PlanContent
 from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -118,10 +119,9 @@ def stage_windows(
         ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
     """
     settings = ClientSettings.of(settings)
-    if limit_bytes < 1 or rows_per_file < 1:
-        raise ConfigError(
-            f"limit_bytes={limit_bytes} and rows_per_file={rows_per_file} must be positive"
-        )
+    check_flag(ordered, what="ordered")
+    limit_bytes = check_count(limit_bytes, what="limit_bytes", least=1, greatest=INT64_MAX)
+    rows_per_file = check_count(rows_per_file, what="rows_per_file", least=1, greatest=INT64_MAX)
     check_together(plans)
     for plan in plans:
         check_has_output(plan)

@@ -6,6 +6,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError, EnvironmentConflictError
 
 
@@ -45,3 +46,30 @@ def _version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def check_spark(spark: object) -> None:
+    """Raise `ConfigError` unless the value is a Spark session, classic or Connect."""
+    if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
+        raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
+
+
+def check_frame(df: object) -> None:
+    """Raise `ConfigError` unless the value is a Spark DataFrame; without its content, which is data."""
+    if isinstance(df, type) or not all(
+        hasattr(df, name) for name in ("sparkSession", "dtypes", "drop")
+    ):
+        raise ConfigError(
+            f"a window's result is a Spark DataFrame, and not a {type(df).__name__}: make it one with "
+            "spark.createDataFrame"
+        )
+
+
+def check_tables(spark: object, table: object, staging: object) -> None:
+    """Raise `ConfigError` unless these are a Spark session and the names of two tables."""
+    check_spark(spark)
+    for what, name in (("table", table), ("staging", staging)):
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{what} is {shown(name)}: give the name of a table")
+    if table == staging:
+        raise ConfigError(f"{table} cannot be its own staging table: use another one")

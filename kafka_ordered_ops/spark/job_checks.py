@@ -26,6 +26,7 @@ from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.environment import check_pyspark, pyspark_home
+from kafka_ordered_ops.spark.environment import check_spark as check_spark
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings
@@ -144,12 +145,6 @@ def check_spark_conf(conf: object) -> None:
             )
     if "spark.master" in conf:
         check_master(str(conf["spark.master"]))
-
-
-def check_spark(spark: object) -> None:
-    """Raise `ConfigError` unless the value is a Spark session, classic or Connect."""
-    if isinstance(spark, type) or not callable(getattr(spark, "createDataFrame", None)):
-        raise ConfigError(f"spark is {shown(spark)}: give a SparkSession")
 
 
 def check_master(master: object) -> None:

@@ -107,7 +107,8 @@ def check_together(plans: Sequence[WindowPlan]) -> None:
     """
     # A plan is a sequence itself, of partitions' shares.
     given: Any = plans
-    if isinstance(given, WindowPlan) or not all(isinstance(one, WindowPlan) for one in given):
+    is_list = isinstance(given, Sequence) and not isinstance(given, WindowPlan)
+    if not is_list or not all(isinstance(one, WindowPlan) for one in given):
         raise ConfigError(
             "plans must be a list of window plans: pass the plans that `plan` returned"
         )

@@ -12,7 +12,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.spark.engine import Engine as Engine
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
 from kafka_ordered_ops.spark.read.engines import frame_of
 from kafka_ordered_ops.spark.read.order import in_order
 from kafka_ordered_ops.spark.read.read_local import read_staged
@@ -94,6 +94,7 @@ def read_windows(
     settings = ClientSettings.of(settings)
     engine = Engine.of(engine, settings)
     check_together(plans)
+    check_spark(spark)
     reading = Reading(spark, tuple(plans), settings, stall_timeout_s)
     if engine is Engine.LOCAL:
         return read_staged(reading, ordered=ordered, local_root=local_root)

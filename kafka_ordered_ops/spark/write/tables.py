@@ -31,7 +31,7 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import Facts
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_tables
 from kafka_ordered_ops.spark.failures import named_error
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ class TableSink:
         self, spark: SparkSession, table: str, staging: str, table_format: TableFormat
     ) -> None:
         check_pyspark()
-        if table == staging:
-            raise ConfigError(f"{table} cannot be its own staging table: use another one")
+        check_tables(spark, table, staging)
         self.spark = spark
         self.table = table
         self.staging = staging
@@ -198,6 +197,7 @@ class TableSink:
         from pyspark.sql import functions as f
 
         check_has_output(plan)
+        check_frame(df)
         if plan.part is not None:
             raise ConfigError(
                 f"window {plan.window_id}: {plan.part} cannot be written to a table: write the whole "

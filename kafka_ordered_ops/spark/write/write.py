@@ -15,9 +15,10 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, spark_path
 from kafka_ordered_ops.output.records.columns import ORDER
+from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.order import order_of
 
@@ -68,7 +69,9 @@ def write_window(
         ConfigError: the path is not local.
     """
     check_pyspark()
+    check_together([plan])
     check_has_output(plan)
+    check_frame(df)
     started = time.monotonic()
     output = StagedOutput.of(plan, path)
     with drafts_of([output]) as (draft,):

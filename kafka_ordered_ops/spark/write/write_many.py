@@ -26,7 +26,7 @@ from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.stage_files import FILES_MAX
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
-from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.read.order import order_of
 from kafka_ordered_ops.spark.write.write import (
     behind_cutoff,
@@ -93,6 +93,7 @@ def write_windows(
     check_together(plans)
     for plan in plans:
         check_has_output(plan)
+    check_frame(df)
     if dict(df.dtypes).get("window_id") != "string":
         raise ConfigError(
             "the column window_id names the window of each row, but this DataFrame has no such text column: "
