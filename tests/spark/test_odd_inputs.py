@@ -48,10 +48,10 @@ _TABLE = pa.table({"secret": ["hunter2"]})
 CASES: dict[str, tuple[Callable[[Any, Any, Path], object], str]] = {
     "read: session": (lambda s, p, _: spark.read_window(None, p, s), "spark is None"),
     "read: class": (lambda s, p, _: spark.read_window(_Session, p, s), "spark is <class"),
-    "read: one": (lambda s, p, _: spark.read_windows(_Session(), p, s), "no list of window plans"),
+    "read: one": (lambda s, p, _: spark.read_windows(_Session(), p, s), "list of window plans"),
     "read: generator": (
         lambda s, p, _: spark.read_windows(_Session(), iter([p]), s),
-        "no list of window plans",
+        "list of window plans",
     ),
     "write: table": (
         lambda s, p, to: spark.write_window(_TABLE, to, p),
@@ -60,11 +60,14 @@ CASES: dict[str, tuple[Callable[[Any, Any, Path], object], str]] = {
     "write: none": (lambda s, p, to: spark.write_window(None, to, p), "and not a NoneType"),
     "write: plan": (
         lambda s, p, to: spark.write_window(_TABLE, to, "w"),
-        "no list of window plans",
+        "list of window plans",
     ),
     "write: many": (lambda s, p, to: spark.write_windows(_TABLE, to, [p]), "and not a Table"),
-    "stage: none": (lambda s, p, to: stage.stage_window(None, s, to), "no list of window plans"),
-    "stage: generator": (lambda s, p, to: stage.stage_windows(iter([p]), s, to), "no list of"),
+    "stage: none": (lambda s, p, to: stage.stage_window(None, s, to), "list of window plans"),
+    "stage: generator": (
+        lambda s, p, to: stage.stage_windows(iter([p]), s, to),
+        "list of window plans",
+    ),
     "stage: rows": (
         lambda s, p, to: stage.stage_window(p, s, to, rows_per_file=1.5),
         "rows_per_file",
@@ -84,7 +87,7 @@ CASES: dict[str, tuple[Callable[[Any, Any, Path], object], str]] = {
     "settings: key": (lambda s, *_: settings.from_mapping({**s, 5: "x"}), "setting is 5"),
     "settings: allowed": (
         lambda s, *_: settings.from_mapping(s, extra_allowed=[5]),
-        "extra_allowed has 5",
+        "extra_allowed contains 5",
     ),
 }
 
