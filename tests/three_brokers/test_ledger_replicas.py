@@ -62,7 +62,7 @@ def test_the_reassignment_that_a_warning_gives_is_the_cure(
         assert min(map(len, replicas)) >= min(3, len(found.brokers))
         return
     [fault] = faults
-    told = re.search(r"ledger\.json: (\{.*\}), then", fault)
+    told = re.search(r"ledger\.json: (\{.*\})\. Then", fault)
     assert told is not None
     moves = json.loads(told[1])["partitions"]
     assert [move["partition"] for move in moves] == list(range(len(replicas)))
