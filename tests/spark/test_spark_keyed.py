@@ -263,8 +263,8 @@ def _raising(error: Exception) -> Any:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("key binary, timestamp timestamp", "not there: offset, partition, topic"),
-        (COLUMNS.replace("key", "customer"), "not there: key"),
+        ("key binary, timestamp timestamp", "are missing: offset, partition, topic\\."),
+        (COLUMNS.replace("key", "customer"), "are missing: key\\."),
         (COLUMNS.replace("binary", "double"), "type double"),
         (COLUMNS.replace("binary", "array<int>"), "type array<int>"),
     ],

@@ -195,7 +195,7 @@ def _taking(window_id: str, *ranges: tuple[int, int]) -> WindowPlan:
             ],
             "read_uncommitted",
         ),
-        ([_taking("w1", (0, 5)), _taking("w1", (5, 9))], "w1 .* twice among 2 plans"),
+        ([_taking("w1", (0, 5)), _taking("w1", (5, 9))], "w1 .* duplicated among 2 plans"),
         (
             [_taking("w1", (0, 5), (8, 9)), _taking("w2", (5, 8)), _taking("w3", (3, 4))],
             r"orders\[0\] offset 3 belongs to window w1 and to window w3",

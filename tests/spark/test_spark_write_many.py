@@ -279,7 +279,7 @@ def test_files_that_are_not_here_are_an_error(
     plans = [plan_of([], window_id=f"w{n}") for n in range(2)]
     frame = spark.range(4).selectExpr("id", "concat('w', id % 2) AS window_id")
     monkeypatch.setattr(DataFrameWriter, "parquet", elsewhere)
-    with pytest.raises(SinkError, match=r"written 4 records .* hold 2"):
+    with pytest.raises(SinkError, match=r"wrote 4 records .* hold 2"):
         write_windows(frame, tmp_path, plans)
     assert left(tmp_path) == set()
 
