@@ -14,6 +14,7 @@ from typing import Any
 import airflow
 import jsonschema
 import pytest
+from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.providers_manager import ProvidersManager
 
 import kafka_ordered_ops
@@ -287,13 +288,18 @@ def test_each_fact_is_one_part_of_the_address() -> None:
 def test_the_link_is_by_the_tasks_template_or_airflows_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And empty without a template, or for an attempt that did not come to plan a window."""
+    """Without a template, Airflow's page of the attempt's XComs; empty for an attempt that planned no window."""
     task = OrderedWindowOperator(
         mode="auto", task_id="t", topics="orders", group_id="g", output="/o"
     )
     link = WindowLink()
     task.link_facts = FACTS
-    assert link.get_link(task, ti_key=None) == ""
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.org/team/")
+    key = TaskInstanceKey("d", "t", "scheduled__2026-11-20T00:00:00+00:00", map_index=-1)
+    page = "https://airflow.example.org/team/dags/d/runs/scheduled__2026-11-20T00%3A00%3A00%2B00%3A00/tasks/t"
+    assert link.get_link(task, ti_key=key) == f"{page}/xcom"
+    mapped = TaskInstanceKey("d", "t", key.run_id, map_index=3)
+    assert link.get_link(task, ti_key=mapped) == f"{page}/mapped/3/xcom"
     monkeypatch.setenv("AIRFLOW__KAFKA_ORDERED_OPS__WINDOW_URL", "https://all/{topic}")
     assert link.get_link(task, ti_key=None) == "https://all/orders"
     task.window_url = "https://own/{topic}"

@@ -18,21 +18,22 @@ class WindowLink(BaseOperatorLink):
     """The button "Window": by the task's `window_url`, or that of ``[kafka_ordered_ops] window_url``.
 
     The text is a template with ``{window_id}``, ``{group}``, ``{topic}`` (the first), ``{since}`` and
-    ``{cutoff}``: a page of a Kafka console, or of a catalogue.
+    ``{cutoff}``: a page of a Kafka console, or of a catalogue. Without one, the button opens the page in
+    Airflow that lists the attempt's XComs, with the window's summary.
     """
 
     @property
     def name(self) -> str:
-        """What the button says."""
+        """Return the text of the button."""
         return "Window"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address; empty without a template, or for an attempt that did not come to plan a window."""
+        """Return the address; empty for an attempt that planned no window."""
         template = getattr(operator, "window_url", None) or conf.get(SECTION, OPTION, fallback="")
         facts = getattr(operator, "link_facts", None)
-        if not template or not facts:
+        if not facts:
             return ""
-        return url_of(template, facts)
+        return url_of(template, facts) if template else _summary_page(ti_key)
 
 
 class SparkJobLink(BaseOperatorLink):
@@ -48,8 +49,21 @@ class SparkJobLink(BaseOperatorLink):
         return getattr(operator, "spark_job_url", None) or ""
 
 
+def _summary_page(ti: Any) -> str:
+    page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/dags/{_part(ti.dag_id)}/runs/{_part(ti.run_id)}"
+    page += f"/tasks/{_part(ti.task_id)}"
+    if ti.map_index is not None and ti.map_index >= 0:
+        page += f"/mapped/{ti.map_index}"
+    return f"{page}/xcom"
+
+
+def _part(value: object) -> str:
+    """Return a value as one part of a path or query."""
+    return quote("" if value is None else str(value), safe="")
+
+
 def url_of(template: str, facts: Mapping[str, Any]) -> str:
-    """A template with a window's facts in it, each as one part of a path or query."""
+    """Return a template with a window's facts in it, each as one part of a path or query."""
     topics = facts.get("topics") or [""]
     values = {
         "window_id": facts.get("window_id"),
@@ -61,5 +75,5 @@ def url_of(template: str, facts: Mapping[str, Any]) -> str:
     url = template
     # Not str.format: a template may hold braces, and reach into objects.
     for name, value in values.items():
-        url = url.replace(f"{{{name}}}", quote("" if value is None else str(value), safe=""))
+        url = url.replace(f"{{{name}}}", _part(value))
     return url
