@@ -274,7 +274,7 @@ def test_secrets_are_shown_nowhere(guarded: Guarded, tmp_path: Path, kind: str) 
         assert "sasl.jaas.config = [hidden]" in done.stderr, "the log is not what it was taken for"
     else:
         assert (
-            "refused: engine 'connector' does not take sasl.password over Spark Connect"
+            "refused: engine 'connector' does not accept sasl.password over Spark Connect"
             in done.stdout
         )
     logs = [path for path in tmp_path.rglob("events_*") if path.is_file()]

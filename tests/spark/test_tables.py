@@ -370,8 +370,8 @@ def _into_no_table(lake: Lake) -> tuple[TableSink, DataFrame]:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (_without_a_column, "missing are value; the table does not have none"),
-        (_with_another_column, "missing are none; the table does not have more"),
+        (_without_a_column, "missing are value; not in the table are none"),
+        (_with_another_column, "missing are none; not in the table are more"),
         (_into_no_table, "Create it before the first window"),
     ],
 )
