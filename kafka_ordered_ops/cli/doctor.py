@@ -23,7 +23,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.spark.job_checks import check_session
 from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
-from kafka_ordered_ops.windows.queries.rights import missing_rights
+from kafka_ordered_ops.windows.queries.rights import missing_rights, right_to_change
 
 #: Bound for each request: a person is waiting.
 _TIMEOUT_S: Final = 15.0
@@ -53,14 +53,23 @@ def _cluster(settings: ClientSettings, group_id: str | None, ledger_topic: str) 
         missing = missing_rights(
             settings, group_id, ledger_topic=ledger_topic, timeout_s=_TIMEOUT_S
         )
+        own = (
+            None if group_id is None else right_to_change(settings, group_id, timeout_s=_TIMEOUT_S)
+        )
     except KafkaOrderedOpsError as error:
         yield _failed("connection", error, _connection_cure(where))
         return
     yield Check("connection", State.OK, f"{where} answers")
     yield from _missing(where, missing)
     if not missing:
-        of = "the ledger and transactions" if group_id is None else f"group {group_id}"
-        yield Check("rights", State.OK, f"this principal may plan and commit windows of {of}")
+        may = (
+            "use the ledger" if group_id is None else f"plan and commit windows of group {group_id}"
+        )
+        yield Check("rights", State.OK, f"this principal may {may}")
+    if own is not None and own not in missing:
+        # For the administrator who grants it to a team.
+        text = f"{own.name} is the transactional id of group {group_id}. To grant it: {_right_cure(where, own)}"
+        yield Check("transactions", State.OK, text)
     yield from _ledger(settings, group_id, ledger_topic, is_refused=bool(missing))
 
 

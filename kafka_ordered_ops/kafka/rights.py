@@ -15,13 +15,12 @@ from confluent_kafka.admin import AclOperation, NewTopic
 
 from kafka_ordered_ops.core.cluster_facts import is_selected
 from kafka_ordered_ops.core.errors import AuthorizationError
-from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, transactional_id
 from kafka_ordered_ops.core.rights import MissingRight, Resource
 from kafka_ordered_ops.kafka.client.answers import text_id
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
 from kafka_ordered_ops.kafka.client.calls import within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
-from kafka_ordered_ops.kafka.ledger.ledger import TRANSACTIONAL_PREFIX
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _NOT_THERE: Final = frozenset(
@@ -32,6 +31,10 @@ _NOT_THERE: Final = frozenset(
     }
 )
 
+
+#: Longer than a broker allows: it checks the right, refuses the time, and leaves running transactions alone. (One that
+#: allows even this fences a change that is under way, which starts over.)
+_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1_000
 
 _REFUSALS_TOO: Final = Rules(refusals_too=True)
 
@@ -129,25 +132,23 @@ class RightsCheck:
         create = (AclOperation.CREATE.name,)
         return [MissingRight(create, Resource.TOPIC, topic, condition=condition)]
 
-    def missing_on_transactions(self) -> list[MissingRight]:
-        """WRITE on transactional ids, when it is missing; tried with an id that no group has."""
-        doing = "starting a transactional producer"
-        name = f"{TRANSACTIONAL_PREFIX}rights"
-        producer = open_client(
-            ck.Producer, self._settings.producer(transactional_id=name), self._reasons
+    def missing_on_transactions(self, cluster_id: str, group_id: str) -> list[MissingRight]:
+        """WRITE on the group's transactional id, when it is missing; a change that is under way is not disturbed."""
+        doing, right = (
+            "asking for the right on transactions",
+            right_on_transactions(cluster_id, group_id),
         )
+        config = self._settings.producer(
+            transactional_id=right.name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
+        )
+        producer = open_client(ck.Producer, config, self._reasons)
         try:
             producer.init_transactions(max(within(self._timeout_s).left_s, 0.5))
         except ck.KafkaException as error:
-            self._raise_unless_refused(error, doing, name)
-            return [
-                MissingRight(
-                    (AclOperation.WRITE.name,),
-                    Resource.TRANSACTIONAL_ID,
-                    TRANSACTIONAL_PREFIX,
-                    is_prefix=True,
-                )
-            ]
+            if error.args[0].code() == ck.KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                return []
+            self._raise_unless_refused(error, doing, right.name)
+            return [right]
         return []
 
     def _describe_topics(self, doing: str, names: Sequence[str]) -> _Answers:
@@ -192,6 +193,12 @@ class RightsCheck:
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
         if not isinstance(translated, AuthorizationError):
             raise translated from error
+
+
+def right_on_transactions(cluster_id: str, group_id: str) -> MissingRight:
+    """Return the right that a change of the group needs, and that is of use for no other group."""
+    name = transactional_id(cluster_id, group_id)
+    return MissingRight((AclOperation.WRITE.name,), Resource.TRANSACTIONAL_ID, name)
 
 
 def _missing(

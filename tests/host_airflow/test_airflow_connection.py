@@ -14,7 +14,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -24,8 +23,9 @@ from kafka_ordered_ops.airflow.hooks.hook import KafkaWindowsHook
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.bounds import Earliest
-from tests.kafka.test_ledger_faults import Guarded, guarded, right
+from tests.kafka.test_ledger_faults import guarded
 from tests.support.airflow_versions import button_test
+from tests.support.guarded import Guarded, right
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, before
 from tests.support.wire import write_batch
 
@@ -280,7 +280,7 @@ def test_a_bad_connection_fails_its_test_with_the_reason(
         ("read the group", "READ on group {group_id}"),
         ("read the ledger", "READ on topic {ledger}"),
         ("write the ledger", "WRITE on topic {ledger}"),
-        ("write the transaction", "WRITE on transactional ids that begin with koo."),
+        ("write the transaction", "WRITE on transactional id {transaction}"),
         (
             "everything",
             "READ on group {group_id}; READ and WRITE on topic {ledger}; WRITE on trans",
@@ -296,14 +296,8 @@ def test_the_test_of_a_connection_names_the_rights_that_are_missing(
     ledger = f"ledger-{uuid.uuid4().hex[:12]}"
     new = NewTopic(ledger, 16, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([new])[ledger].result(TIMEOUT_S)
-    rights = {
-        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
-        "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
-        "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
-        "write the transaction": right(
-            ResourceType.TRANSACTIONAL_ID, "koo.", AclOperation.WRITE, ResourcePatternType.PREFIXED
-        ),
-    }
+    rights = guarded.rights_of("orders", ledger, group_id)
+    transaction = rights["write the transaction"].name
     # To see a group is not enough to commit to it.
     rights["describe the group"] = right(ResourceType.GROUP, group_id, AclOperation.DESCRIBE)
     kept = [one for what, one in rights.items() if what != missing]
@@ -313,7 +307,7 @@ def test_the_test_of_a_connection_names_the_rights_that_are_missing(
     works, told = KafkaWindowsHook(conn_id, ledger_topic=ledger).test_connection()
     assert works == (named is None)
     if named is not None:
-        assert named.format(group_id=group_id, ledger=ledger) in told
+        assert named.format(group_id=group_id, ledger=ledger, transaction=transaction) in told
         assert "secret" not in told
 
 
@@ -327,16 +321,7 @@ def test_what_the_test_finds_enough_is_enough_for_a_window(
     new = NewTopic(name, 1, 1, config={"retention.ms": "-1"})
     admin.create_topics([new])[name].result(TIMEOUT_S)
     write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
-    guarded.grant(
-        right(ResourceType.TOPIC, name, AclOperation.READ),
-        right(ResourceType.GROUP, group_id, AclOperation.READ),
-        right(ResourceType.TOPIC, ledger, AclOperation.READ),
-        right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
-        right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
-        right(
-            ResourceType.TRANSACTIONAL_ID, "koo.", AclOperation.WRITE, ResourcePatternType.PREFIXED
-        ),
-    )
+    guarded.grant(*guarded.rights_of(name, ledger, group_id).values())
     hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group_id}), ledger_topic=ledger)
     assert hook.test_connection()[0]
     with hook.get_conn() as windows:
@@ -348,20 +333,14 @@ def test_the_right_to_make_the_ledger_is_asked_for_where_there_is_none(
 ) -> None:
     """Asking makes no topic."""
     ledger = f"ledger-{uuid.uuid4().hex[:12]}"
-    most = [
-        right(ResourceType.GROUP, group_id, AclOperation.READ),
-        right(ResourceType.TOPIC, ledger, AclOperation.READ),
-        right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
-        right(
-            ResourceType.TRANSACTIONAL_ID, "koo.", AclOperation.WRITE, ResourcePatternType.PREFIXED
-        ),
-    ]
+    rights = guarded.rights_of("orders", ledger, group_id)
+    create = rights.pop("create the ledger")
     hook = KafkaWindowsHook(connect({**guarded.job, "group.id": group_id}), ledger_topic=ledger)
-    guarded.grant(*most)
+    guarded.grant(*rights.values())
     works, told = hook.test_connection()
     assert not works
     assert f"CREATE on topic {ledger}" in told
-    guarded.grant(*most, right(ResourceType.TOPIC, ledger, AclOperation.CREATE))
+    guarded.grant(*rights.values(), create)
     assert hook.test_connection()[0]
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap})
     assert ledger not in admin.list_topics(timeout=TIMEOUT_S).topics

@@ -5,24 +5,18 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -43,6 +37,7 @@ from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.read.reader import RangeReader, read_ranges
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
+from tests.support.guarded import AUTHORIZER, Guarded, right
 from tests.support.logs import read_plan
 from tests.support.windows_support import (
     BASE_MS,
@@ -328,43 +323,12 @@ def first_offset(windows: OrderedWindows, place: TopicPartition) -> int:
 # --- missing rights ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Guarded:
-    """A broker on which ``job`` may do only what it was granted; its own name may do everything."""
-
-    bootstrap: str
-    job: Mapping[str, str]
-
-    def grant(self, *rights: AclBinding) -> None:
-        """Grants exactly these rights to the job."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        anything: Any = None
-        every = AclBindingFilter(
-            ResourceType.ANY,
-            anything,
-            ResourcePatternType.ANY,
-            "User:job",
-            anything,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        for future in admin.delete_acls([every]).values():
-            future.result(TIMEOUT_S)
-        for future in admin.create_acls(list(rights)).values():
-            future.result(TIMEOUT_S)
-        deadline = time.monotonic() + TIMEOUT_S
-        while set(admin.describe_acls(every).result(TIMEOUT_S)) != set(rights):
-            assert time.monotonic() < deadline, "the broker has not taken note of the rights"
-            time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Guarded]:
     """A broker with access rules."""
     port = free_port()
     properties = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        **AUTHORIZER,
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.guarded.plain.sasl.jaas.config": (
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_job="secret";'
@@ -380,33 +344,6 @@ def guarded() -> Iterator[Guarded]:
             "sasl.password": "secret",
         }
         yield Guarded(kafka.bootstrap, job)
-
-
-def right(
-    kind: ResourceType,
-    name: str,
-    operation: AclOperation,
-    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
-) -> AclBinding:
-    """One right of the job."""
-    return AclBinding(kind, name, pattern, "User:job", "*", operation, AclPermissionType.ALLOW)
-
-
-def rights_of(topic: str, ledger: str, group_id: str) -> dict[str, AclBinding]:
-    """All that planning and committing windows of a topic needs."""
-    return {
-        "read the topic": right(ResourceType.TOPIC, topic, AclOperation.READ),
-        "read the ledger": right(ResourceType.TOPIC, ledger, AclOperation.READ),
-        "write the ledger": right(ResourceType.TOPIC, ledger, AclOperation.WRITE),
-        "create the ledger": right(ResourceType.TOPIC, ledger, AclOperation.CREATE),
-        "read the group": right(ResourceType.GROUP, group_id, AclOperation.READ),
-        "write the transaction": right(
-            ResourceType.TRANSACTIONAL_ID,
-            "koo.",
-            AclOperation.WRITE,
-            ResourcePatternType.PREFIXED,
-        ),
-    }
 
 
 @pytest.mark.slow
@@ -431,7 +368,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_is_stored(
     for future in admin.create_topics(topics).values():
         future.result(TIMEOUT_S)
     write_batch(guarded.bootstrap, name, [BASE_MS, BASE_MS + 20_000])
-    rights = rights_of(name, ledger, group_id)
+    rights = guarded.rights_of(name, ledger, group_id)
     window = before(name, 12, Earliest())
     guarded.grant(*(one for what, one in rights.items() if what != missing))
     with OrderedWindows(guarded.job, group_id, ledger_topic=ledger, timeout_s=60) as windows:
@@ -457,13 +394,13 @@ def test_an_error_names_all_rights_that_its_call_lacks(
         future.result(TIMEOUT_S)
     for one in (name, other):
         write_batch(guarded.bootstrap, one, [BASE_MS, BASE_MS + 20_000])
-    rights = rights_of(name, ledger, group_id)
+    rights = guarded.rights_of(name, ledger, group_id)
     rights["read the other"] = right(ResourceType.TOPIC, other, AclOperation.READ)
     window = Window([name, other], at(12), starting_offsets=Earliest())
     on_topics = [f"READ on topic {one}" for one in sorted((name, other))]
     on_ledger = f"READ and WRITE on topic {ledger}"
     on_group = f"READ on group {group_id}"
-    on_transactions = "WRITE on transactional ids that begin with koo."
+    on_transactions = f"WRITE on transactional id {rights['write the transaction'].name}"
 
     def lacks(call: Callable[[], object], *missing: str) -> None:
         with pytest.raises(AuthorizationError) as caught:

@@ -2,6 +2,9 @@
 
 Each is broker and controller in one, so that a lost node may be the leader of partitions, a coordinator
 and the active controller at once, and two of three are left of everything.
+
+Two listeners: the plain one, over which a test may do everything, and one with TLS and SASL (SCRAM), over which a
+user may do what it was granted.
 """
 
 from __future__ import annotations
@@ -10,15 +13,25 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+from confluent_kafka.admin import (
+    AclBinding,
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    TopicMetadata,
+    UserScramCredentialUpsertion,
+)
 
 from kafka_ordered_ops.embedded.node import HOST, LOG_FILE, Guard, free_port, kafka_uuid, launch
+from tests.support.certificates import write_certificates
+from tests.support.guarded import AUTHORIZER, grant
 
 NODES = (1, 2, 3)
 GROUP_OFFSETS = "__consumer_offsets"
@@ -32,7 +45,18 @@ _METADATA_TIMEOUT_S = 3.0
 _POLL_S = 0.1
 _LOG_TAIL_CHARACTERS = 3_000
 
+#: Of every user of the guarded listener.
+_PASSWORD = "three-secrets"
+_SCRAM = "SCRAM-SHA-512"
+_ITERATIONS = 4096
+
 _SETTINGS = {
+    **AUTHORIZER,
+    "sasl.enabled.mechanisms": _SCRAM,
+    "listener.name.guarded.scram-sha-512.sasl.jaas.config": (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    ),
+    "listener.name.guarded.ssl.keystore.type": "PEM",
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
@@ -57,12 +81,13 @@ class ThreeBrokers:
         self.folder = Path(tempfile.mkdtemp(prefix="kafka-ordered-ops-three-"))
         self._cluster_id = kafka_uuid()
         ports: set[int] = set()
-        while len(ports) < 2 * len(NODES):
+        while len(ports) < 3 * len(NODES):
             ports.add(free_port())
-        self._ports = dict(zip(NODES, ports, strict=False))
-        self._controller_ports = dict(
-            zip(NODES, sorted(ports - {*self._ports.values()}), strict=True)
+        left = iter(ports)
+        self._ports, self._controller_ports, self._guarded_ports = (
+            {node: next(left) for node in NODES} for _ in range(3)
         )
+        self._authority, self._keys = write_certificates(self.folder, HOST)
         self._guards: dict[int, Guard] = {}
 
     @property
@@ -73,6 +98,36 @@ class ThreeBrokers:
     def address(self, node: int) -> str:
         """One node's address."""
         return f"{HOST}:{self._ports[node]}"
+
+    def settings_of(self, user: str) -> dict[str, str]:
+        """How a user that was let in (`let_in`) comes to the guarded listener."""
+        return {
+            "bootstrap.servers": ",".join(
+                f"{HOST}:{port}" for port in self._guarded_ports.values()
+            ),
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self._authority),
+            "sasl.mechanism": _SCRAM,
+            "sasl.username": user,
+            "sasl.password": _PASSWORD,
+        }
+
+    def let_in(self, user: str) -> dict[str, str]:
+        """Makes a user without any right; returns its settings once every broker knows it."""
+        secret = UserScramCredentialUpsertion(
+            user,
+            ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS),
+            _PASSWORD.encode(),
+        )
+        admin = self._admin(*NODES)
+        admin.alter_user_scram_credentials([secret])[user].result(_END_TIMEOUT_S)
+        self._await(lambda: self._unknown(user), _WHOLE_TIMEOUT_S)
+        return self.settings_of(user)
+
+    def grant(self, user: str, rights: Collection[AclBinding]) -> None:
+        """Grants exactly these rights to a user; returns when every broker has taken note."""
+        every = [self.address(node) for node in self._guards]
+        grant(self.bootstrap, rights, user=user, brokers=every)
 
     def start(self, *nodes: int) -> None:
         """Starts all three, or some of them first, and returns when those that run know each other."""
@@ -164,6 +219,16 @@ class ThreeBrokers:
         self.await_whole()
         return name
 
+    def _unknown(self, user: str) -> str | None:
+        for node in self._guards:
+            admin = self._admin(node)
+            try:
+                futures: Any = admin.describe_user_scram_credentials([user])
+                futures[user].result(_END_TIMEOUT_S)
+            except KafkaException as error:
+                return f"{node} does not know {user}: {error}"
+        return None
+
     def _missing(self, nodes: Sequence[int]) -> str | None:
         """What is still wanting for a cluster of exactly these nodes, as each of them sees it.
 
@@ -201,13 +266,17 @@ class ThreeBrokers:
     def _launch(self, node: int) -> None:
         voters = ",".join(f"{one}@{HOST}:{self._controller_ports[one]}" for one in NODES)
         controller = f"{HOST}:{self._controller_ports[node]}"
+        ways_in = f"PLAINTEXT://{self.address(node)},GUARDED://{HOST}:{self._guarded_ports[node]}"
         settings = {
             **_SETTINGS,
+            "listener.name.guarded.ssl.keystore.location": str(self._keys),
             "node.id": str(node),
             "controller.quorum.voters": voters,
-            "listeners": f"PLAINTEXT://{self.address(node)},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address(node)}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{ways_in},CONTROLLER://{controller}",
+            "advertised.listeners": ways_in,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,GUARDED:SASL_SSL,CONTROLLER:PLAINTEXT"
+            ),
         }
         folder = self.folder / str(node)
         folder.mkdir(exist_ok=True)

@@ -84,7 +84,7 @@ class KafkaWindowsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Whether the cluster answers, and lets this principal plan and commit windows; and why not.
 
-        Asks for the rights on the group, the ledger's topic and transactional ids. Changes nothing.
+        Asks for the rights on the group, its transactional id and the ledger's topic. Changes nothing.
         """
         from kafka_ordered_ops.windows.queries.rights import missing_rights
 
@@ -99,8 +99,8 @@ class KafkaWindowsHook(BaseHook):
             return False, f"Connected, but rights are missing: {'; '.join(map(str, missing))}"
         if group_id is None:
             return True, (
-                "Connected. The ledger and transactions are allowed; no group is named (group.id), so its "
-                "rights were not asked for"
+                "Connected. The ledger is allowed; no group is named (group.id), so the rights on it and on its "
+                "transactional id were not asked for"
             )
         return True, f"Connected. Windows of group {group_id} can be planned and committed"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -41,6 +42,9 @@ LEDGER_CONFIG: Final[Mapping[str, str]] = {
 LEDGER_REPLICAS: Final = 3
 LEDGER_MIN_IN_SYNC: Final = 2
 
+#: What the transactional id of every group begins with.
+TRANSACTIONAL_PREFIX: Final = "koo."
+
 #: One blocking call to the coordinator of a group, or of its transactions.
 CALL_TIMEOUT_S: Final = 15.0
 
@@ -55,6 +59,13 @@ Prepare = Callable[[], Decision]
 def ledger_partition(name: str, group_id: str) -> TopicPartition:
     """Return where a group's records are: all in one partition."""
     return TopicPartition(name, zlib.crc32(group_id.encode()) % LEDGER_PARTITIONS)
+
+
+def transactional_id(cluster_id: str, group_id: str) -> str:
+    """Return the transactional id of a group's changes: one per group, so that a right on it is a right on no other."""
+    # Never the user's text.
+    digest = hashlib.sha256(f"{cluster_id}/{group_id}".encode()).hexdigest()
+    return f"{TRANSACTIONAL_PREFIX}{digest[:32]}"
 
 
 def check_ledger_topic(facts: TopicFacts) -> None:

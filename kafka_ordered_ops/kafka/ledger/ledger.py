@@ -24,7 +24,6 @@ whenever another group has a transaction open in the same partition.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -49,6 +48,7 @@ from kafka_ordered_ops.core.group.ledger_rules import (
     check_not_lost,
     offsets_to_commit,
     put_back,
+    transactional_id,
     with_written_only,
 )
 from kafka_ordered_ops.core.group.ledger_rules import Decision as Decision
@@ -71,9 +71,6 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _Seen = TypeVar("_Seen")
-
-#: What this package's transactional ids begin with: one prefixed right is enough for every group.
-TRANSACTIONAL_PREFIX: Final = "koo."
 
 #: All attempts of one change together.
 UPDATE_TIMEOUT_S: Final = 120.0
@@ -482,9 +479,7 @@ class _Transaction:
                 producer.poll(_ROOM_LOOK_S)
 
     def _transactional_id(self) -> str:
-        name = f"{self._ledger._cluster_id()}/{self._group}"
-        # Never the user's text.
-        return f"{TRANSACTIONAL_PREFIX}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        return transactional_id(self._ledger._cluster_id(), self._group)
 
     def _call_timeout_s(self) -> float:
         return max(min(CALL_TIMEOUT_S, self._deadline - time.monotonic()), 0.5)

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.rights import MissingRight, rights_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.client import calls
-from kafka_ordered_ops.kafka.rights import RightsCheck
+from kafka_ordered_ops.kafka.rights import RightsCheck, right_on_transactions
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Bound for each question after a refusal, within what the refused call has left.
@@ -37,7 +37,7 @@ def missing_rights(
 
     Args:
         settings: how to reach the cluster.
-        group_id: the consumer group; None: not asked about.
+        group_id: the consumer group; None: neither it nor its transactional id is asked about.
         ledger_topic: the topic that holds plans and progress.
         about: windows, plans, group states, and lists of them, whose topics are to be read.
         changes: whether windows are planned or committed, and not only looked at.
@@ -52,14 +52,35 @@ def missing_rights(
         return []
     with calls.call("asking for rights", timeout_s):
         check = RightsCheck(settings, timeout_s=timeout_s)
-        check.cluster_id()
+        cluster_id = check.cluster_id()
         return [
             *(right for asked in _topics(about) for right in check.missing_on_topics(*asked)),
             *([] if group_id is None else check.missing_on_group(group_id, changes=changes)),
             *check.missing_on_ledger(ledger_topic, changes=changes),
-            *(check.missing_on_transactions() if changes else []),
+            *(
+                check.missing_on_transactions(cluster_id, group_id)
+                if changes and group_id is not None
+                else []
+            ),
             *(check.missing_to_create(ledger_topic) if changes else []),
         ]
+
+
+def right_to_change(
+    settings: ClientSettings, group_id: str, *, timeout_s: float
+) -> MissingRight | None:
+    """Return the right on the group's own transactional id, which a principal may have; None in memory.
+
+    Raises:
+        BrokerError: and its kinds, as `missing_rights`.
+        ConfigError: the client refuses the settings.
+    """
+    if settings.memory_name is not None:
+        return None
+    with calls.call("asking for the cluster id", timeout_s):
+        return right_on_transactions(
+            RightsCheck(settings, timeout_s=timeout_s).cluster_id(), group_id
+        )
 
 
 @contextmanager
@@ -75,7 +96,8 @@ def all_rights_named(
     try:
         yield
     except AuthorizationError as error:
-        if error.missing:
+        if "missing" in error.facts:
+            # Calls use one another: it was asked within.
             raise
         told, missing = error.message, list[MissingRight]()
         try:
