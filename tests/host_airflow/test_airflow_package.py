@@ -253,7 +253,7 @@ def test_a_dag_with_every_operator_parses_without_asking_anybody(tmp_path: Path)
         "tasks": sorted(
             ["wait", "group", "copy", "spark", "submit", "plan", "part", "commit", "let_go"]
         ),
-        "links": ["Window"],
+        "links": ["Spark job", "Window"],
         "loaded": [],
     }
 

@@ -339,7 +339,7 @@ def test_airflow_finds_the_decorator_and_stores_its_tasks(tmp_path: Path) -> Non
     ours = "@task.kafka_window"
     assert told == {
         "tasks": {"tables": "@task", "tables__1": "@task", "spark": ours, "batches": ours},
-        "link": ["Window"],
+        "link": ["Spark job", "Window"],
         "watched": True,
         "loaded": [],
     }
