@@ -1,4 +1,4 @@
-"""Windows of Kafka records in Apache Airflow: operators, a sensor, a trigger of events, and what belongs to them.
+"""Windows of Kafka records in Apache Airflow: operators, a sensor, a trigger of events, and their support code.
 
 ::
 
@@ -11,7 +11,7 @@
         output="/data/orders",
     )
 
-Names are loaded when they are first used: a DAG's file is parsed again and again, and loads neither the Kafka
+Names are loaded when they are first used: Airflow parses a DAG's file often, and the file loads neither the Kafka
 client nor PySpark.
 """
 

@@ -1,6 +1,6 @@
-"""What is used of Airflow, by one name for each version that has it elsewhere.
+"""The names of Airflow that the package uses, from wherever the installed version has them.
 
-Features are looked for; versions are not compared.
+Features are detected; versions are not compared.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ try:
 except ImportError:  # before Airflow 3.2
     from airflow.configuration import conf as conf  # type: ignore[assignment]
 
-#: What a task is given; a plain mapping in unit tests.
+#: The context of a task; a plain mapping in unit tests.
 Context = Any
 
 
 @contextmanager
 def errors_for_airflow() -> Iterator[None]:
-    """Fails a task for good where trying again cannot help; all else is tried again, as Airflow has it.
+    """Fail a task for good if a retry cannot help; leave all other errors to Airflow's retries.
 
     Raises:
         AirflowFailException: for an error of this package that is not retriable, with its message.
@@ -58,12 +58,12 @@ def errors_for_airflow() -> Iterator[None]:
 
 
 def mask(secret: str) -> None:
-    """Has Airflow hide a value in everything that the task logs."""
+    """Make Airflow mask a value in everything that the task logs."""
     from airflow.sdk.log import mask_secret
 
     mask_secret(secret)
 
 
 def asset_store(trigger: Any) -> Any | None:
-    """What Airflow keeps for the assets that a trigger watches; None before Airflow 3.3, and in a task's trigger."""
+    """Return Airflow's store for the assets that a trigger watches; None before Airflow 3.3, and in a task's trigger."""
     return getattr(trigger, "asset_state_store", None)

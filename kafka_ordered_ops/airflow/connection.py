@@ -1,7 +1,7 @@
 """Airflow's ``kafka`` connections as client settings.
 
-They are the Apache Kafka provider's connections, taken as they are, whether it is installed or not: all
-settings in the extra field, by librdkafka's keys. The type of the connection does not matter.
+They are the Apache Kafka provider's connections, used unchanged, whether the provider is installed or not. The extra
+field has all settings, by librdkafka's keys. The type of the connection does not matter.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 #: The provider's own default.
 DEFAULT_CONN_ID: Final = "kafka_default"
 
-#: Functions that the provider calls; they belong to clients that it makes, and change nothing of a window.
+#: Functions that the provider calls. They belong to the provider's clients and do not affect a window.
 _CALLBACKS: Final = frozenset(
     {"error_cb", "throttle_cb", "stats_cb", "log_cb", "on_commit", "on_delivery", "logger"}
 )
 
-#: A function that gets a token: there is no way to hand it to Spark's executors.
+#: A function that fetches a token: it cannot be passed to Spark's executors.
 _TOKEN_CALLBACK: Final = "oauth_cb"
 
 #: Lets the client make a token by itself, for test clusters.
@@ -36,15 +36,15 @@ _UNSECURE_TOKENS: Final = "enable.sasl.oauthbearer.unsecure.jwt"
 def settings_of(
     conn_id: str, *, settings_allowed: Collection[str] = (), quiet: bool = False
 ) -> ClientSettings:
-    """The client settings of a connection; its secrets are masked in the task's log.
+    """Return the client settings of a connection; its secrets are masked in the task's log.
 
-    Settings that belong to the task (the group) or that a guarantee rests on (auto-commit) are not taken
-    from it, and a line in the log says so.
+    Settings that belong to the task (the group) or carry a guarantee (auto-commit) are overridden, and a line in the
+    log reports it.
 
     Args:
         conn_id: the connection.
         settings_allowed: more of librdkafka's settings to take; see `ClientSettings.from_mapping`.
-        quiet: without that line, for whoever asks again and again.
+        quiet: leave out that line, for repeated calls.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
@@ -55,7 +55,7 @@ def settings_of(
 
 
 def ledger_option(ledger_topic: str | None) -> dict[str, Any]:
-    """The service's argument for a ledger's topic; nothing for its own default."""
+    """Return the service's argument for a ledger's topic; nothing for its own default."""
     return {} if not ledger_topic else {"ledger_topic": ledger_topic}
 
 
@@ -68,7 +68,7 @@ def open_windows(
     quiet: bool = False,
     **options: Any,
 ) -> OrderedWindows:
-    """The service for a group by a connection; use it as a context manager.
+    """Return the service for a group by a connection; use it as a context manager.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
@@ -81,7 +81,7 @@ def open_windows(
 
 
 def extra_of(conn_id: str) -> Mapping[str, Any]:
-    """A connection's extra field, as it is.
+    """Return a connection's extra field, unchanged.
 
     Raises:
         AirflowNotFoundException: there is no such connection.
@@ -105,12 +105,12 @@ def settings_from(
     """`settings_of`, from a connection's extra field."""
     from kafka_ordered_ops.windows import ClientSettings
 
-    # What is nested in the extra is other programs' business, and no setting of a client.
+    # Nested values in the extra belong to other programs and are no client settings.
     nested = {key for key, value in extra.items() if isinstance(value, dict | list)}
     kept = {
         key: value
         for key, value in extra.items()
-        # A form saves what is left empty.
+        # A form also saves empty fields.
         if key not in _CALLBACKS and key not in nested and value not in (None, "")
     }
     _check_tokens(conn_id, kept, settings_allowed)
@@ -119,7 +119,7 @@ def settings_from(
             kept, extra_allowed=settings_allowed, option="settings_allowed"
         )
     except ConfigError as error:
-        # Of the same kind: hosts and people tell them apart by it. Shown once, and not also as a cause.
+        # The same class, by which hosts and people distinguish errors. Raised without a cause, to show it once.
         raise type(error)(f"connection {conn_id}: {error}", **error.facts) from None
     for secret in settings.secret_values():
         _mask(secret)
@@ -135,7 +135,7 @@ def settings_from(
 
 
 def _check_tokens(conn_id: str, extra: Mapping[str, Any], allowed: Collection[str]) -> None:
-    """Raises `ConfigError` where the client would wait for a token that nobody gets."""
+    """Raise `ConfigError` if the client would wait for a token that nothing fetches."""
     instead = "set sasl.oauthbearer.method=oidc with its client id and secret"
     if _TOKEN_CALLBACK in extra:
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""What Airflow reads at its start about this package. Nothing is imported here: a fault would break Airflow."""
+"""The provider description that Airflow reads at its start. It imports nothing: a failure would break Airflow."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: The form of a connection; the keys are librdkafka's, and go into the extra field as they are.
+#: The form of a connection; the keys are librdkafka's, and are stored unchanged in the extra field.
 _FIELDS: dict[str, Any] = {
     "bootstrap.servers": {
         "label": "Bootstrap servers",
@@ -42,7 +42,7 @@ _FIELDS: dict[str, Any] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's description, as ``airflow/provider_info.schema.json`` has it."""
+    """Return the provider's description, in the format of ``airflow/provider_info.schema.json``."""
     return {
         "package-name": "kafka-ordered-ops",
         "name": "Kafka ordered ops",
@@ -85,7 +85,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["kafka_ordered_ops.airflow.hooks.hook"],
             }
         ],
-        # Not the type `kafka`: it is the Apache Kafka provider's. Tasks take connections of either.
+        # Not the type `kafka`, which is the Apache Kafka provider's. Tasks accept both.
         "connection-types": [
             {
                 "connection-type": "kafka_windows",

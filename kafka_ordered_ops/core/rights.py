@@ -38,7 +38,7 @@ class MissingRight:
         return f"{' and '.join(self.operations)} on {self.resource}{of}{condition}"
 
     def to_json(self) -> dict[str, object]:
-        """The right for a program."""
+        """Return the right for a program."""
         return {
             "operations": [*self.operations],
             "resource": self.resource.value,
@@ -49,7 +49,7 @@ class MissingRight:
 
 
 def rights_text(missing: Sequence[MissingRight]) -> str:
-    """The rights in words, the first of many."""
+    """Return the rights in words, the first of many."""
     more = len(missing) - _NAMED_MAX
     named = "; ".join(map(str, missing[:_NAMED_MAX]))
     return f"{named}; and {more:,} more" if more > 0 else named

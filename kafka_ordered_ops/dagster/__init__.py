@@ -22,8 +22,8 @@
         },
     )
 
-Names are loaded when they are first used: a code location is loaded by every ``dg`` command, and loads neither
-the Kafka client nor PySpark.
+Names are loaded on first use: every ``dg`` command loads the code location, which loads neither the Kafka client nor
+PySpark.
 """
 
 from __future__ import annotations

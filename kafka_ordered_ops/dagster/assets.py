@@ -53,7 +53,7 @@ from kafka_ordered_ops.hosting.arguments import arguments, with_known_names
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
 
-#: What an asset may depend on, as Dagster's own assets.
+#: The dependencies of an asset, in the types of Dagster's own assets.
 Dep = AssetKey | str | Sequence[str] | AssetSpec | AssetsDefinition | SourceAsset | AssetDep
 
 
@@ -96,30 +96,30 @@ def ordered_window_asset(
 ) -> Callable[[Function], AssetsDefinition]:
     """Make an asset from a function that delivers windows: ``f(context, windows, ...)``, and resources after them.
 
-    The step looks whether the partitions are live, plans the windows of its partitions, calls the function with
-    those that are not delivered yet, all at once, commits them in one transaction, and then reports to Dagster.
-    A step that fails, is killed or overtaken commits nothing, and the next one takes the same records.
+    The step checks whether the partitions are live, and plans the windows of its partitions. It calls the function
+    once with all windows that are not delivered yet, commits them in one transaction, and then reports to Dagster. A
+    step that fails, is killed or is overtaken commits nothing, and the next one takes the same records.
 
-    With partitions by time a window is a partition's interval, and late records: stamped before it, in an
-    interval that was planned before they were written. Without partitions it is everything before the run began
-    that the group has not been given.
+    With partitions by time, a window is a partition's interval and late records: stamped earlier, in an interval that
+    was planned before they were written. Without partitions, it is everything before the run began that the group has
+    not taken yet.
 
     Args:
         key: the asset's.
         topics: see `WindowSettings`, also for the arguments that are not named here.
-        group_id: the consumer group whose progress the windows are: no other asset's. Two assets of one group in one
-            code location do not load; elsewhere the second one's first plan is refused.
+        group_id: the consumer group whose progress the windows are; one asset for each group. Two assets of one group
+            in one code location do not load; elsewhere the second one's first plan is refused.
         partitions_def: intervals of time, or None. Without a ``timezone``, Dagster's partitions are in UTC.
-        backfill_policy: how a backfill is cut into runs; None: one run, all windows in one pass, and of a serial
+        backfill_policy: how a backfill is divided into runs; None: one run, all windows in one pass; for a serial
             asset one run each.
-        automation_condition: when Dagster asks for a run by itself: `catch_up_condition`, say.
+        automation_condition: when Dagster starts runs by itself, for example `catch_up_condition`.
         translator: makes the asset's spec.
         kafka_resource: the name of the `KafkaResource`.
         serial: make each partition depend on the one before it, so that Dagster materializes them one after the other,
             in separate runs. The package does not need this; a function that builds on its output for the partition
             before does.
         deps: assets that it depends on besides its topics; `dagster.asset` has the same.
-        description: what Dagster shows of it.
+        description: shown by Dagster.
         group_name: Dagster's group of assets, not a consumer group.
         owners: people by e-mail address, or teams as ``team:data``.
         tags: of the asset.
@@ -225,20 +225,20 @@ def build_ordered_window_asset(
     options: dict[str, Any] | None = None,
     cluster: str | None = None,
 ) -> AssetsDefinition:
-    """An asset without a function: a Spark application writes its windows, or they are copied without Spark.
+    """Make an asset without a function: a Spark application writes its windows, or they are copied without Spark.
 
     Takes the arguments of `ordered_window_asset`, and:
 
     Args:
         key: the asset's.
         output: the folder for the windows' files, which every process of the job sees.
-        application: a Spark application that asks for its windows by `kafka_ordered_ops.spark.current_window`; it
-            is run by spark-submit. None: the records are copied as they are, as Parquet.
+        application: a Spark application that gets its windows with `kafka_ordered_ops.spark.current_window`, run by
+            spark-submit. None: the records are copied unchanged, as Parquet.
         application_args: its arguments.
-        submit: how spark-submit is run.
+        submit: the options of spark-submit.
 
     Raises:
-        ConfigError: arguments for an application that there is not.
+        ConfigError: arguments for an application, but no application.
     """
     asset = ordered_window_asset(
         **arguments(locals(), own=["application", "application_args", "submit"])
@@ -249,14 +249,14 @@ def build_ordered_window_asset(
 def _result_of(
     context: AssetExecutionContext, key: AssetKey, settings: WindowSettings, found: Delivered
 ) -> MaterializeResult[Any]:
-    """What Dagster is told of a step, once all of it is delivered."""
+    """Return the report of a delivered step to Dagster."""
     common = dict(found.common)
-    for name, told in found.by_partition.items():
+    for name, metadata in found.by_partition.items():
         if name is None:
-            common |= told
+            common |= metadata
         else:
-            # What is told with the result would stand at every partition of the step.
-            context.add_asset_metadata(told, key, partition_key=name)
+            # Metadata of the result would be repeated at every partition of the step.
+            context.add_asset_metadata(metadata, key, partition_key=name)
     live = live_result(found.live, settings)
     complete = complete_result(found.plans)
     return MaterializeResult(
@@ -269,7 +269,7 @@ def _result_of(
 
 def _partition_before(key: AssetKey, partitions_def: PartitionsDefinition[str] | None) -> AssetDep:
     if partitions_def is None:
-        raise ConfigError("serial is about partitions, one after the other: there are none")
+        raise ConfigError("serial=True requires partitions_def")
     return AssetDep(
         key, partition_mapping=TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.liveness.liveness import Liveness
     from kafka_ordered_ops.dagster.resource import KafkaResource
 
-#: The check inside an asset's step is about the window that is delivered, and has a name of its own.
+#: The check inside an asset's step is about the delivered window and has another name.
 CHECK_NAME: Final = "topics_live"
 
 
@@ -52,7 +52,7 @@ def partitions_live_check(
     it live.
 
     Args:
-        asset: what `ordered_window_asset` or `build_ordered_window_asset` returned.
+        asset: the result of `ordered_window_asset` or `build_ordered_window_asset`.
         name: the name of the check. The check in the asset's own step is called ``partitions_live``.
         lag: how far the records may be behind the clock; required for assets without partitions.
         blocking: whether a failure is an error that blocks downstream assets, or a warning.
@@ -117,11 +117,11 @@ def _look(about: WindowAsset, kafka: "KafkaResource", cutoff: datetime) -> "Live
 def _cutoff(
     about: WindowAsset, tags: Mapping[str, str], now: datetime
 ) -> tuple[str | None, datetime | None]:
-    """The partition that is asked about, and its end; no end where no partition has ended."""
+    """Return the partition to check, and its end; no end if no partition has ended."""
     definition = about.partitions_def
     if not isinstance(definition, TimeWindowPartitionsDefinition):
         return None, in_ms(now)
-    # A check has no partitions of its own in all versions of Dagster, but its run may have.
+    # In some versions of Dagster a check has no partitions, but its run may have them.
     key = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
     if key is None:
         newest_first = reversed(definition.get_partition_keys(now))

@@ -1,4 +1,4 @@
-"""Ops of windows, for jobs of ops: what an asset of windows does, without an asset."""
+"""Ops of windows, for jobs of ops: the step of an asset of windows, without an asset."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def ordered_window_op(
     pool: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[[Function], OpDefinition]:
-    """Makes an op of a function that delivers windows, as `ordered_window_asset` makes an asset of one.
+    """Make an op from a function that delivers windows, as `ordered_window_asset` makes an asset.
 
-    Its output, for the ops behind it, is a list of what was delivered, by time: a dict of ``window_id``,
-    ``since`` and ``cutoff`` (texts), ``records`` (None where the sink does not say), ``output`` (the folder of the
-    files, or None) and ``returned`` (what the function returned, if it has its own sink) for each window.
+    Its output, for downstream ops, is a list with a dict for each delivered window, by time: ``window_id``, ``since``
+    and ``cutoff`` (texts), ``records`` (None if the sink does not report them), ``output`` (the folder of the files,
+    or None) and ``returned`` (the function's return value, if it has its own sink).
 
-    Prefer assets: Dagster knows their partitions, and shows what is missing.
+    Prefer assets: Dagster knows their partitions, and shows the missing ones.
 
     Args:
         name: the op's; the windows' ids begin with it.
         topics: see `WindowSettings`, also for the arguments that are not named here.
-        group_id: the consumer group whose progress the windows are: no other op's or asset's.
+        group_id: the consumer group whose progress the windows are; one op or asset for each group.
         partitions_def: that of the job, intervals of time; None: the job has none, and each run takes everything
-            before it began that the group has not been given.
+            before it began that the group has not taken yet.
         kafka_resource: the name of the `KafkaResource`.
         pool: limits steps that run at once.
         options: more arguments of `dagster.op`.
@@ -134,12 +134,12 @@ def build_ordered_window_op(
     pool: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> OpDefinition:
-    """An op without a function: a Spark application writes its windows, or they are copied without Spark.
+    """Make an op without a function: a Spark application writes its windows, or they are copied without Spark.
 
     Takes the arguments of `ordered_window_op`, and those of `build_ordered_window_asset` about an application.
 
     Raises:
-        ConfigError: arguments for an application that there is not.
+        ConfigError: arguments for an application, but no application.
     """
     definition = ordered_window_op(
         **arguments(locals(), own=["application", "application_args", "submit"])
@@ -160,15 +160,15 @@ def _check_run(
 
 def _output_of(context: OpExecutionContext, found: Delivered) -> Output[Any]:
     if found.live is not None and not found.live.is_live:
-        context.log.warning("The partitions have not come to the cutoff: %s", found.live)
-    told = dict(found.common)
+        context.log.warning("The partitions have not reached the cutoff: %s", found.live)
+    summary = dict(found.common)
     for one in found.by_partition.values():
-        # A job of ops has one partition a run.
-        told |= one
-    return Output([_facts(record) for record in found.records], metadata=told)
+        # A run of a job of ops has one partition.
+        summary |= one
+    return Output([_facts(record) for record in found.records], metadata=summary)
 
 
 def _facts(record: WindowRecord) -> dict[str, Any]:
-    told = window_summary(record)
+    summary = window_summary(record)
     shown = ("window_id", "since", "cutoff", "records", "output")
-    return {**{name: told[name] for name in shown}, "returned": told["result"]}
+    return {**{name: summary[name] for name in shown}, "returned": summary["result"]}

@@ -1,4 +1,4 @@
-"""What a sensor or a check must know of an asset of windows, and Dagster's definition of it does not say."""
+"""The facts of an asset of windows that sensors and checks need and Dagster's definition lacks."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from kafka_ordered_ops.dagster.settings import WindowSettings
 
 @dataclass(frozen=True)
 class WindowAsset:
-    """An asset of windows, as it was defined."""
+    """The definition of an asset of windows."""
 
     key: AssetKey
     settings: WindowSettings
     partitions_def: PartitionsDefinition[str] | None
     #: The name of its `KafkaResource`.
     kafka_resource: str
-    #: How many partitions its backfill policy gives to one run; None: any number.
+    #: Partitions of one run by its backfill policy; None: any number.
     run_partitions_max: int | None = None
-    #: Whether each partition waits for the one before it.
+    #: Whether each partition depends on the one before it.
     is_serial: bool = False
 
 
-#: By op: it stays the same where an asset's spec is changed, as `dagster.map_asset_specs` does.
+#: By op: it stays the same if the asset's spec is changed, for example by `dagster.map_asset_specs`.
 _KNOWN: Final[WeakKeyDictionary[OpDefinition, WindowAsset]] = WeakKeyDictionary()
 
 
 def remember(asset: AssetsDefinition, about: WindowAsset) -> AssetsDefinition:
-    """Notes how an asset was defined; returns the asset."""
+    """Remember the definition of an asset; return the asset."""
     _KNOWN[asset.op] = about
     return asset
 
 
 def window_asset(asset: object) -> WindowAsset:
-    """How an asset was defined.
+    """Return the definition of an asset.
 
     Raises:
-        ConfigError: it is no asset of windows.
+        ConfigError: an asset not built by this package.
     """
-    # A key, say, of an asset of somewhere else is an easy mistake.
+    # For example a key, which is an easy mistake.
     known = None
     if isinstance(asset, AssetsDefinition) and asset.is_executable:
         known = _KNOWN.get(asset.op)

@@ -15,12 +15,12 @@ from kafka_ordered_ops.hosting.arguments import arguments, check_names, with_kno
 if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
-# The web page names it among the libraries of a code location; its version is not Dagster's.
+# The web page lists it among the libraries of a code location, with this package's version.
 DagsterLibraryRegistry.register("kafka-ordered-ops", "0.1.0", is_dagster_package=False)
 
 
 class KafkaResource(ConfigurableResource[Any]):
-    """How to reach a Kafka cluster, and where the groups' plans and progress are.
+    """A Kafka cluster: the client's settings, and the topic of the groups' plans and progress.
 
     ::
 
@@ -31,22 +31,22 @@ class KafkaResource(ConfigurableResource[Any]):
             }
         )
 
-    Settings that a guarantee rests on, as auto-commit, are not taken from it. It holds no connection, and shows
-    its settings nowhere.
+    Settings that carry a guarantee, such as auto-commit, are overridden. It holds no connection, and never shows its
+    settings.
     """
 
     config: dict[str, str] = Field(
         description="The client's settings, by librdkafka's keys; bootstrap.servers at least.",
         repr=False,
-        # The web page of resources shows the values of fields that are not.
+        # The web page of resources shows the values of other fields.
         json_schema_extra={"dagster__is_secret": True},
     )
     settings_allowed: list[str] = Field(
         default_factory=list,
-        description="More of librdkafka's settings to take from `config`.",
+        description="Further librdkafka settings to accept from `config`.",
     )
     ledger_topic: str | None = Field(
-        default=None, description="The topic that holds plans and progress; None: the usual one."
+        default=None, description="The topic that holds plans and progress; None: the default one."
     )
 
     def __init__(self, **given: Any) -> None:
@@ -54,7 +54,7 @@ class KafkaResource(ConfigurableResource[Any]):
         super().__init__(**given)
 
     def client_settings(self) -> ClientSettings:
-        """The settings; raises `ConfigError` for what is refused."""
+        """Return the settings; raise `ConfigError` for refused ones."""
         from kafka_ordered_ops.windows import ClientSettings
 
         return ClientSettings.from_mapping(
@@ -75,9 +75,9 @@ class KafkaResource(ConfigurableResource[Any]):
         stall_timeout_s: float | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> OrderedWindows:
-        """The service for a consumer group, for functions of your own; use it as a context manager.
+        """Return the service for a consumer group, for your own functions; use it as a context manager.
 
-        Takes the arguments of `OrderedWindows`; of what is None it has its own default.
+        Takes the arguments of `OrderedWindows`; None means its default.
 
         Args:
             group_id: the group.

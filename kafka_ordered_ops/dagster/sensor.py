@@ -1,4 +1,4 @@
-"""A sensor that asks for runs as soon as partitions of an asset are live, and not before."""
+"""A sensor that requests runs as soon as partitions of an asset are live."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kafka_ordered_ops.dagster.sensing.asset_look import AssetLook, Candidate, L
 from kafka_ordered_ops.dagster.sensing.cursor import AssetCursor, Cursor
 from kafka_ordered_ops.hosting.arguments import with_known_names
 
-#: Partitions of one run, unless the asset's backfill policy says fewer.
+#: Partitions of one run, unless the asset's backfill policy has a lower limit.
 PARTITIONS_MAX: Final = 1_000
-#: Runs that one tick asks for of one asset: the next tick asks for more.
+#: Runs that one tick requests for one asset: the next tick requests more.
 RUNS_MAX: Final = 20
-#: A tick is ended by Dagster after 60 s: no look begins later than this.
+#: Dagster ends a tick after 60 s: no check starts later than this.
 TICK_S: Final = 35.0
 
 
@@ -46,27 +46,28 @@ def build_partitions_live_sensor(
     default_status: DefaultSensorStatus = DefaultSensorStatus.STOPPED,
     tags: Mapping[str, str] | None = None,
 ) -> SensorDefinition:
-    """A sensor that asks for the partitions that are live, and neither delivered nor asked for.
+    """Return a sensor that requests live partitions that are neither delivered nor requested yet.
 
     Live: every Kafka partition has a record stamped at or after the end of the partition's interval (and the
-    maximum out-of-orderness), or is idle, as the asset's `grace` says. Neighbours are one run. Of an asset without
-    partitions it asks for a run whenever everything before the next cutoff is there: cutoffs are `every` apart.
+    maximum out-of-orderness), or is idle by the asset's `grace`. Neighbouring partitions share one run. For an asset
+    without partitions it requests a run whenever everything before the next cutoff has been written: cutoffs are
+    `every` apart.
 
-    A tick looks at logs and at the ledger. It joins no group and changes nothing. A broker that is away is the
-    tick's error. What was asked for is not asked for again: a run that fails is for Dagster's run retries.
+    A tick reads logs and the ledger. It joins no group and changes nothing. If a broker is down, the tick fails.
+    Requests are not repeated: use Dagster's run retries for failed runs.
 
     Args:
-        assets: what `ordered_window_asset` or `build_ordered_window_asset` returned; one or several.
+        assets: results of `ordered_window_asset` or `build_ordered_window_asset`; one or several.
         name: the sensor's; by default made of the assets' keys.
-        lookback: partitions that ended longer ago are left alone; None: all that the asset has.
+        lookback: ignore partitions that ended longer ago; None: all partitions of the asset.
         every: for assets without partitions: the distance of their cutoffs, counted from 1970-01-01T00:00Z.
-        partitions_max: partitions of one run; a backfill policy of fewer counts.
+        partitions_max: partitions of one run; a lower limit of the backfill policy counts.
         minimum_interval_seconds: between two ticks.
         default_status: whether it runs as soon as it is deployed.
         tags: more tags of the runs.
 
     Raises:
-        ConfigError: no asset, one that is no asset of windows, no `every` for one without partitions, or a
+        ConfigError: no asset, an asset not built by this package, no `every` for an asset without partitions, or a
             number out of range.
     """
     given = [assets] if isinstance(assets, AssetsDefinition) else list(assets)
@@ -77,7 +78,7 @@ def build_partitions_live_sensor(
     )
     ticker = _Ticker([AssetLook(about, limits) for about in known], dict(tags or {}))
     keys = [about.key for about in known]
-    told = ", ".join(key.to_user_string() for key in keys)
+    text = ", ".join(key.to_user_string() for key in keys)
 
     return SensorDefinition(
         name=name or _name(keys),
@@ -86,7 +87,7 @@ def build_partitions_live_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={about.kafka_resource for about in known},
-        description=f"Asks for the partitions of {told} as soon as they are live.",
+        description=f"Asks for the partitions of {text} as soon as they are live.",
     )
 
 
@@ -124,10 +125,10 @@ class _Ticker:
         self._tags = tags
 
     def tick(self, context: SensorEvaluationContext, **_resources: Any) -> SensorResult:
-        """Looks at each asset once. Who calls the sensor as a function gives it its resources by name, too.
+        """Check each asset once. Direct calls of the sensor pass its resources by name.
 
         Raises:
-            KafkaOrderedOpsError: an asset could not be looked at, and of no other one there is anything to ask.
+            KafkaOrderedOpsError: an asset could not be checked, and no other asset has anything to request.
         """
         deadline = time.monotonic() + TICK_S
         cursor, now = self._cursor(context), datetime.now(UTC)
@@ -145,8 +146,8 @@ class _Ticker:
                 one = look.look(kafka, before, now=now, deadline=deadline)
             except KafkaOrderedOpsError as error:
                 errors.append(error)
-                told = f"{type(error).__name__}: {error}"
-                found[key] = AssetCursor(before.asked, (told,))
+                text = f"{type(error).__name__}: {error}"
+                found[key] = AssetCursor(before.asked, (text,))
                 continue
             found[key] = one.cursor
             requests += [self._request(about, piece) for piece in one.pieces]
@@ -158,7 +159,7 @@ class _Ticker:
         try:
             return Cursor.from_text(context.cursor)
         except JsonError as error:
-            # To ask again does no harm: Dagster knows the runs by their keys, and a group its windows.
+            # A repeated request does no harm: Dagster knows the runs by their keys, and a group its windows.
             context.log.warning("The cursor is not readable, and starts over: %s", error)
             return Cursor()
 
@@ -172,7 +173,7 @@ class _Ticker:
             tags["dagster/asset_partition_range_end"] = last.name
         is_one = about.partitions_def is not None and first is last
         return RunRequest(
-            # What was rewound is to run again, and Dagster skips a key that it has seen.
+            # A rewound window is to run again, but Dagster skips run keys that it has seen.
             run_key=f"{key}:{span}" + (f":{again}" if again else ""),
             asset_selection=[about.key],
             partition_key=first.name if is_one else None,
@@ -187,12 +188,12 @@ class _Ticker:
             for line in lines:
                 context.log.info(line)
             return SensorResult(run_requests=requests, cursor=cursor.to_text())
-        told = "\n".join(lines) or "every partition that has ended is delivered"
-        return SensorResult(skip_reason=SkipReason(told), cursor=cursor.to_text())
+        text = "\n".join(lines) or "every partition that has ended is delivered"
+        return SensorResult(skip_reason=SkipReason(text), cursor=cursor.to_text())
 
 
 def _all_of(errors: Sequence[KafkaOrderedOpsError]) -> KafkaOrderedOpsError:
-    """The first error, with the others told beside it."""
+    """Return the first error, with notes about the others."""
     first, *others = errors
     for other in others:
         first.add_note(f"{type(other).__name__}: {other}")

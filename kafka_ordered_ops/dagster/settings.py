@@ -1,4 +1,4 @@
-"""What all windows of an asset have in common: everything but their times."""
+"""The settings that all windows of an asset share: everything but their times."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from kafka_ordered_ops.spark.job_checks import check_engine, check_output
 
 
 class OnNotLive(StrEnum):
-    """What a step does when a topic's partitions have not come to the cutoff yet.
+    """A step's action if a topic's partitions have not reached the cutoff yet.
 
-    Records before it may still be written then. They are not lost: a later window takes them, flagged late.
-    Warn goes on, and the asset's check says so. Fail fails the step before anything is planned. Ignore does not
-    look.
+    Records before the cutoff may still be written then. A later window takes them, flagged late. Warn: continue and
+    fail the asset's check as a warning. Fail: fail the step before anything is planned. Ignore: do not check.
     """
 
     WARN = "warn"
@@ -32,14 +31,14 @@ class OnNotLive(StrEnum):
 @with_known_fields
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings(WindowSpec):
-    """What all windows of an asset have in common.
+    """The settings that all windows of an asset share.
 
     Args:
         topics: names, or regular expressions that begin with ``^``.
-        group_id: the consumer group whose progress the windows are: the asset's own.
-        starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a time,
-            ``-PT1H``.
-        max_out_of_orderness: None reads all that there is.
+        group_id: the consumer group whose progress the windows are; one asset for each group.
+        starting_offsets: where a new group begins: a bound, or its text: ``earliest``, ``latest``, ``committed``, a
+            time, ``-PT1H``.
+        max_out_of_orderness: None reads to the end of the log.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
         on_covered: what to do with a delivered window that is materialized again. ``auto`` and ``replay`` read the
@@ -47,12 +46,12 @@ class WindowSettings(WindowSpec):
             whose records other windows have taken are never read again: ``fail`` fails the step, the others skip
             them and fail the check ``windows_complete``.
         on_open_claim: what to do about other open windows that may hold some of the records.
-        on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on.
-        on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
-        on_not_live: what to do when the partitions have not come to the cutoff yet.
+        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed, and continue.
+        on_foreign_commit: fail if another program moved the group's committed offset, or adopt it.
+        on_not_live: what to do if the partitions have not reached the cutoff yet.
         grace: how long after the cutoff a partition without newer records counts as idle; None: never.
-        open_lag: take a partition that is not over yet as well, up to this long before the run began; what is
-            missing of it then is taken by later runs of the partition. None: it is refused.
+        open_lag: also take a partition that has not ended, up to this long before the run began. Later runs of the
+            partition take the rest. None: such a partition is refused.
         output: the folder for the windows' files; None: the job has its own sink.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
@@ -82,10 +81,10 @@ class WindowSettings(WindowSpec):
 
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> WindowSettings:
-        """The settings that are among a function's arguments; raises `ConfigError`."""
+        """Return the settings among a function's arguments; raise `ConfigError`."""
         return cls(**{one.name: given[one.name] for one in fields(cls)})
 
 
 def window_id_of(key: AssetKey, name: str) -> str:
-    """A window's id: the same for every attempt and every run of a partition."""
+    """Return a window's id: the same for every attempt and every run of a partition."""
     return f"{key.to_user_string()}/{name}"

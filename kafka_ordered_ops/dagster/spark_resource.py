@@ -12,19 +12,19 @@ from kafka_ordered_ops.spark.job_checks import check_session, has_session
 
 
 class SparkResource(ConfigurableResource[Any]):
-    """A Spark session of the step's process: started when it is first used, and stopped with the run.
+    """A Spark session of the step's process: started on first use, and stopped with the run.
 
     ::
 
         SparkResource(conf={"spark.driver.memory": "2g"})
 
     It runs on ``local[*]`` unless `conf` names another ``spark.master``. A session that runs in the process already
-    is used, and left running. Where you have dagster-pyspark, its ``PySparkResource`` does as well: both
-    have the session as ``spark_session``.
+    is used, and left running. You can use dagster-pyspark's ``PySparkResource`` instead: both have the session as
+    ``spark_session``.
     """
 
     conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark's settings, as spark.driver.memory."
+        default_factory=dict, description="Spark's settings, such as spark.driver.memory."
     )
     _started: Any = PrivateAttr(default=None)
 

@@ -49,24 +49,24 @@ def build_kafka_topic_assets(
     kafka_resource: str = "kafka",
     name: str | None = None,
 ) -> AssetsDefinition:
-    """Topics as assets to observe: the upstream of the assets of their windows.
+    """Make topics observable assets, upstream of the assets of their windows.
 
-    An observation's data version changes when the topic's end offsets do, or when the topic is recreated: so
-    downstream automation fires for new records, and not for a look at the same ones. Nothing is read of the
-    topics, and all that are observed together are asked about together.
+    An observation's data version changes when the topic's end offsets change, or when the topic is recreated.
+    Downstream automation therefore fires for new records, not for another observation of the same records. No record
+    is read, and topics that are observed together share their requests.
 
     Args:
         topics: names, no patterns.
-        translator: gives the topics' keys: the same as the window assets'.
-        isolation: under ``read_committed`` what an open transaction has written does not count yet.
-        automation_condition: when to look, as ``AutomationCondition.on_cron("*/5 * * * *")``; None: by hand, or by
-            a job and its schedule.
+        translator: makes the topics' keys; pass the same one as for the window assets.
+        isolation: under ``read_committed``, records of an open transaction do not count yet.
+        automation_condition: when to observe, such as ``AutomationCondition.on_cron("*/5 * * * *")``; None: when you
+            start it, or by a job and its schedule.
         group_name: Dagster's group of assets, not a consumer group.
         kafka_resource: the name of the `KafkaResource`.
         name: the op's; by default made of the topics' names.
 
     Raises:
-        ConfigError: no topic, a pattern, what no topic can be called, or no isolation.
+        ConfigError: no topic, a pattern, an invalid topic name, or an invalid isolation.
     """
     if isinstance(topics, str) or not topics:
         raise ConfigError(f"topics is a list of at least one name, not {topics!r}")
@@ -91,14 +91,14 @@ def build_kafka_topic_assets(
             )
 
     with warnings.catch_warnings():
-        # Dagster has no other way to say that an asset is observed, and calls this one beta.
+        # Dagster has no other way to define an observed asset, and calls this one beta.
         warnings.simplefilter("ignore", BetaWarning)
         made: AssetsDefinition = multi_observable_source_asset(
             name=name or _op_name(names),
             specs=[
                 AssetSpec(
                     key,
-                    description="A Kafka topic. Its end offsets are looked at; no record is read.",
+                    description="A Kafka topic. Its end offsets are observed; no record is read.",
                     kinds={"kafka"},
                     group_name=group_name,
                     automation_condition=automation_condition,
@@ -121,7 +121,7 @@ def _ends(
 
 
 def _version(topic: "TopicEnds") -> DataVersion:
-    """The same for the same ends of the same topic; where the log starts is retention's business."""
+    """Return the data version: the same for the same ends of the same topic, whatever retention has removed."""
     ends = {str(one.partition): one.end_offset for one in topic.partitions}
     text = strict_json.dumps({"topic_id": topic.topic_id, "ends": ends})
     return DataVersion(hashlib.sha256(text.encode()).hexdigest()[:32])
@@ -146,7 +146,7 @@ def _metadata(topic: "TopicEnds") -> dict[str, Any]:
 
 
 def _op_name(topics: Sequence[str]) -> str:
-    """A name that other topics' ops do not have."""
+    """Return an op name that is unique to these topics."""
     readable = op_safe(topics[0])[:40]
     digest = hashlib.sha256(strict_json.dumps(sorted(topics)).encode()).hexdigest()[:8]
     return f"observe_{readable}_{digest}"

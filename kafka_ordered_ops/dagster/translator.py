@@ -1,4 +1,4 @@
-"""What an asset of windows looks like in Dagster; for changing that, derive from the translator."""
+"""The specs of window assets in Dagster; derive from the translator to change them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class KafkaWindowTranslator:
         return AssetKey(["kafka", topic])
 
     def asset_spec(self, key: AssetKey, settings: WindowSettings) -> AssetSpec:
-        """The asset of a group's windows. Topics by name are what it depends on; patterns are not known yet."""
+        """Return the spec of a group's windows. It depends on topics by name; the matches of patterns are unknown."""
         named = [topic for topic in settings.topics if not topic.startswith("^")]
         return AssetSpec(
             key,

@@ -34,7 +34,7 @@ def arguments(found: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[st
 
 
 def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises `ConfigError` for a parameter that `what` does not have; it names the one that was probably meant."""
+    """Raise `ConfigError` for a parameter that `what` does not have; it names the one that was probably meant."""
     unknown = [name for name in given if name not in known]
     if not unknown:
         return

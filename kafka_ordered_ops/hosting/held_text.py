@@ -13,7 +13,7 @@ _NAMED_MAX: Final = 5
 
 
 def held_facts(plan: WindowPlan) -> list[dict[str, Any]]:
-    """The open windows and their offsets, as plain JSON."""
+    """Return the open windows and their offsets, as plain JSON."""
     return [
         {
             "window_id": one.window_id,
@@ -31,7 +31,7 @@ def held_texts(plans: Sequence[WindowPlan]) -> list[str]:
 
 
 def held_text(plan: WindowPlan) -> str | None:
-    """Which open windows hold how many of the offsets that a window asks for, and what to do; None: none does, or the window is done."""
+    """Return which open windows hold how many of the offsets that a window asks for, and what to do; None: none does, or the window is done."""
     held = plan.held_by_open
     # Of a window that is delivered, it was so when it was planned.
     if not held or not plan.status.is_open:

@@ -65,7 +65,7 @@ class Job:
     engine: str = "python"
 
     def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
-        """Raises `ConfigError` for what can be seen to be wrong without a window; what is not known is left out."""
+        """Raise `ConfigError` for what can be seen to be wrong without a window; what is not known is left out."""
         check_engine(self.engine)
         if self.output is not None and is_known(self.output):
             check_output(self.output)
@@ -81,7 +81,7 @@ class Job:
             check_submit(how)
 
     def check(self, client: ClientSettings, group_id: str) -> None:
-        """Raises for a job that cannot run: before its window is planned, which would hold its records.
+        """Raise for a job that cannot run: before its window is planned, which would hold its records.
 
         Raises:
             ConfigError: the output folder, the application, the function, the engine or Spark's settings.
@@ -102,7 +102,7 @@ class Job:
             check_writable(self.output)
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
-        """Brings the records to where they belong, hidden until the commit.
+        """Bring the records to where they belong, hidden until the commit.
 
         Raises:
             JobFailedError: the job failed, or its host has ended it.
@@ -143,7 +143,7 @@ class Job:
         return windows.outputs(returned)
 
     def _with_batches(self, windows: WindowHandle, function: Callable[..., Any]) -> list[Staged]:
-        """Calls the function with batches of files that are read first: the order is known when all are there."""
+        """Call the function with batches of files that are read first: the order is known when all are there."""
         with windows.temporary_folder() as folder:
             [staged] = windows.staged_below(folder)
             [plan] = windows.plans
@@ -179,7 +179,7 @@ class SparkWindow:
         return self._windows.read(self.spark, ordered=ordered)
 
     def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> StagedOutput:
-        """Writes the window's output, hidden until the task has committed; by default below `output`.
+        """Write the window's output, hidden until the task has committed; by default below `output`.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -188,12 +188,12 @@ class SparkWindow:
         return self._windows.write(df, path)[0]
 
     def report(self, staged: Staged) -> None:
-        """Tells the task what a sink of your own has staged, to be published after the commit."""
+        """Report the task what a sink of your own has staged, to be published after the commit."""
         self._windows.report([staged])
 
 
 def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
-    """How spark-submit is run, from its arguments by name; raises `ConfigError`."""
+    """Return how spark-submit is run, from its arguments by name; raises `ConfigError`."""
     if given is None:
         return None
     # Imported late: most jobs submit nothing.
@@ -222,7 +222,7 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
 
 
 def arguments_of(given: Any) -> list[str]:
-    """An application's arguments as texts; raises `ConfigError` for what is no list, as one text, or a generator."""
+    """Return an application's arguments as texts; raises `ConfigError` for what is no list, as one text, or a generator."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise ConfigError(
             f"the application's arguments are {shown(given)}: give a list of arguments"

@@ -25,14 +25,14 @@ class Sink(Protocol):
     """Where windows go, other than a folder: `DeltaSink`, `IcebergSink`, or one of your own."""
 
     def write(self, df: Any, plan: WindowPlan, /) -> Staged:
-        """Writes a window's result to a hidden place."""
+        """Write a window's result to a hidden place."""
 
     def found(self, result: Mapping[str, Any], /) -> Staged | None:
-        """Finds what an earlier attempt wrote, from what its output's ``to_json`` said; None where it is gone."""
+        """Find what an earlier attempt wrote, from what its output's ``to_json`` said; None where it is gone."""
 
 
 def check_sink(value: object) -> Sink:
-    """A sink, and not the class of one; raises `ConfigError`."""
+    """Return a sink, and not the class of one; raises `ConfigError`."""
     if isinstance(value, type) or not isinstance(value, Sink):
         raise ConfigError(
             f"output is {shown(value)}: give the path of a folder, or a sink such as DeltaSink(spark, table, staging)"
@@ -145,7 +145,7 @@ class OpenWindow:
         return pa.Table.from_batches(self.to_batches(ordered=ordered), STAGE_SCHEMA)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The window as an Arrow stream: what takes Arrow data takes the window itself."""
+        """Return the window as an Arrow stream: what takes Arrow data takes the window itself."""
         import pyarrow as pa
 
         from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
@@ -192,7 +192,7 @@ class OpenWindow:
         return staged
 
     def report(self, staged: Staged) -> None:
-        """Hand over what a sink of your own has staged: it is published after the commit.
+        """Pass over what a sink of your own has staged: it is published after the commit.
 
         Raises:
             ConfigError: the window has an output already.
@@ -208,7 +208,7 @@ class OpenWindow:
         return self._handle.staged is not None
 
     def copy(self) -> Staged:
-        """The records as they are, in files, without Spark."""
+        """Return the records as they are, in files, without Spark."""
         return self._handle.copy()[0]
 
     def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
@@ -244,7 +244,7 @@ class OpenWindow:
         return outputs_of([self.plan], handed, returned, output=output, facts=self.facts)
 
     def close(self) -> None:
-        """Ends what is being read, and removes what it left."""
+        """End what is being read, and remove what it left."""
         self._is_closed = True
         for stream in self._streams:
             stream.close()
@@ -290,7 +290,7 @@ class _Stream(Iterator["pa.RecordBatch"]):
             raise
 
     def close(self) -> None:
-        """Ends it; one that has come to its end stays so."""
+        """End it; one that has come to its end stays so."""
         self._is_cut = True
         self._batches.close()
         self._resources.close()

@@ -80,12 +80,12 @@ class Row:
 
 
 def is_installed() -> bool:
-    """Whether there is a matplotlib to draw with."""
+    """Return whether there is a matplotlib to draw with."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def format_of(file: Path) -> str:
-    """The format that a file's suffix names, before anything is done for a drawing that cannot be made.
+    """Return the format that a file's suffix names, before anything is done for a drawing that cannot be made.
 
     Raises:
         ConfigError: no such format, no such folder, or no matplotlib.
@@ -103,7 +103,7 @@ def format_of(file: Path) -> str:
 
 
 def small_plot(plan: WindowPlan) -> bytes:
-    """One window as a PNG of some 4 kB, for places that keep very many of them: few pixels, and few colours."""
+    """Return one window as a PNG of some 4 kB, for places that keep very many of them: few pixels, and few colours."""
     # It comes with matplotlib.
     from PIL import Image
 
@@ -114,7 +114,7 @@ def small_plot(plan: WindowPlan) -> bytes:
 
 
 def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes:
-    """One window: the partitions of which it took most, those with out-of-order records first.
+    """Return one window: the partitions of which it took most, those with out-of-order records first.
 
     Args:
         plan: the window.
@@ -133,7 +133,7 @@ def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes
 def rows_plot(
     title: str, rows: Sequence[Row], file_format: str, *, width_inches: float = 10, dpi: int = _DPI
 ) -> bytes:
-    """Rows below one another, as a file of one of `FORMATS`."""
+    """Return rows below one another, as a file of one of `FORMATS`."""
     import matplotlib as mpl
 
     # Not pyplot, which keeps figures for the whole process and looks for a display.
@@ -198,7 +198,7 @@ def _draw_row(figure: Any, row: Row, width_inches: float) -> None:
 
 
 def _edges_of(row: Row) -> set[int]:
-    """The times of all windows."""
+    """Return the times of all windows."""
     given = [(plan.window.since_ms, plan.cutoff_ms) for plan, _ in row.windows]
     return {edge for pair in given for edge in pair if edge is not None}
 
@@ -241,7 +241,7 @@ def _labels(ticks_ms: Sequence[int]) -> list[str]:
 
 
 def _share(time_ms: int, times: TimeRange) -> float:
-    """A time's height in a panel, in whole numbers of any size as long as possible."""
+    """Return a time's height in a panel, in whole numbers of any size as long as possible."""
     within = min(max(time_ms, times.since_ms), times.before_ms)
     return (within - times.since_ms) / (times.before_ms - times.since_ms)
 
@@ -272,7 +272,7 @@ class _Panel:
         self._handles: dict[str, Any] = {}
 
     def draw(self) -> dict[str, Any]:
-        """Draws everything; returns what a legend is to explain."""
+        """Draw everything; return what a legend is to explain."""
         axis, extent = self._axis, self._end - self._first
         axis.set_facecolor(_GROUND)
         axis.spines[["top", "right"]].set_visible(False)
@@ -327,7 +327,7 @@ class _Panel:
             self._handles[meaning] = self._axis.broken_barh(bars, span, lw=0.8, **style)
 
     def _bars(self, offsets: OffsetSet) -> Iterator[tuple[float, float]]:
-        """Beginnings and lengths of the ranges in sight, joined over the narrowest holes where they are many."""
+        """Yield beginnings and lengths of the ranges in sight, joined over the narrowest holes where they are many."""
         bounds = offsets.within(self._first, self._end).bounds - self._first
         holes = bounds[1:, 0] - bounds[:-1, 1]
         if holes.size >= _BARS_MAX:
@@ -383,12 +383,12 @@ class _Panel:
 
 
 def _has_out_of_order(part: PartitionPlan) -> bool:
-    """Whether it is known to take anything behind a record stamped at or after the cutoff."""
+    """Return whether it is known to take anything behind a record stamped at or after the cutoff."""
     return part.head_end is not None and part.may_have_out_of_order
 
 
 def _plain(text: str, inches: float) -> str:
-    """A text that fits, of characters that matplotlib's own font has."""
+    """Return a text that fits, of characters that matplotlib's own font has."""
     known = "".join(one if one.isprintable() and one < "\u0100" else "?" for one in text)
     room = _room(inches)
     return (
@@ -397,7 +397,7 @@ def _plain(text: str, inches: float) -> str:
 
 
 def _room(inches: float) -> int:
-    """How many characters there is room for."""
+    """Return how many characters there is room for."""
     return int(inches / _CHARACTER)
 
 

@@ -56,7 +56,7 @@ class RunResult:
         return f"<{type(self).__name__} {self.group_id}/{self.window_id}: {self.outcome}{counts}{place}>"
 
     def _repr_html_(self) -> str:
-        """A table of two columns, for notebooks."""
+        """Return a table of two columns, for notebooks."""
         rows = ((one.name, getattr(self, one.name)) for one in fields(self))
         cells = "".join(
             f"<tr><th style='text-align:left'>{escape(name)}</th>"

@@ -40,7 +40,7 @@ class NewestReached:
         return (low + high) // 2
 
     def saw(self, is_reached: bool, guess: int | None = None) -> None:
-        """Takes what a look at `step` has found.
+        """Take what a look at `step` has found.
 
         Args:
             is_reached: whether the step is.

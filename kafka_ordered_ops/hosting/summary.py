@@ -45,5 +45,5 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
 
 
 def time_or_none(timestamp_ms: int | None) -> str | None:
-    """A time as text, where there is one."""
+    """Return a time as text, where there is one."""
     return None if timestamp_ms is None else time_text(int(timestamp_ms))

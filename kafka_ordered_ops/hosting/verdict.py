@@ -17,7 +17,7 @@ _TRIES_APART: Final = 1_000
 
 
 def is_finished(plan: WindowPlan, result: Any) -> bool:
-    """Whether nothing is left to do of a window. What was committed may still have to be made visible.
+    """Return whether nothing is left to do of a window. What was committed may still have to be made visible.
 
     Args:
         plan: the window's, with its status in the ledger; open or done.
@@ -43,14 +43,14 @@ def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
 
 
 def nothing_left(plan: WindowPlan) -> str:
-    """Why there is nothing left to take."""
+    """Return why there is nothing left to take."""
     is_covered = plan.content is PlanContent.COVERED
     why = ": other windows have taken its records" if is_covered else f" is {plan.status} already"
     return f"window {plan.window_id} of group {plan.group_id}{why}"
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:
-    """The plan of a window that is done for one more delivery, as an attempt that nobody has made.
+    """Return the plan of a window that is done for one more delivery, as an attempt that nobody has made.
 
     Its output gets a separate place beside the one that readers see, and beside that of another attempt, or of
     another run, that replays at the same time; the ledger takes any attempt of a window that is done.

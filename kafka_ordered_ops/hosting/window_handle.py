@@ -42,12 +42,12 @@ class Stop:
         return self._told
 
     def check(self, window_id: str) -> None:
-        """Raises `JobFailedError` when the job is to end."""
+        """Raise `JobFailedError` when the job is to end."""
         if self:
             raise self.error(window_id)
 
     def error(self, window_id: str) -> JobFailedError:
-        """Why the job has ended."""
+        """Return why the job has ended."""
         return JobFailedError(
             f"window {window_id}: {self._host} ended this attempt. Nothing was committed",
             window_id=window_id,
@@ -140,7 +140,7 @@ class WindowHandle:
         return self._kept(write_each(df, self._folder(path), self.plans, ordered=self.ordered))
 
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
-        """Copies the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
+        """Copy the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -155,7 +155,7 @@ class WindowHandle:
         how: SparkSubmit | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> list[StagedOutput]:
-        """Runs a Spark application for all windows by spark-submit: `kafka_ordered_ops.spark.submit_windows`.
+        """Run a Spark application for all windows by spark-submit: `kafka_ordered_ops.spark.submit_windows`.
 
         The application asks for its windows by `kafka_ordered_ops.spark.current_window`. A host that ends the job
         ends it, with all that it has started.
@@ -183,7 +183,7 @@ class WindowHandle:
         return self._kept(staged)
 
     def collect(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
-        """Takes up what a job that another program ran has written for every window.
+        """Take up what a job that another program ran has written for every window.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -203,7 +203,7 @@ class WindowHandle:
         return self._kept([one.as_found() for one in places])
 
     def report(self, staged: Sequence[Staged]) -> None:
-        """Tells the host what a sink of your own has staged for each window, to be published after the commit.
+        """Report the host what a sink of your own has staged for each window, to be published after the commit.
 
         Raises:
             ConfigError: there is an output already, or not one for each window.
@@ -223,7 +223,7 @@ class WindowHandle:
         return outputs_of(self.plans, self.staged, returned, output=self.output)
 
     def staged_below(self, folder: str | os.PathLike[str]) -> list[StagedOutput]:
-        """The records in hidden files; says in the log how far it is, and ends when the job is to end."""
+        """Return the records in hidden files; says in the log how far it is, and ends when the job is to end."""
         from kafka_ordered_ops.output.stage import stage_windows
 
         self.show_phase("reading")
@@ -232,7 +232,7 @@ class WindowHandle:
         )
 
     def temporary_folder(self) -> AbstractContextManager[str]:
-        """A folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
+        """Return a folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
         from kafka_ordered_ops.output.filesystem import normal_root
         from kafka_ordered_ops.output.temporary import temporary_folder
 
@@ -254,12 +254,12 @@ class WindowHandle:
         return progress
 
     def show_phase(self, name: str, unit: str = "offsets") -> None:
-        """Shows what goes on now, where there is a display."""
+        """Show what goes on now, where there is a display."""
         if self.display is not None:
             self.display.phase(name, unit)
 
     def show_session(self, spark: Any) -> None:
-        """Shows the page of a Spark session to the host, if it has one."""
+        """Show the page of a Spark session to the host, if it has one."""
         from kafka_ordered_ops.spark.job_page import job_page
 
         if self.on_page is not None:

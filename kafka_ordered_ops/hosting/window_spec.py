@@ -73,7 +73,7 @@ class WindowSpec:
         object.__setattr__(self, "exclude", as_names(self.exclude, what="exclude"))
 
     def window(self, cutoff: datetime, since: datetime | None) -> Window:
-        """The question for these times; raises `ConfigError`."""
+        """Return the question for these times; raises `ConfigError`."""
         return Window(
             self.topics,
             cutoff,
@@ -99,5 +99,5 @@ class WindowSpec:
 
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
-    """A span from an argument; raises `ConfigError`."""
+    """Return a span from an argument; raises `ConfigError`."""
     return None if value is None else as_span(value, what=what)

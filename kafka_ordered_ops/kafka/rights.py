@@ -55,7 +55,7 @@ class RightsCheck:
         self._asker = Asker(settings, self._reasons)
 
     def cluster_id(self) -> str:
-        """The cluster's id: it is reached, and lets this principal in."""
+        """Return the cluster's id: it is reached, and lets this principal in."""
         doing = "asking for the cluster id"
         where = self._settings.bootstrap_servers
         found, _ = self._asker.ask(
@@ -168,7 +168,7 @@ class RightsCheck:
         names: Sequence[str],
         ask: Callable[[list[str], float], Mapping[str, Future[Any]]],
     ) -> _Answers:
-        """The answers, and the broker's refusals; what passes by itself, a coordinator that loads, is asked again."""
+        """Return the answers, and the broker's refusals; what passes by itself, a coordinator that loads, is asked again."""
         return self._asker.ask(
             doing, names, ask, lambda answer: answer, _REFUSALS_TOO, self._timeout_s
         )
@@ -189,7 +189,7 @@ class RightsCheck:
         return frozenset()
 
     def _raise_unless_refused(self, error: ck.KafkaException, doing: str, where: str) -> None:
-        """Raises what is wrong, unless that is a right that is missing."""
+        """Raise what is wrong, unless that is a right that is missing."""
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
         if not isinstance(translated, AuthorizationError):
             raise translated from error

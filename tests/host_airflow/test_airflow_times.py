@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.airflow.support.first_try import frozen_times
+from kafka_ordered_ops.airflow.support.first_try import stored_times
 from kafka_ordered_ops.airflow.support.times import (
     CutoffSource,
     WindowMode,
@@ -439,26 +439,26 @@ def test_the_first_try_decides_for_the_next_ones(caplog: pytest.LogCaptureFixtur
     """A template that moves from try to try is held still, and a line says so."""
     context = {"task_state_store": Store()}
     first = told(day(20), day(19))
-    assert frozen_times(context, first, WRITTEN) == first
+    assert stored_times(context, first, WRITTEN) == first
     with caplog.at_level("INFO"):
-        assert frozen_times(context, first, WRITTEN) == first
+        assert stored_times(context, first, WRITTEN) == first
         assert caplog.messages == []
-        assert frozen_times(context, told(day(21), day(19)), WRITTEN) == first
+        assert stored_times(context, told(day(21), day(19)), WRITTEN) == first
     assert "what the first attempt found" in caplog.text
 
 
 def test_another_mode_is_another_question() -> None:
     """An edit to the DAG, after which an interval may end where catch-up did."""
     context = {"task_state_store": Store()}
-    frozen_times(context, told(day(20)), WRITTEN)
-    assert frozen_times(context, told(day(20), day(19)), WRITTEN) == told(day(20), day(19))
+    stored_times(context, told(day(20)), WRITTEN)
+    assert stored_times(context, told(day(20), day(19)), WRITTEN) == told(day(20), day(19))
 
 
 def test_what_belongs_to_the_run_is_not_kept() -> None:
     """It cannot move, and a cleared run of an edited schedule asks anew."""
     context = {"task_state_store": Store()}
     for source in CutoffSource:
-        frozen_times(context, WindowTimes(day(20), None, source), WRITTEN)
+        stored_times(context, WindowTimes(day(20), None, source), WRITTEN)
         assert bool(context["task_state_store"]) == (source is CutoffSource.PARAMETER)
         context["task_state_store"].clear()
 
@@ -478,14 +478,14 @@ def test_what_was_kept_is_a_hint_and_no_law(kept: Any) -> None:
     """An edited DAG, another mode, and what people did to the store: this attempt's times are kept instead."""
     store = Store({"kafka_ordered_ops.times": kept})
     context = {"task_state_store": store}
-    assert frozen_times(context, told(day(20)), WRITTEN) == told(day(20))
-    assert frozen_times(context, told(day(21)), WRITTEN) == told(day(20))
+    assert stored_times(context, told(day(20)), WRITTEN) == told(day(20))
+    assert stored_times(context, told(day(21)), WRITTEN) == told(day(20))
 
 
 def test_without_a_store_every_try_finds_its_own() -> None:
     """Airflow before 3.3 has none."""
-    assert frozen_times({}, told(day(20)), WRITTEN) == told(day(20))
-    assert frozen_times({}, told(day(21)), WRITTEN) == told(day(21))
+    assert stored_times({}, told(day(20)), WRITTEN) == told(day(20))
+    assert stored_times({}, told(day(21)), WRITTEN) == told(day(21))
 
 
 @given(_TIMES, st.none() | st.timedeltas(timedelta(milliseconds=1), timedelta(days=3)))
@@ -493,6 +493,6 @@ def test_kept_times_come_back_as_they_were(cutoff: datetime, length: timedelta |
     """To the millisecond, as everything here."""
     times = resolve({}, cutoff=cutoff, since=None if length is None else cutoff - length)
     context = {"task_state_store": Store()}
-    frozen_times(context, times, WRITTEN)
+    stored_times(context, times, WRITTEN)
     moved = told(day(1), None if times.since is None else day(1) - timedelta(hours=1))
-    assert frozen_times(context, moved, WRITTEN) == times
+    assert stored_times(context, moved, WRITTEN) == times

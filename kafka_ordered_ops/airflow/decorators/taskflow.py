@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A function is given two things before its own arguments: a session and the window, or batches and the plan.
+#: A function gets two arguments before its own: a session and the window, or batches and the plan.
 _GIVEN = (None, None)
 
 
 class JobKind(StrEnum):
-    """What a decorated function works on.
+    """The input of a decorated function.
 
     Spark: ``f(spark, window)``, a session in this process and a `SparkWindow`. Batches:
     ``f(batches, plan)``, an iterator of Arrow batches in total order, without Spark.
@@ -57,7 +57,7 @@ class JobKind(StrEnum):
 
 
 class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type: ignore[misc]
-    """What ``@task.kafka_window`` makes of a function; see `kafka_window_task`.
+    """The operator that ``@task.kafka_window`` makes of a function; see `kafka_window_task`.
 
     Raises:
         ConfigError: a function that cannot be called as a job, or another job beside it.
@@ -70,7 +70,7 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         **OrderedWindowOperator.template_fields_renderers,
         "op_args": "py",
     }
-    #: A function's module may hold what cannot be copied.
+    #: A function's module may hold objects that cannot be copied.
     shallow_copy_attrs: Sequence[str] = ("python_callable", "batch_callable")
 
     def __init__(
@@ -86,7 +86,7 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         name = "python_callable" if self.job is JobKind.SPARK else "batch_callable"
         super().__init__(
             python_callable=python_callable,
-            # The base class calls the function, to see whether the arguments fit.
+            # The base class binds the function's arguments, to check that they fit.
             op_args=(*_GIVEN, *op_args),
             op_kwargs=op_kwargs,
             kwargs_to_upstream={name: python_callable, "op_kwargs": op_kwargs},
@@ -97,7 +97,7 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         self._from_context: Mapping[str, Any] = {}
 
     def execute(self, context: Context) -> Any:
-        """As the operator, with what the function asks of the context by name."""
+        """Execute the operator, with the values of the context that the function names as parameters."""
         given = inspect.signature(self.python_callable).bind_partial(
             *_GIVEN, *self.op_args, **self.op_kwargs
         )
@@ -105,8 +105,8 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         return super().execute(context)
 
     def _job(self) -> Job:
-        # Its arguments come from the call and from the context; Airflow's base class has looked at them.
-        # While the base class is made, it is whichever job it was handed on as.
+        # Its arguments are from the call and the context, and Airflow's base class has checked them. While the base
+        # class is initialized, the job is the one passed to it.
         given = vars(self).get("python_callable") or self.batch_callable
         return self._with(given, None)
 
@@ -186,17 +186,16 @@ def kafka_window_task(
 
         totals(country=country())
 
-    The call's arguments follow the two that the task gives; they may be templates, or come from other tasks.
+    The call's arguments follow the two that the task passes. They may be templates, or results of other tasks.
     Arguments by the names of Airflow's context (``ti``, ``dag_run``) are filled in.
 
     Args:
         python_callable: the function, where the decorator is used without arguments.
         multiple_outputs: push each fact of the window as a separate XCom, so that ``totals()["records"]`` is
-            one. Not guessed from the function's annotation: the XCom is the operator's, with what the function
-            returned as its ``result``.
+            one. Not inferred from the function's annotation: the XCom is the operator's, with the function's return
+            value as its ``result``.
         job: a `JobKind`, ``spark`` or ``batches``.
-        kwargs: those of `OrderedWindowOperator` without its jobs. What is not given may come from the DAG's
-            ``default_args``.
+        kwargs: those of `OrderedWindowOperator` without its jobs. Missing ones may be in the DAG's ``default_args``.
     """
     return task_decorator_factory(
         python_callable=python_callable,
@@ -206,8 +205,8 @@ def kafka_window_task(
     )
 
 
-# What is shown and completed is what type checkers know. The function itself passes on what it was given and no
-# more: the rest may come from the DAG's `default_args`.
+# Editors show and complete the signature that type checkers see. The function itself passes on only the arguments of
+# the call: the others may be in the DAG's `default_args`.
 kafka_window_task.__signature__ = inspect.signature(  # type: ignore[attr-defined]
     get_overloads(kafka_window_task)[-1]
 )
@@ -216,7 +215,7 @@ kafka_window_task.__signature__ = inspect.signature(  # type: ignore[attr-define
 def _asked_for(
     function: Callable[..., Any], given: Mapping[str, Any], context: Context
 ) -> dict[str, Any]:
-    """What of the context a function names, or all of it for ``**context``; as other decorated tasks get it."""
+    """Return the values of the context that a function names, or all for ``**context``, as for other decorated tasks."""
     parameters = inspect.signature(function).parameters.values()
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
         return {name: context[name] for name in context if name not in given}

@@ -1,1 +1,1 @@
-"""The hook behind the connection type ``kafka_windows``."""
+"""The hook of the connection type ``kafka_windows``."""

@@ -1,4 +1,4 @@
-"""The connection's hook: what its test asks, and the way to the service for functions of your own."""
+"""The connection's hook: its test, and the service for your own functions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 
-#: People wait for the answer, at a web page.
+#: A person waits for the answer on a web page.
 TEST_TIMEOUT_S: Final = 10.0
 
 
 class KafkaWindowsHook(BaseHook):
-    """Windows by a connection: for functions of your own, and for its test.
+    """Windows by a connection, for your own functions and for the connection's test.
 
     ::
 
@@ -32,15 +32,15 @@ class KafkaWindowsHook(BaseHook):
             print(windows.list())
 
     It takes any connection whose extra field has client settings; those of type ``kafka`` belong to the Apache
-    Kafka provider, whose own test asks for a list of topics. A connection of the type ``kafka_windows`` has the
-    same settings, a form for them, and this hook behind its button "Test".
+    Kafka provider, whose own test lists topics. A connection of the type ``kafka_windows`` has the same settings, a
+    form for them, and this hook for its button "Test".
 
     Args:
         kafka_conn_id: the connection.
         group_id: the consumer group; None: the connection's ``group.id``, if it has one.
         settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
-        timeout_s: bound for each question of the connection's test.
+        timeout_s: bound of each request of the connection's test.
     """
 
     conn_name_attr = "kafka_conn_id"
@@ -66,7 +66,7 @@ class KafkaWindowsHook(BaseHook):
         self.timeout_s = timeout_s
 
     def get_conn(self) -> OrderedWindows:
-        """The service for the group; close it, or use it as a context manager.
+        """Return the service for the group; close it, or use it as a context manager.
 
         Raises:
             AirflowNotFoundException: there is no such connection.
@@ -82,9 +82,9 @@ class KafkaWindowsHook(BaseHook):
         return OrderedWindows(settings, group_id, **ledger_option(self.ledger_topic))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the cluster answers, and lets this principal plan and commit windows; and why not.
+        """Return whether the cluster answers and lets this principal plan and commit windows, and a text with the reason.
 
-        Asks for the rights on the group, its transactional id and the ledger's topic. Changes nothing.
+        Checks the rights on the group, its transactional id and the ledger's topic. Changes nothing.
         """
         from kafka_ordered_ops.windows.queries.rights import missing_rights
 

@@ -1,1 +1,1 @@
-"""Operators: one task for a whole window, or plan, parts, commit and abandon as tasks of their own."""
+"""Operators: one task for a whole window, or separate tasks to plan, process parts, commit and abandon."""

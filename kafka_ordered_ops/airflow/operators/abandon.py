@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class AbandonWindowOperator(WindowFollower):
-    """Gives a planned window up that is still open: its offsets are free for others. Of a done one, nothing.
+    """Abandons a planned window that is still open, which frees its offsets. Leaves a finished window alone.
 
-    As a teardown (``.as_teardown(setups=plan)``) it lets go of a window whose job failed for good. Without
-    it the window stays open, which is right where it will be tried again: later windows step around it.
+    As a teardown (``.as_teardown(setups=plan)``) it abandons a window whose job failed for good. Without it the
+    window stays open, which is right if the job will be retried: later windows step around it.
 
     Takes the arguments of `WindowFollower`, and:
 
     Args:
-        output: the folder that the job wrote to: what it has staged there, and nobody will publish, is
-            removed. (templated)
+        output: the folder that the job wrote to. Its staged files, which will never be published, are removed.
+            (templated)
     """
 
     template_fields: Sequence[str] = (*WindowFollower.template_fields, "output_root")
@@ -47,7 +47,7 @@ class AbandonWindowOperator(WindowFollower):
         check_literal_output(output)
 
     def execute(self, context: Context) -> None:
-        """Abandons the window if it is open, and still this run's."""
+        """Abandon the window if it is open and still belongs to this run."""
         with errors_for_airflow(), self.open_windows(context) as windows:
             if self.output_root is not None:
                 check_output(self.output_root)
@@ -55,7 +55,7 @@ class AbandonWindowOperator(WindowFollower):
             try:
                 windows.abandon(plan)
             except WindowSupersededError as error:
-                # Committed, or taken up by another attempt since: that is no fault of a run that ends.
+                # Committed, or resumed by another attempt since: no error for a run that ends.
                 self.log.info("Nothing to abandon: %s", error)
                 return
             self.log.info("Window %s is abandoned.", plan.window_id)

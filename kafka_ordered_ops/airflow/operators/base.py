@@ -1,4 +1,4 @@
-"""What every task that asks for a window has in common: its parameters, and how they become a window."""
+"""The base of every task that asks for a window: its parameters, and the window that they define."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
-from kafka_ordered_ops.airflow.support.first_try import frozen_times
+from kafka_ordered_ops.airflow.support.first_try import stored_times
 from kafka_ordered_ops.airflow.support.literals import choice_or_template, is_literal
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
 from kafka_ordered_ops.airflow.support.times import (
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows
 
 
-#: Parameters with a default of their own, should a template find nothing.
+#: Parameters whose own default applies if a template renders to nothing.
 _CHOICES: Final = ("isolation", "on_data_loss", "on_covered", "on_open_claim")
 
-#: Any time will do where a window's other parameters are looked at.
+#: Any time serves to check a window's other parameters.
 _STAND_IN: Final = time_at(0)
 
 
 class WindowTask(NamedParameters, BaseOperator):
     """A task that asks for a window of a consumer group.
 
-    Nothing is checked against Kafka, or even looked up, before the task runs.
+    No request is sent to Kafka before the task runs.
 
     Args:
         topics: names, or regular expressions that begin with ``^``; one, or a list. (templated)
         group_id: the consumer group whose progress the windows are; the connection's ``group.id`` is not
             used. (templated)
         kafka_conn_id: a connection of type ``kafka``. (templated)
-        kafka_config_id: the same, by the name that the Apache Kafka provider has for it.
-        cutoff: the window's exclusive end, a time with a zone or its ISO text; None: as the run says, see
+        kafka_config_id: the same, by the Apache Kafka provider's name for it.
+        cutoff: the window's exclusive end, a time with a zone or its ISO text; None: the run's time, see
             `times.resolve`. (templated)
-        since: the start of an interval; goes with `cutoff`. (templated)
-        partition_span: how long a partition is whose date is its start; None: its date is the cutoff.
-        starting_offsets: where a new group begins: a bound, or its text as ``earliest``, ``latest``, ``committed``, a
+        since: the start of an interval; requires `cutoff`. (templated)
+        partition_span: the length of a partition whose date is its start; None: its date is the cutoff.
+        starting_offsets: where a new group begins: a bound, or its text: ``earliest``, ``latest``, ``committed``, a
             time, ``-PT1H``. (templated)
-        max_out_of_orderness: None reads all that there is; a span, or its ISO text. (templated)
+        max_out_of_orderness: a span, or its ISO text; None reads to the end of the log. (templated)
         isolation: ``read_committed`` or ``read_uncommitted``. (templated)
         exclude: names or patterns to leave out. (templated)
-        on_data_loss: ``fail``, or ``warn``: write down as lost what retention took, and go on. (templated)
+        on_data_loss: ``fail``, or ``warn``: record as lost what retention removed, and continue. (templated)
         window_id: None: from DAG, task, map index and run. (templated)
         settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
@@ -123,12 +123,12 @@ class WindowTask(NamedParameters, BaseOperator):
         self.window_id = window_id
         self.settings_allowed = tuple(_list(settings_allowed, "settings_allowed"))
         self.ledger_topic = ledger_topic
-        #: As written in the DAG's file: rendering puts the result in its place.
+        #: As written in the DAG's file: rendering replaces the attribute.
         self._written = (str(cutoff), str(since))
         self._check_literals_of_window()
 
     def _check_literals_of_window(self) -> None:
-        """Raises `ConfigError` for what can be seen to be wrong without a run."""
+        """Raise `ConfigError` for parameters that are known to be invalid without a run."""
         if self.window_id is not None and is_literal(self.window_id):
             check_window_id(self.window_id)
         if not isinstance(self.partition_span, timedelta | None):
@@ -149,7 +149,7 @@ class WindowTask(NamedParameters, BaseOperator):
         )
 
     def times_of(self, context: Context) -> WindowTimes:
-        """The window's times: what the first attempt of this task found, as far as that was kept.
+        """Return the window's times: those that the first attempt of this task found, as far as they were stored.
 
         Raises:
             ConfigError: see `times.resolve`.
@@ -161,29 +161,29 @@ class WindowTask(NamedParameters, BaseOperator):
             mode=self.window_mode(),
             partition_span=self.partition_span,
         )
-        times = frozen_times(context, found, self._written)
+        times = stored_times(context, found, self._written)
         self.log.info("Window: %s.", times)
         return times
 
     def window_mode(self) -> WindowMode:
-        """Whether the window has a start in time; a task that plans says so."""
+        """Return whether the window has a start in time; tasks that plan override it."""
         return WindowMode.AUTO
 
     def window_of(
         self, times: WindowTimes, *, is_known: Callable[[Any], bool] = lambda _: True
     ) -> Window:
-        """The question to the group, as far as it is known; raises `ConfigError`."""
+        """Return the window to ask for, as far as it is known; raise `ConfigError`."""
         return self.spec(is_known).window(times.cutoff, times.since)
 
     def spec(self, is_known: Callable[[Any], bool] = lambda _: True) -> WindowSpec:
-        """All that the task's windows ask for; in place of what is not known yet stands something that can be.
+        """Return the task's window without its times; unknown values are replaced by valid ones.
 
         Raises:
             ConfigError: an invalid parameter.
         """
         names = {one.name for one in fields(WindowSpec)} & vars(self).keys()
         given = {name: getattr(self, name) for name in names}
-        # A template that found nothing is rendered to an empty text.
+        # A template without a value is rendered to an empty text.
         known = {
             name: value
             for name, value in given.items()
@@ -197,15 +197,15 @@ class WindowTask(NamedParameters, BaseOperator):
         return WindowSpec(**{"topics": ["unknown"], "group_id": "unknown", **known})
 
     def window_id_of(self, context: Context) -> str:
-        """The window's id: the task's own, or one that is the same for every attempt of this run's task."""
+        """Return the window's id: the task's own, or one that is the same for every attempt of this run's task."""
         return self.window_id or default_window_id(context, self.group_id)
 
     def windows_options(self, context: Context) -> dict[str, Any]:
-        """Arguments of `OrderedWindows`."""
+        """Return arguments of `OrderedWindows`."""
         return {"run_id": context.get("run_id")}
 
     def open_windows(self, context: Context) -> OrderedWindows:
-        """The service for this task's group."""
+        """Return the service for this task's group."""
         return open_windows(
             self.kafka_conn_id,
             self.group_id,
@@ -216,8 +216,8 @@ class WindowTask(NamedParameters, BaseOperator):
 
 
 def _list(value: Any, what: str) -> list[str]:
-    """Names from one, or from a list; a rendered template may be either."""
+    """Return names from one name or a list; a rendered template may be either."""
     if isinstance(value, str):
         return [value]
-    # What other tasks return may be a lazy sequence of Airflow's.
+    # The results of other tasks may be a lazy sequence of Airflow's.
     return list(check_texts(list(value) if isinstance(value, Iterable) else value, what=what))

@@ -9,11 +9,11 @@ from kafka_ordered_ops.airflow.compat import Context, XComArg, errors_for_airflo
 from kafka_ordered_ops.airflow.operators.follower import (
     HandedOn,
     WindowFollower,
-    as_told,
+    as_planned,
     check_literal_output,
 )
 from kafka_ordered_ops.airflow.support.facts import delivery_facts
-from kafka_ordered_ops.airflow.support.outlets import tell_outlets
+from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.output.reported import Reported
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.windows import Staged
 
-#: A little JSON, or the output of a task that returned some.
+#: A small JSON value, or the output of a task that returned one.
 Told = Mapping[str, Any] | Sequence[Any] | str | float | XComArg | None
 
 
 class CommitWindowOperator(WindowFollower):
-    """Commits a planned window, once the tasks before this one have delivered it; again, a no-op.
+    """Commits a planned window after upstream tasks have delivered it. Repeating it changes nothing.
 
     Takes the arguments of `WindowFollower`, and:
 
     Args:
-        output: the folder that the job, or each part's, gave to `kafka_ordered_ops.spark.write_window`: what
-            it has staged there is published after the commit. None: the job has its own sink. (templated)
-        result: what the job says of its sink, as a little JSON, kept with the window. (templated)
+        output: the folder that the job, or each part's job, passed to `kafka_ordered_ops.spark.write_window`. Its
+            staged files are published after the commit. None: the job has its own sink. (templated)
+        result: the job's report about its own sink, a small JSON value, stored with the window. (templated)
 
     Returns:
-        What became of the window, as `facts.delivery_facts` has it.
+        The facts of the delivered window, see `facts.delivery_facts`.
     """
 
     template_fields: Sequence[str] = (
@@ -61,33 +61,33 @@ class CommitWindowOperator(WindowFollower):
         **kwargs: Any,
     ) -> None:
         super().__init__(window=window, settings_allowed=settings_allowed, **kwargs)
-        # Not `output`: that is what Airflow calls the XCom of a task.
+        # Not `output`: Airflow uses this name for the XCom of a task.
         self.output_root = output
         self.result = result
         check_literal_output(output)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Commits and publishes."""
+        """Commit and publish."""
         # Imported late: the ledger's rules load numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.checks import check_owned
 
         with errors_for_airflow(), self.open_windows(context) as windows:
             if self.output_root is not None:
                 check_output(self.output_root)
-            told = self.told()
-            record = windows.show(str(told["window_id"]))
-            plan = as_told(record.plan, told)
-            # First: of another attempt's window nothing is staged here, and that is not what is wrong.
+            planned_facts = self.planned_facts()
+            record = windows.show(str(planned_facts["window_id"]))
+            plan = as_planned(record.plan, planned_facts)
+            # First: for another attempt's window nothing is staged here, which would be reported as the error instead.
             check_owned(record, plan)
-            done = windows.commit(plan, self._staged(plan, record, told.get("parts")))
+            done = windows.commit(plan, self._staged(plan, record, planned_facts.get("parts")))
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
-            # The job is another task's, which has run when this one does.
+            # Another task ran the job, before this one.
             facts = delivery_facts(windows.show(plan.window_id), ran=True)
-        tell_outlets(context, self.outlets, facts)
+        add_to_outlets(context, self.outlets, facts)
         return facts
 
     def _staged(self, plan: WindowPlan, record: WindowRecord, parts: int | None) -> Staged | None:
-        """What there is to publish, or to be kept with the window."""
+        """Return the output to publish, or the report to store with the window."""
         if plan.content is PlanContent.COVERED:
             return None
         if parts is not None:
@@ -106,24 +106,24 @@ class CommitWindowOperator(WindowFollower):
             # Its facts are in the ledger.
             return _found(record) or output
         if not plan.offsets:
-            # There was nothing to write.
+            # No records, no output.
             return None
         raise SinkError(
-            f"window {plan.window_id}: attempt {plan.attempt} has staged nothing complete below "
+            f"window {plan.window_id}: attempt {plan.attempt} has no complete stage below "
             f"{output.root}. The job must write with write_window(df, output, plan), to the same folder",
             window_id=plan.window_id,
         )
 
     def _joined(self, plan: WindowPlan, record: WindowRecord, count: int) -> Staged | None:
-        """What the parts have written, as one output; None where they have sinks of their own."""
+        """Return the parts' files as one output; None if the parts have their own sinks."""
         from kafka_ordered_ops.core.group.splitting import shares
         from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 
         if record.parts is not None and record.parts.missing:
-            return None  # The commit says which.
+            return None  # The commit's error names the missing parts.
         check_parts_alike(plan, record.result)
         if not plan.status.is_open and self.output_root is not None:
-            # Of a replay the ledger is told nothing: its parts are found by their place.
+            # A replay reports nothing to the ledger: its parts are found by their place.
             again = [StagedOutput.of(part, self.output_root) for part in shares(plan, count)]
             if all(part.exists() for part in again):
                 return StagedOutput.merged(again)
@@ -132,7 +132,7 @@ class CommitWindowOperator(WindowFollower):
             return found
         if output_of(record.result) is not None:
             raise SinkError(
-                f"window {plan.window_id}: what its parts have written is not there any more, or cannot be "
+                f"window {plan.window_id}: the files of its parts are not there any more, or cannot be "
                 "seen from here. Abandon the window and plan it again to run them again",
                 window_id=plan.window_id,
             )
@@ -140,14 +140,14 @@ class CommitWindowOperator(WindowFollower):
 
 
 def _found(record: WindowRecord) -> StagedOutput | None:
-    """The output that the ledger names, if it is there."""
+    """Return the output that the ledger names, if it is there."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
     return StagedOutput.found(record.result) if isinstance(record.result, Mapping) else None
 
 
 def _own_sinks(result: Any) -> Reported | None:
-    """What parts with sinks of their own have reported, as one; None where nothing is known."""
+    """Return the reports of parts with their own sinks, as one; None if there are none."""
     from kafka_ordered_ops.output.parts import sum_of_facts
 
     if not isinstance(result, Mapping):

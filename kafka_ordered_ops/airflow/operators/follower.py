@@ -1,4 +1,4 @@
-"""What every task has in common that goes on with a window which another one has planned."""
+"""The base of every task that continues a window which another task has planned."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.windows import OrderedWindows
 
-#: What a task must be told to go on with a window.
+#: The keys that a task needs to continue a window.
 _NEEDED = ("window_id", "group", "claim_id", "attempt")
 
-#: What a planning task has returned, its output in the DAG's file, or a template that renders it as JSON.
+#: The result of a planning task, its output in the DAG's file, or a template that renders it as JSON.
 HandedOn = Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | XComArg
 
 
 class WindowFollower(NamedParameters, BaseOperator):
-    """A task that goes on with a window that another one has planned.
+    """A task that continues a window that another task has planned.
 
     Args:
-        window: what `PlanWindowOperator` returned: its ``output``, or a template that renders it as JSON.
+        window: the result of `PlanWindowOperator`: its ``output``, or a template that renders it as JSON.
             (templated)
         settings_allowed: more of librdkafka's settings to take from the connection.
     """
@@ -45,23 +45,23 @@ class WindowFollower(NamedParameters, BaseOperator):
         self.settings_allowed = tuple(settings_allowed)
 
     def open_windows(self, context: Context) -> OrderedWindows:
-        """The service for the window's group; raises `ConfigError` when `window` is none."""
-        told = self.told()
+        """Return the service for the window's group; raise `ConfigError` if `window` is not a planned window."""
+        planned_facts = self.planned_facts()
         return open_windows(
-            told.get("conn_id") or DEFAULT_CONN_ID,
-            str(told["group"]),
+            planned_facts.get("conn_id") or DEFAULT_CONN_ID,
+            str(planned_facts["group"]),
             settings_allowed=self.settings_allowed,
-            ledger_topic=told.get("ledger_topic"),
+            ledger_topic=planned_facts.get("ledger_topic"),
             run_id=context.get("run_id"),
         )
 
-    def told(self) -> Mapping[str, Any]:
-        """What the planning task returned; of a list of parts, the first. Raises `ConfigError`."""
+    def planned_facts(self) -> Mapping[str, Any]:
+        """Return the planning task's result, or the first of a list of parts; raise `ConfigError`."""
         window: Any = self.window
         if isinstance(window, str):
             window = _parsed(window)
         if isinstance(window, Sequence) and not isinstance(window, str) and window:
-            # A lazy sequence, where it comes from mapped tasks.
+            # A lazy sequence, if it is the result of mapped tasks.
             window = window[0]
         if not isinstance(window, Mapping) or not set(_NEEDED) <= set(window):
             raise ConfigError(
@@ -71,23 +71,25 @@ class WindowFollower(NamedParameters, BaseOperator):
         return window
 
     def planned(self, windows: OrderedWindows) -> WindowPlan:
-        """The plan, with the right to commit it that the planning task got.
+        """Return the plan, as of the planning task's attempt.
 
-        If another attempt has taken the window up since, the commit is refused.
+        If another attempt has resumed the window since, the commit is refused.
         """
-        told = self.told()
-        return as_told(windows.show(str(told["window_id"])).plan, told)
+        planned_facts = self.planned_facts()
+        return as_planned(windows.show(str(planned_facts["window_id"])).plan, planned_facts)
 
 
 def check_literal_output(output: str | None) -> None:
-    """Raises `ConfigError` for a folder that can be seen to be wrong without a run."""
+    """Raise `ConfigError` for a folder that is known to be invalid without a run."""
     if output is not None and is_literal(output):
         check_output(output)
 
 
-def as_told(plan: WindowPlan, told: Mapping[str, Any]) -> WindowPlan:
-    """The plan as of the attempt that the planning task was."""
-    return replace(plan, claim_id=str(told["claim_id"]), attempt=int(told["attempt"]))
+def as_planned(plan: WindowPlan, planned_facts: Mapping[str, Any]) -> WindowPlan:
+    """Return the plan as of the planning task's attempt."""
+    return replace(
+        plan, claim_id=str(planned_facts["claim_id"]), attempt=int(planned_facts["attempt"])
+    )
 
 
 def _parsed(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every task that runs a job on a window's records has in common."""
+"""The base of every task that runs a job on a window's records."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class JobTask(BaseOperator):
     Args:
         application: path of a Python file. (templated)
         application_args: its arguments. (templated)
-        submit: how spark-submit is run; a `SparkSubmit`, or its arguments. (templated)
-        python_callable: see above. It writes with ``window.write``, or has its own sink that replaces
-            what an earlier attempt wrote for the same window.
+        submit: options of spark-submit; a `SparkSubmit`, or its arguments. (templated)
+        python_callable: see above. It writes with ``window.write``, or has its own sink, which replaces an earlier
+            attempt's output for the same window.
         batch_callable: see above; with its own sink.
         op_kwargs: more arguments for the function. (templated)
         spark_conf: Spark's settings for `python_callable`. (templated)
@@ -43,7 +43,7 @@ class JobTask(BaseOperator):
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
 
     Raises:
-        ConfigError: two jobs, or none and no `output`; a function that does nothing when it is called.
+        ConfigError: two jobs, or none and no `output`; an async function or a generator.
     """
 
     template_fields: Sequence[str] = (
@@ -91,14 +91,14 @@ class JobTask(BaseOperator):
                 "batch_callable, with its own sink"
             )
         self.application = application
-        # As they are given: they may come from another task.
+        # Unchanged: they may be another task's result.
         self.application_args = application_args
         self.submit = submit
         self.python_callable = python_callable
         self.batch_callable = batch_callable
         self.op_kwargs = {} if op_kwargs is None else op_kwargs
         self.spark_conf = {} if spark_conf is None else spark_conf
-        # Not `output`: that is what Airflow calls the XCom of a task.
+        # Not `output`: Airflow uses this name for the XCom of a task.
         self.output_root = output
         self.ordered = ordered
         self.engine = engine
@@ -110,16 +110,16 @@ class JobTask(BaseOperator):
         self._check_literals()
 
     def on_kill(self) -> None:
-        """Has the job ended, and nothing committed. Airflow calls it in a signal's handler."""
+        """Make the job end and commit nothing. Airflow calls it in a signal's handler."""
         self._stop.set()
 
     def check_job(self, settings: ClientSettings, group_id: str) -> None:
-        """Raises for a job that cannot run, as `Job.check`: before its window is planned."""
+        """Raise for a job that cannot run, as `Job.check` does, before its window is planned."""
         self._check_keywords()
         self._job().check(settings, group_id)
 
     def _check_literals(self) -> None:
-        """Raises `ConfigError` for what can be seen to be wrong without a run."""
+        """Raise `ConfigError` for parameters that are known to be invalid without a run."""
         self._check_keywords(is_known=is_literal)
         self._job().check_form(is_known=is_literal)
 
@@ -129,7 +129,7 @@ class JobTask(BaseOperator):
             raise ConfigError(f"op_kwargs is a mapping, not a {type(given).__name__}")
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
-        """Brings the records to where they belong, hidden until the commit.
+        """Run the job; its output stays hidden until the commit.
 
         Raises:
             JobFailedError: the job failed, or Airflow has ended this attempt.
@@ -149,19 +149,19 @@ class JobTask(BaseOperator):
         )
         windows.on_page = self._show_page
         [staged] = self._called_job().deliver(windows)
-        # What is told after the job has ended, but before anything is committed, counts as well.
+        # A stop after the job's end but before the commit counts as well.
         self._stop.check(plan.window_id)
         return staged
 
     def _show_page(self, page: str) -> None:
-        """Gives the task's link its address while the job runs; Airflow asks for links at the end of an attempt."""
+        """Store the address of the task's link while the job runs: Airflow reads links at the end of an attempt."""
         self.spark_job_url = page
         _log.info("Spark job: %s", page)
         if self._ti is not None:
             self._ti.xcom_push(key=SparkJobLink().xcom_key, value=page)
 
     def _job(self) -> Job:
-        """The job, as far as it is known."""
+        """Return the job, as far as it is known."""
         keywords: Any = self.op_kwargs
         return Job(
             application=self.application,
@@ -177,5 +177,5 @@ class JobTask(BaseOperator):
         )
 
     def _called_job(self) -> Job:
-        """The job as it is run."""
+        """Return the job with rendered parameters."""
         return self._job()

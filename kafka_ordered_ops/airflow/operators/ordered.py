@@ -12,7 +12,7 @@ from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_
 from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.support.lineage import lineage_of
 from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
-from kafka_ordered_ops.airflow.support.outlets import tell_outlets
+from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.types import (
     Isolation,
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class OrderedWindowOperator(JobTask, PlanTask):
-    """Reads exactly the records before a time, once, in order; runs a job on them; commits when it ended well.
+    """Reads exactly the records before a time, once, in order; runs a job on them; commits if the job succeeds.
 
-    What is committed is committed in one transaction after the job. An attempt that fails, is killed or is
-    overtaken commits nothing, and the next one takes the same records. Returns, as a small XCom, the window,
-    its counts and what it took of each partition (`facts.delivery_facts`).
+    The commit is one transaction after the job. An attempt that fails, is killed or is overtaken commits nothing, and
+    the next one takes the same records. Returns, as a small XCom, the window, its counts and the offsets taken from
+    each partition (`facts.delivery_facts`).
 
     Takes the arguments of `WindowTask`, `PlanTask` and `JobTask`, and:
 
@@ -46,8 +46,8 @@ class OrderedWindowOperator(JobTask, PlanTask):
         window_url: a page about the window, for the task's link; see `links.WindowLink`.
 
     Raises:
-        AirflowFailException: trying again cannot help; with the error's name.
-        AirflowSkipException: there is nothing to do, and that is to be shown.
+        AirflowFailException: an error that no retry can fix; with the error's name.
+        AirflowSkipException: there is nothing to do, and the task is to be skipped.
     """
 
     template_fields: Sequence[str] = (
@@ -99,26 +99,26 @@ class OrderedWindowOperator(JobTask, PlanTask):
     ) -> None:
         super().__init__(**arguments(locals(), own=["window_url"]))
         self.window_url = window_url
-        #: What the link is made of, once the window is planned.
+        #: The facts for the link, once the window is planned.
         self.link_facts: dict[str, Any] | None = None
-        #: What OpenLineage is told: as much of the window's facts as is known.
+        #: The facts for OpenLineage, as far as they are known.
         self._known: dict[str, Any] = {}
         self._brokers = ""
 
     def windows_options(self, context: Context) -> dict[str, Any]:
-        """Arguments of `OrderedWindows`: a scan ends when the task is to end."""
+        """Return arguments of `OrderedWindows`: a scan ends when the task must end."""
         return {**super().windows_options(context), "progress": self._scanned}
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """Topics and files, for the OpenLineage provider."""
+        """Return topics and files, for the OpenLineage provider."""
         return lineage_of(self._known, self._brokers)
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """The same of a task that failed: without files, unless the commit had come before."""
+        """Return the same for a failed task: without files, unless it had committed before."""
         return lineage_of(self._known, self._brokers)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Plans, runs the job, commits."""
+        """Plan, run the job, commit."""
         self._ti = context.get("ti")
         with errors_for_airflow():
             times = self.times_of(context)
@@ -131,7 +131,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
                     self.skip_empty(windows, plan)
                 facts = self._delivered(windows, plan, times)
         self._known = facts
-        tell_outlets(context, self.outlets, facts)
+        add_to_outlets(context, self.outlets, facts)
         return facts
 
     def _delivered(
@@ -149,7 +149,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
             f"{plan.offsets:,}",
         )
         if self.on_empty is OnEmpty.SKIP and facts["records"] == 0:
-            # Offsets it had: of markers, or of what a compaction has taken.
+            # It had offsets: of markers, or of compacted records.
             raise AirflowSkipException(no_records(plan))
         return facts
 
@@ -157,7 +157,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         self._stop.check(self.window_id or self.task_id)
 
     def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
-        """Finds what an earlier attempt has written. Of a window that is published, nothing: it is to be replayed."""
+        """Return a function that finds an earlier attempt's output; None for a published window, which is replayed."""
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
             return None if plan.status is WindowStatus.PUBLISHED else found_output(result)

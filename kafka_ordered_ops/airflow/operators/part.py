@@ -26,8 +26,8 @@ class WindowPartOperator(JobTask, WindowFollower):
         )
         part >> CommitWindowOperator(task_id="commit", window=plan.output, output="/data/orders")
 
-    A part is a contiguous run of the window's offsets, of about the weight of the others. Its records are
-    in order in itself. Takes the arguments of `WindowFollower` and `JobTask`.
+    A part is a contiguous range of the window's offsets, of about the weight of the others. Each part is in order.
+    Takes the arguments of `WindowFollower` and `JobTask`.
 
     Returns:
         ``window_id``, ``part``, ``parts`` and the job's ``result``.
@@ -59,19 +59,19 @@ class WindowPartOperator(JobTask, WindowFollower):
         super().__init__(**arguments(locals()))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Reads, runs the job, reports."""
+        """Read, run the job, report."""
         self._ti = context.get("ti")
         # Imported late: it loads numpy, which no DAG's file needs.
         from kafka_ordered_ops.core.group.splitting import shares
 
         with errors_for_airflow(), self.open_windows(context) as windows:
-            told = self.told()
-            if not isinstance(self.window, Mapping) or "part" not in told:
+            planned_facts = self.planned_facts()
+            if not isinstance(self.window, Mapping) or "part" not in planned_facts:
                 raise ConfigError(
                     "window= is a whole window, not a part of one: give PlanWindowOperator parts=, and expand this "
                     "task over its output"
                 )
-            index, count = int(told["part"]), int(told["parts"])
+            index, count = int(planned_facts["part"]), int(planned_facts["parts"])
             self.check_job(windows.settings, windows.group_id)
             part = shares(self.planned(windows), count)[index]
             staged = self.run_job(part, windows.settings)

@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 
 
 class PlanWindowOperator(PlanTask):
-    """Plans a window, and hands it on: its id, the attempt that may commit it, and its ranges where they are few.
+    """Plans a window and returns it: its id, the attempt that may commit it, and its ranges if they are few.
 
     A job reads the plan from the ledger by the window's id (`kafka_ordered_ops.spark.planned_window`), and
     `CommitWindowOperator` commits it. Until then the window stays open: the next attempt of this task, or a
-    clear, takes the same plan up again, and only the newest may be committed.
+    clear, resumes the same plan, and only the newest attempt may be committed.
 
-    A window whose records other windows deliver is skipped, and with it the tasks that wait for it: an output
-    without records in its place would hide theirs.
+    The task and its downstream tasks are skipped if other windows deliver the records: an empty output would hide
+    theirs.
 
     Takes the arguments of `WindowTask` and `PlanTask`, and:
 
     Args:
-        parts: split the window into so many parts, for tasks that run side by side: see
-            `WindowPartOperator`. None: it is not split.
+        parts: split the window into this many parts, for parallel tasks: see `WindowPartOperator`. None: it is not
+            split.
 
     Raises:
         ConfigError: an invalid number of parts.
 
     Returns:
-        The window as `facts.handed_on` has it, with ``conn_id`` and ``ledger_topic``. Of a window that is
-        split, a list of its parts, as `facts.part_facts` has them, to expand a task over.
+        The window's facts (`facts.handed_on`), with ``conn_id`` and ``ledger_topic``. For a split window a list of
+        its parts (`facts.part_facts`), to expand a task over.
     """
 
     ui_color = "#e4eef0"

@@ -1,4 +1,4 @@
-"""What every task that plans has in common: what it does when others stand in its way."""
+"""The base of every task that plans: its policies about other windows."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ HELD_BY_OPEN: Final = "held_by_open"
 
 
 class OnEmpty(StrEnum):
-    """What a task does whose window has no records: end well, or be skipped."""
+    """The outcome of a task whose window has no records: success or skipped."""
 
     SUCCEED = "succeed"
     SKIP = "skip"
 
 
 class PlanTask(WindowTask):
-    """A task that plans: what it does when others stand in its way.
+    """A task that plans, with its policies about other windows.
 
     Args:
-        mode: needed. ``auto``: the run's interval when it has a length, else catch-up. ``catch_up``: everything before
-            the cutoff that the group has not been given. ``interval``: from start to end, and late records.
+        mode: required. ``auto``: the run's interval if it has a length, else catch-up. ``catch_up``: everything
+            before the cutoff that the group has not taken yet. ``interval``: from start to end, and late records.
             (templated)
         on_covered: what to do when nothing is left to take, because this window is finished (its task was cleared)
             or because other windows have taken its records. ``auto`` and ``replay``: read the records of the
@@ -59,11 +59,11 @@ class PlanTask(WindowTask):
         claim_age: ``take_over`` abandons planned windows that no attempt has touched for longer. (templated)
         claim_wait: ``wait`` gives up after this long. (templated)
         on_empty: ``skip`` skips the task when its window has no records.
-        on_foreign_commit: stop when somebody else moved the group's committed offset, or adopt it.
+        on_foreign_commit: fail if another program moved the group's committed offset, or adopt it.
         redefine: make this task's mode, isolation and topics the group's, and this task the one that plans its
             windows: for one run, after a task was renamed or changed.
-        max_offsets: refuse a window of more offsets, before anything is read and for good; None: no limit.
-            Offsets are at least as many as records. (templated)
+        max_offsets: refuse a window with more offsets, without a retry and before anything is read; None: no limit. A
+            window has at least as many offsets as records. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -110,7 +110,7 @@ class PlanTask(WindowTask):
         self._check_alone()
 
     def window_mode(self) -> WindowMode:
-        """The mode, once it is rendered; raises `ConfigError`."""
+        """Return the mode, once it is rendered; raise `ConfigError`."""
         return check_choice(self.mode, WindowMode, what="mode")
 
     def covered(self) -> OnCovered:
@@ -118,7 +118,7 @@ class PlanTask(WindowTask):
         return check_choice(self.on_covered or OnCovered.AUTO, OnCovered, what="on_covered")
 
     def windows_options(self, context: Context) -> dict[str, Any]:
-        """Arguments of `OrderedWindows`."""
+        """Return arguments of `OrderedWindows`."""
         return {
             **super().windows_options(context),
             "on_foreign_commit": self.on_foreign_commit,
@@ -126,9 +126,9 @@ class PlanTask(WindowTask):
         }
 
     def _check_alone(self) -> None:
-        """Raises `ConfigError` where another task of the DAG plans windows of the same group.
+        """Raise `ConfigError` if another task of the DAG plans windows of the same group.
 
-        Each would miss the records that the other one takes. What a run renders is seen at the first plan.
+        Each would miss the records that the other one takes. Rendered values are checked at the first plan.
         """
         mine = _group_of(self)
         if mine is None or not self.has_dag():  # type: ignore[no-untyped-call]
@@ -141,22 +141,21 @@ class PlanTask(WindowTask):
                 )
 
     def plan(self, windows: OrderedWindows, context: Context, times: WindowTimes) -> WindowPlan:
-        """Plans the window, or takes up the plan that it has.
+        """Plan the window, or resume its plan.
 
-        The plan's status and content say what there is to do: of one that is done, a replay; of one that is
-        covered, nothing.
+        The plan's status and content decide what to do: replay a finished window, and nothing for a covered one.
 
         Raises:
-            AirflowSkipException: there is nothing left to take, and the task is to be skipped then.
-            WindowCoveredError: the same, and it is to fail.
-            PlanTooLargeError: it passes `max_offsets`. A plan that was made just now is given up again.
+            AirflowSkipException: nothing is left to take, and the task is to be skipped.
+            WindowCoveredError: nothing is left to take, and the task is to fail.
+            PlanTooLargeError: it exceeds `max_offsets`. A new plan is abandoned again.
             KafkaOrderedOpsError: as `OrderedWindows.plan` does.
         """
         limit = self._limit()
         plan = self._planned(windows, context, times)
         for note in plan.notes:
             self.log.warning("Window %s: %s", plan.window_id, note)
-        self._tell_held(context, plan)
+        self._report_held(context, plan)
         if limit is not None and plan.offsets > limit:
             self._refuse(windows, plan, limit)
         result = windows.show(plan.window_id).result if plan.status.is_done else None
@@ -167,17 +166,17 @@ class PlanTask(WindowTask):
             self.log.info("%s", line)
         return _again(plan, result, context) if finished else plan
 
-    def _tell_held(self, context: Context, plan: WindowPlan) -> None:
-        """Says in the log, and in an XCom that also a skipped task has, which open windows keep this one short."""
-        if (told := held_text(plan)) is None:
+    def _report_held(self, context: Context, plan: WindowPlan) -> None:
+        """Log which open windows hold records of this one, also as an XCom that a skipped task has too."""
+        if (text := held_text(plan)) is None:
             return
-        self.log.warning("%s", told)
+        self.log.warning("%s", text)
         ti = context.get("ti")
         if ti is not None:
             ti.xcom_push(key=HELD_BY_OPEN, value=held_facts(plan))
 
     def skip_empty(self, windows: OrderedWindows, plan: WindowPlan) -> NoReturn:
-        """Commits a window that has nothing to read, and skips the task; raises `AirflowSkipException`."""
+        """Commit a window that has nothing to read, and skip the task; raise `AirflowSkipException`."""
         if plan.status.is_open:
             windows.commit(plan)
         raise AirflowSkipException(no_records(plan))
@@ -186,7 +185,7 @@ class PlanTask(WindowTask):
         window, window_id = self.window_of(times), self.window_id_of(context)
         on_covered = self.covered()
         if on_covered is OnCovered.AUTO:
-            # Whoever runs a task again wants its records, whichever run has taken them.
+            # A task that runs again should get its records, whichever run has taken them.
             on_covered = OnCovered.REPLAY
         try:
             return windows.plan(window, window_id, self._policy(on_covered))
@@ -210,7 +209,7 @@ class PlanTask(WindowTask):
         return self.spec(is_known).policy(on_covered, **spans)
 
     def _refuse(self, windows: OrderedWindows, plan: WindowPlan, limit: int) -> NoReturn:
-        # A higher attempt took up what an earlier attempt has planned, and perhaps written.
+        # A higher attempt has resumed a window that an earlier attempt planned, and perhaps wrote.
         is_new = plan.status is WindowStatus.PLANNED and plan.attempt == 1
         if is_new:
             windows.abandon(plan)
@@ -238,30 +237,30 @@ class PlanTask(WindowTask):
         return limit
 
     def _judge_nothing_left(self, windows: OrderedWindows, plan: WindowPlan) -> None:
-        """For a window that is done, or has nothing of its own."""
-        told, again = nothing_left(plan), is_replayed(plan, self.covered())
+        """Skip, fail or log, for a window that is finished or covered."""
+        text, again = nothing_left(plan), is_replayed(plan, self.covered())
         if plan.content is PlanContent.COVERED:
-            # Whatever is to be replayed, there is no window with these times: a green task would look like a delivery.
-            self.log.warning("%s. Nothing is delivered by this task.", told)
+            # No finished window has these times to replay: a successful task would look like a delivery.
+            self.log.warning("%s. Nothing is delivered by this task.", text)
             windows.commit(plan)
             held = held_text(plan)
             raise AirflowSkipException(
-                f"{told}: nothing is delivered by this task{'' if held is None else f'. {held}'}"
+                f"{text}: nothing is delivered by this task{'' if held is None else f'. {held}'}"
             )
         if not again:
-            raise AirflowSkipException(f"{told}, and on_covered='skip'")
-        self.log.info("%s. Its records are read again; nothing moves.", told)
+            raise AirflowSkipException(f"{text}, and on_covered='skip'")
+        self.log.info("%s. Its records are read again; progress does not move.", text)
 
 
 def owner_of(context: Context) -> str | None:
-    """Who plans: this task, in whatever run and with whatever map index."""
+    """Return the planner's name: this task, for every run and map index."""
     ti = context.get("ti")
     names = getattr(ti, "dag_id", None), getattr(ti, "task_id", None)
     return None if None in names else f"airflow:{names[0]}.{names[1]}"
 
 
 def _group_of(task: Any) -> tuple[Any, Any, Any] | None:
-    """Which group a task plans windows of, and where that is kept; None for other tasks, and for templates."""
+    """Return the group, connection and ledger that a task plans with; None for other tasks, and for templates."""
     kind = getattr(task, "operator_class", None)
     if isinstance(task, PlanTask):
         found = (task.group_id, task.kafka_conn_id, task.ledger_topic)
@@ -275,7 +274,7 @@ def _group_of(task: Any) -> tuple[Any, Any, Any] | None:
 
 
 def no_records(plan: WindowPlan) -> str:
-    """Why a task is skipped."""
+    """Return why a task is skipped."""
     covered = plan.content is PlanContent.COVERED
     return (
         f"window {plan.window_id} of group {plan.group_id} has no records"

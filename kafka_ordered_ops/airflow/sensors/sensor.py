@@ -1,4 +1,4 @@
-"""The sensor: waits until all partitions of a window have come to its cutoff, or its group has."""
+"""The sensor: waits until all partitions of a window, or its group, have reached its cutoff."""
 
 from __future__ import annotations
 
@@ -27,43 +27,44 @@ from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
 from kafka_ordered_ops.hosting.window_spec import span_of
 
-#: What the sensor takes beside the question.
+#: The sensor's parameters besides the question.
 _OWN: Final = ("until", "grace", "window_task_id", "deferrable")
 
 
 class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
-    """Waits until every partition of a window is live, or idle, or the window is done; or for the group.
+    """Waits until every partition of a window is live or idle, the window is done, or the group has caught up.
 
-    Live: a record stamped at or after the cutoff (and the maximum out-of-orderness) is there, so whoever writes the
-    partition has come to it. Idle: there is none, the clock has passed cutoff + `grace`, and no transaction is
-    open. Done: the group has committed the very window already (its task was cleared).
+    Live: the partition holds a record stamped at or after the cutoff (plus the maximum out-of-orderness). Idle: it
+    holds no such record, the clock has passed cutoff + `grace`, and no transaction is open. Done: the group has
+    committed this window already (its task was cleared).
 
-    With ``until="caught_up"`` it waits for the group instead: until everything before the cutoff is committed, by
-    whichever windows and whichever DAG. That reads no record at all: a record that was written behind one stamped
-    at or after the cutoff, and after the group last looked, is not waited for.
+    With ``until="caught_up"`` it waits for the group instead: until everything before the cutoff is committed, by any
+    windows of any DAG. This check reads no records. It does not wait for a record that was written after the group's
+    last plan and after a record stamped at or after the cutoff.
 
-    The group is not joined, and nothing is changed. The log has a table with a reason for each partition, and
-    so has the XCom; those that wait come first.
+    The sensor joins no group and changes nothing. The log has a table with a reason for each partition, waiting ones
+    first. The XCom has the same.
 
     Takes the arguments of `WindowTask` and of a sensor (``mode`` is ``poke`` or ``reschedule``), and:
 
     Args:
         until: ``live``, or ``caught_up``.
         grace: how long after the cutoff a silent partition counts as idle; None: never. (templated)
-        window_task_id: the task of this DAG whose window is waited for, to see whether it is done. Without
-            it, or `window_id`, only partitions count.
-        deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says. The first
-            look is made in the worker.
+        window_task_id: a task of this DAG: if its window is done, the sensor succeeds at once. Without it, or
+            `window_id`, only partitions count.
+        deferrable: wait in the triggerer; the default is ``[operators] default_deferrable``. The worker makes the
+            first check.
 
     Returns:
-        What `core.liveness.liveness.Liveness.to_json` gives (`core.liveness.caught_up.CatchUp.to_json` for ``caught_up``), with
-        ``window``, the status of a window that is done. Of such a window there is nothing else.
+        The result of `core.liveness.liveness.Liveness.to_json` (`core.liveness.caught_up.CatchUp.to_json` for
+        ``caught_up``), and ``window``, the status of a window that is done. The partitions of a finished window are
+        not checked.
 
     Raises:
-        ConfigError: `grace` or `window_task_id` where the group is waited for.
+        ConfigError: `grace` or `window_task_id` with ``until="caught_up"``.
 
-    A window that the group could not plan, of other topics say, fails the sensor at once with `GroupMismatchError`,
-    unless the task of `window_task_id` has ``redefine=True``.
+    A window that the group could not plan, for example of other topics, fails the sensor at once with
+    `GroupMismatchError`, unless the task of `window_task_id` has ``redefine=True``.
     """
 
     template_fields: Sequence[str] = (*WindowTask.template_fields, "grace")
@@ -110,7 +111,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         self._before: Answer | None = None
 
     def execute(self, context: Context) -> Any:
-        """Waits, here or in the triggerer."""
+        """Wait, here or in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
         question, look = self._first_look(context)
@@ -123,27 +124,27 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         return look.to_json()
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """One look."""
+        """Check once."""
         with errors_for_airflow():
             question = self.question(context)
             try:
                 look = question.look(self._before, is_first=self._before is None)
             except KafkaOrderedOpsError as error:
-                # A broker may restart while the sensor waits; before, it is more likely a mistake.
+                # A broker may restart while the sensor waits. At the first check, an error is more likely a mistake.
                 if not error.retriable or self._before is None:
                     raise
-                self.log.warning("Looking failed and is tried again: %s", error)
+                self.log.warning("The check failed and is repeated: %s", error)
                 return PokeReturnValue(is_done=False)
-        # What was read is not read again, as long as this process lives.
+        # Records are not read again while this process lives.
         self._before = look
         look.log()
         return PokeReturnValue(is_done=look.is_over, xcom_value=look.to_json())
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """What the trigger has told.
+        """Return the trigger's result.
 
         Raises:
-            AirflowFailException: waiting cannot help.
+            AirflowFailException: an error that waiting cannot fix.
         """
         if event["status"] == "error":
             raise AirflowFailException(str(event["message"]))
@@ -153,7 +154,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         return found
 
     def question(self, context: Context) -> Question:
-        """What is asked; raises `ConfigError`."""
+        """Return the question; raise `ConfigError`."""
         times = self.times_of(context)
         window_id = self.window_id
         if window_id is None and self.window_task_id is not None:
@@ -171,17 +172,17 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
         )
 
     def _grace(self) -> timedelta | None:
-        # A template that found nothing is rendered to an empty text.
+        # A template without a value is rendered to an empty text.
         return span_of(self.grace or None, "grace")
 
     def _redefines(self) -> bool:
-        """Whether the task whose window is waited for changes what the group's windows are."""
+        """Return whether the task of `window_task_id` redefines the group."""
         if self.window_task_id is None or not self.has_dag():  # type: ignore[no-untyped-call]
             return False
         return bool(getattr(self.dag.task_dict.get(self.window_task_id), "redefine", False))
 
     def _first_look(self, context: Context) -> tuple[Question, Answer | None]:
-        """The look in the worker, which fails as a sensor's in poke mode does; None: it failed in silence."""
+        """Return the worker's check, which fails as in poke mode; None if `silent_fail` hides the error."""
         try:
             with errors_for_airflow():
                 question = self.question(context)
@@ -190,7 +191,7 @@ class PartitionsLiveSensor(WindowTask, BaseSensorOperator):
                 except KafkaOrderedOpsError as error:
                     if not (error.retriable and self.silent_fail):
                         raise
-                    self.log.warning("The first look failed, and silent_fail is set: %s", error)
+                    self.log.warning("The first check failed, and silent_fail is set: %s", error)
                     return question, None
         except AirflowFailException as error:
             if self.soft_fail or self.never_fail:

@@ -1,1 +1,1 @@
-"""What operators, sensors and triggers share."""
+"""Code shared by operators, sensors and triggers."""

@@ -1,4 +1,4 @@
-"""What a task says of its window: to the next task, to assets, to people."""
+"""The facts of a window that a task reports: to the next task, to assets, and in the log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: A plan of so many ranges at most is handed on with its ranges; others by reference only.
+#: A plan with at most this many ranges is passed on with its ranges, a larger one by reference only.
 RANGES_MAX: Final = 200
 
-#: A window of more partitions goes into an XCom without them.
+#: The XCom of a window with more partitions leaves them out.
 PARTITIONS_MAX: Final = 200
 
 #: Open windows that are named in an XCom.
@@ -27,7 +27,7 @@ _LINES_MAX: Final = 50
 
 
 def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, Any]:
-    """A window as plain JSON, small: what it is, and a reference to its plan in the ledger."""
+    """Return a window as small plain JSON: its definition, and a reference to its plan in the ledger."""
     return {
         **plan_summary(plan),
         "claim_id": plan.claim_id,
@@ -35,18 +35,18 @@ def plan_facts(plan: WindowPlan, times: WindowTimes | None = None) -> dict[str, 
         "cutoff_source": None if times is None else times.source.value,
         "offsets": plan.offsets,
         "partitions": _partitions(plan),
-        # Few in any case that is worth a look; the XCom stays small.
+        # Usually few; the XCom stays small.
         "held_by_open": held_facts(plan)[:HELD_MAX],
     }
 
 
 def handed_on(plan: WindowPlan, times: WindowTimes) -> dict[str, Any]:
-    """A window for the task that runs its job: the same, and its exact offsets where they are few ranges."""
+    """Return a window for the task that runs its job: the same, and its exact offsets if they are few ranges."""
     return {**plan_facts(plan, times), "ranges": _ranges(plan)}
 
 
 def part_facts(part: WindowPlan) -> dict[str, Any]:
-    """A part of a split window as plain JSON: there may be a thousand in one XCom."""
+    """Return a part of a split window as plain JSON: there may be a thousand in one XCom."""
     share = part.part
     if share is None:
         raise AssertionError(f"window {part.window_id} is not split")
@@ -64,12 +64,12 @@ def part_facts(part: WindowPlan) -> dict[str, Any]:
 def delivery_facts(
     record: WindowRecord, *, ran: bool, times: WindowTimes | None = None
 ) -> dict[str, Any]:
-    """What became of a window."""
+    """Return the facts of a delivered window."""
     return {**plan_facts(record.plan, times), **window_summary(record), "ran": ran}
 
 
 def lines_of(plan: WindowPlan) -> list[str]:
-    """A plan for the log: a table, one line for each partition."""
+    """Return a plan for the log: a table, one line for each partition."""
     parts = [part for part in plan if part.taken or part.lost]
     rows = [
         (
@@ -88,7 +88,7 @@ def lines_of(plan: WindowPlan) -> list[str]:
 
 
 def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of equal columns; the last one is not padded."""
+    """Return lines of equal columns; the last one is not padded."""
     every = [head, *rows]
     widths = [max(len(row[n]) for row in every) for n in range(len(head))]
     return [
@@ -98,7 +98,7 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _partitions(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
-    """What is taken of each partition, by its bounds: records out of order make very many ranges."""
+    """Return the bounds of the offsets taken from each partition: out-of-order records make very many ranges."""
     if len(plan.taken) > PARTITIONS_MAX:
         return None
     return {
@@ -113,7 +113,7 @@ def _partitions(plan: WindowPlan) -> dict[str, dict[str, int]] | None:
 
 
 def _ranges(plan: WindowPlan) -> dict[str, list[list[int]]] | None:
-    """Half-open ranges by partition; None where there are too many for an XCom."""
+    """Return half-open ranges by partition; None if there are too many for an XCom."""
     if sum(len(taken) for taken in plan.taken.values()) > RANGES_MAX:
         return None
     return {str(tp): taken.bounds.tolist() for tp, taken in plan.taken.items()}

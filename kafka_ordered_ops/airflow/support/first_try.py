@@ -1,7 +1,7 @@
-"""The times that a task's first attempt found, kept for its next ones.
+"""The times that a task's first attempt found, stored for later attempts.
 
-Airflow keeps a little state for a task from 3.3 on. It is a hint: without it a template that gives another
-time at every attempt is found out by the ledger, which has the window under its id with the first one.
+From 3.3 on, Airflow stores state for a task. It is a hint: without it, the ledger refuses a template that renders
+another time at each attempt, because it has the window under its id with the first time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _log = logging.getLogger(__name__)
 _KEY: Final = "kafka_ordered_ops.times"
 
 
-def frozen_times(
+def stored_times(
     context: Mapping[str, Any], found: WindowTimes, written: Sequence[str]
 ) -> WindowTimes:
-    """What the first attempt found, where this one finds something else though the DAG says the same.
+    """Return the first attempt's times if this attempt finds others although the DAG is unchanged.
 
-    Only what the task itself says may move: all else belongs to the run. A DAG that was edited since asks
-    for something else on purpose, and the ledger answers that.
+    Only the task's own parameters may change between attempts: all others belong to the run. An edited DAG asks for
+    another window on purpose, and the ledger decides about that.
     """
     store = context.get("task_state_store")
     if store is None or found.source is not CutoffSource.PARAMETER:
         return found
-    # The mode, too: catch-up and an interval that ends at the same time are different questions.
+    # The mode, too: catch-up and an interval that ends at the same time are different windows.
     asked = [*written, found.mode.value]
     first = _kept(store.get(_KEY), asked, found)
     if first is None:
@@ -45,7 +45,7 @@ def frozen_times(
 
 
 def _kept(kept: Any, asked: Sequence[str], found: WindowTimes) -> WindowTimes | None:
-    """The first attempt's times; None where nothing was kept, or nothing that answers this question."""
+    """Return the first attempt's times; None if none were stored, or if those are of other parameters."""
     if not isinstance(kept, Mapping) or kept.get("written") != list(asked):
         return None
     since = kept.get("since")
@@ -54,7 +54,7 @@ def _kept(kept: Any, asked: Sequence[str], found: WindowTimes) -> WindowTimes | 
             _moment(kept.get("cutoff")), None if since is None else _moment(since), found.source
         )
     except (ConfigError, OverflowError):
-        # People can edit it, by the web page.
+        # People can edit it in the web page.
         return None
 
 

@@ -1,6 +1,6 @@
 """OpenLineage: a window's topics as inputs, its files as output.
 
-Everything of it is imported inside: only the OpenLineage provider calls this, and it brings what is needed.
+Imports are inside the functions: only the OpenLineage provider calls them, and it installs what they need.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ FACET: Final = "kafka_ordered_ops_window"
 
 
 def lineage_of(facts: Mapping[str, Any], brokers: str) -> Any:
-    """What a task has read and written, as an ``OperatorLineage``.
+    """Return a task's inputs and outputs, as an ``OperatorLineage``.
 
     Args:
-        facts: what `facts.plan_facts` or `facts.delivery_facts` gives; empty before a window was planned.
+        facts: the result of `facts.plan_facts` or `facts.delivery_facts`; empty before a window was planned.
         brokers: ``bootstrap.servers``; the first of them names the cluster.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -53,9 +53,9 @@ def _outputs(facts: Mapping[str, Any]) -> list[Any]:
 
 
 def namespace_of(brokers: str) -> str:
-    """A cluster's name as OpenLineage has it: ``kafka://host:port``."""
+    """Return a cluster's OpenLineage name: ``kafka://host:port``."""
     first = brokers.split(",")[0].strip()
-    # librdkafka takes a protocol before the host, and no port for its default one.
+    # librdkafka accepts a protocol before the host, and a missing port.
     host = first.rsplit("://", 1)[-1]
     has_port = ":" in host.rsplit("]", 1)[-1]
     return f"kafka://{host if has_port else f'{host}:9092'}"
@@ -65,7 +65,7 @@ def _facet(facts: Mapping[str, Any]) -> Any:
     import attr
     from openlineage.client.facet_v2 import RunFacet
 
-    # Made when it is needed: its base is not there without the provider.
+    # Defined on use: its base class does not exist without the provider.
     kind = attr.make_class(
         "KafkaWindowRunFacet",
         {name: attr.ib(default=None) for name in _TOLD},
@@ -76,7 +76,7 @@ def _facet(facts: Mapping[str, Any]) -> Any:
     return kind(**{name: facts.get(name) for name in _TOLD})
 
 
-#: Of a window's facts, what says which records they were.
+#: The facts that identify a window's records.
 _TOLD: Final = (
     "window_id",
     "group",

@@ -1,4 +1,4 @@
-"""Which parameters are known when a DAG's file is parsed: what is wrong with them is an import error of the DAG."""
+"""Parameters that are known when a DAG's file is parsed: an invalid one is an import error of the DAG."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _JINJA = ("{{", "{%", "{#")
 
 
 def is_literal(value: Any) -> bool:
-    """Whether a parameter is its own value: no template, and nothing that comes from another task."""
+    """Return whether a parameter is its own value: neither a template nor another task's result."""
     if isinstance(value, str):
         return not any(mark in value for mark in _JINJA)
     if isinstance(value, Mapping):
         return all(is_literal(one) for pair in value.items() for one in pair)
     if isinstance(value, Sequence | set | frozenset):
         return all(map(is_literal, value))
-    # An output of another task, or what stands for one.
+    # An output of another task, or a placeholder of one.
     return not hasattr(value, "resolve")
 
 
 def choice_or_template(value: Any, kind: type[_Choice], what: str) -> Any:
-    """Return the member of an enumeration, or a template as it is; raise `ConfigError` for any other value."""
+    """Return the member of an enumeration, or a template unchanged; raise `ConfigError` for any other value."""
     return check_choice(value, kind, what=what) if is_literal(value) else value

@@ -1,11 +1,11 @@
-"""A window's facts with the asset events of its task."""
+"""A window's facts in the asset events of its task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-#: What an asset's next tasks need; the ranges stay with the task.
+#: The facts for downstream tasks of an asset, without the ranges.
 _TOLD: Final = (
     "window_id",
     "group",
@@ -19,12 +19,12 @@ _TOLD: Final = (
 )
 
 
-def tell_outlets(
+def add_to_outlets(
     context: Mapping[str, Any], outlets: Iterable[Any], facts: Mapping[str, Any]
 ) -> None:
-    """Puts the window's facts into the events of the task's outlets, and its partition, where there is one.
+    """Add the window's facts to the events of the task's outlets, and its partition, if it has one.
 
-    A task that an event starts takes its cutoff from there.
+    A task that an event starts takes its cutoff from the event.
     """
     events = context.get("outlet_events")
     if events is None:
@@ -36,7 +36,7 @@ def tell_outlets(
         try:
             event = events[outlet]
         except TypeError:
-            continue  # No asset: outlets may name other things for lineage.
+            continue  # No asset: outlets may be other objects, for lineage.
         event.extra.update(extra)
         if type(outlet).__name__ == "AssetAlias":
             continue  # The events of an alias are those of assets that the task adds to it.

@@ -1,4 +1,4 @@
-"""Parameters that an operator does not have: named, with the one that was probably meant."""
+"""Unknown parameters of an operator: the error names each and the one that was probably meant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_ordered_ops.hosting.arguments import check_names
 
 
 class NamedParameters:
-    """Looks at the names before Airflow does: of a required one that is misspelled it says only that it is missing."""
+    """Checks parameter names before Airflow, which reports a misspelled required parameter only as missing."""
 
     def __new__(cls, *_: Any, **given: Any) -> Any:
         """Raise `ConfigError` for an unknown name where a required one is missing."""
@@ -25,11 +25,11 @@ class NamedParameters:
 
 
 def check_parameters(task: Any, given: Mapping[str, Any]) -> None:
-    """Raises `ConfigError` for what neither the task's class nor Airflow's own ones take.
+    """Raise `ConfigError` for parameters that neither the task's class nor Airflow's classes have.
 
     Args:
-        task: an operator that is being made, or its class.
-        given: what is left for Airflow's own classes.
+        task: an operator under construction, or its class.
+        given: the arguments left for Airflow's classes.
     """
     made = task if isinstance(task, type) else type(task)
     known = {name for name, _ in _parameters(made)}
@@ -39,7 +39,7 @@ def check_parameters(task: Any, given: Mapping[str, Any]) -> None:
 
 
 def _parameters(made: type) -> Iterator[tuple[str, inspect.Parameter]]:
-    """The parameters of a class and of those that it is derived from."""
+    """Yield the parameters of a class and its base classes."""
     for kind in made.__mro__:
         if "__init__" in vars(kind):
             yield from inspect.signature(vars(kind)["__init__"]).parameters.items()

@@ -1,4 +1,4 @@
-"""One look at a window's partitions, for the sensor in a worker and for its trigger."""
+"""One check of a window's partitions, for the sensor in a worker and for its trigger."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Partitions in the log and in an XCom, some 40 KB of it: those that wait come first.
+#: Partitions in the log and in an XCom, some 40 KB: waiting ones first.
 PARTITIONS_MAX: Final = 100
 #: Open windows of the group in an XCom: the oldest.
 OPEN_WINDOWS_MAX: Final = 20
 
-#: Bound for one question to the cluster; the sensor's own timeout bounds the waiting.
+#: Bound of one request to the cluster; the sensor's timeout bounds the wait.
 LOOK_TIMEOUT_S: Final = 30.0
 
 _WAITING: Final = "waiting"
 
 
 class Until(StrEnum):
-    """What a sensor waits for.
+    """The condition that a sensor waits for.
 
-    Live: every partition has come to the cutoff, so that a window may be planned. Caught up: the group has
-    committed everything before the cutoff, by whichever windows, so that what they deliver is complete.
+    Live: every partition has reached the cutoff, so a window may be planned. Caught up: the group has committed
+    everything before the cutoff, by any windows, so their output is complete.
     """
 
     LIVE = "live"
@@ -47,7 +47,7 @@ class Until(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """What a sensor asks, as JSON that a trigger can be made of again: a connection's name, no secrets."""
+    """A sensor's question, convertible to JSON for a trigger: with a connection's name, without secrets."""
 
     conn_id: str
     group_id: str
@@ -57,11 +57,11 @@ class Question:
     settings_allowed: tuple[str, ...] = ()
     ledger_topic: str | None = None
     until: Until = Until.LIVE
-    #: Of the task that will plan. Only the first look asks for it, and a trigger makes the later ones.
+    #: Of the task that will plan. Only the first check uses it, and a trigger makes the later ones.
     redefine: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         grace = self.grace
         return {
             "conn_id": self.conn_id,
@@ -76,7 +76,7 @@ class Question:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Question:
-        """The inverse of `to_json`; raises `JsonError`."""
+        """Parse the result of `to_json`; raise `JsonError`."""
         fields = Fields(dict(value), "question")
         grace = fields.text_or_none("grace")
         question = cls(
@@ -95,10 +95,10 @@ class Question:
         return question
 
     def look(self, before: Answer | None = None, *, is_first: bool = True) -> Answer:
-        """Looks once; never joins the group, and changes nothing.
+        """Check once, without joining the group or changing anything.
 
-        What was read for the look `before` is not read again. The first one says in the log what is not taken from
-        the connection, and refuses a window that the group could not plan.
+        Records read for the check `before` are not read again. The first check logs the ignored settings of the
+        connection, and refuses a window that the group could not plan.
 
         Raises:
             AirflowNotFoundException: there is no such connection.
@@ -110,7 +110,7 @@ class Question:
         return self._liveness(None if before is None else before.liveness, quiet=not is_first)
 
     def open_windows(self, *, quiet: bool = False) -> OrderedWindows:
-        """The service for the group, with the bounds of a look."""
+        """Return the service for the group, with the bounds of a check."""
         return open_windows(
             self.conn_id,
             self.group_id,
@@ -137,14 +137,14 @@ class Question:
         with self.open_windows(quiet=quiet) as windows:
             if not quiet and not self.redefine:
                 _check_group(windows.state(), self.window)
-            # Of a window that is done, retention may have taken the records, and more.
+            # Retention may have removed the records of a finished window, and later ones.
             if (done := self._done_window(windows)) is not None:
                 return Answer(True, f"window {self.window_id} is {done} already", {}, done)
             found = windows.live(self.window, grace=self.grace, before=before)
         return Answer(found.is_live, f"{found}", found.to_json(), liveness=found)
 
     def _done_window(self, windows: OrderedWindows) -> str | None:
-        """The status of the group's own window with this id, when it is done: there is nothing to wait for."""
+        """Return the status of the group's window with this id if it is done: there is nothing to wait for."""
         if self.window_id is None:
             return None
         try:
@@ -155,33 +155,33 @@ class Question:
 
 
 def _check_group(state: GroupState | None, window: Window) -> None:
-    """Raises `GroupMismatchError`, as the task that plans the window would."""
+    """Raise `GroupMismatchError`, as the task that plans the window would."""
     if state is None:
         return
     # Imported late: the ledger's rules load numpy, which no DAG's file needs.
     from kafka_ordered_ops.core.group.checks import check_same_group
 
-    # The mode and the owner are that task's.
+    # That task sets the mode and the owner.
     definition = replace(state.definition, mode=None, owner=None)
     check_same_group(replace(state, definition=definition), window)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one look has found."""
+    """The result of one check."""
 
-    #: Whether there is nothing to wait for any more.
+    #: Whether the wait is over.
     is_over: bool
     summary: str
-    #: As `Liveness` or `CatchUp` have it, whole.
+    #: The JSON of `Liveness` or `CatchUp`.
     found: Mapping[str, Any]
-    #: The status of the task's own window, when it is done.
+    #: The status of the task's own window, if it is done.
     window: str | None = None
-    #: For the next look.
+    #: For the next check.
     liveness: Liveness | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, small: the counts, and the partitions that wait before the others."""
+        """Return small plain JSON: the counts, and the partitions, waiting ones first."""
         partitions = sorted(
             self.found.get("partitions", ()), key=lambda one: one["state"] != _WAITING
         )
@@ -195,14 +195,14 @@ class Answer:
         }
 
     def log(self) -> None:
-        """Writes a table of the partitions into the log, those that wait first."""
+        """Log a table of the partitions, waiting ones first."""
         for line in lines_of(self.to_json()):
             _log.info("%s", line)
 
 
-def lines_of(told: Mapping[str, Any]) -> list[str]:
-    """What a look told, as a sentence and a table."""
-    lines = [f"{told['summary']}."]
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return a check's result as a sentence and a table."""
+    lines = [f"{facts['summary']}."]
     rows = [
         (
             f"{one['topic']}[{one['partition']}]",
@@ -210,10 +210,10 @@ def lines_of(told: Mapping[str, Any]) -> list[str]:
             "-" if one["lag_offsets"] is None else f"{one['lag_offsets']:,}",
             str(one["explanation"]),
         )
-        for one in told["partitions"]
+        for one in facts["partitions"]
     ]
     if rows:
         lines += table_of(("partition", "state", "lag", "why"), rows)
-    if more := told["more_partitions"]:
+    if more := facts["more_partitions"]:
         lines.append(f"... and {more:,} more partitions")
     return lines

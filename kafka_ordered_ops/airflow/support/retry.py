@@ -8,20 +8,20 @@ from typing import Any, Final
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.arguments import with_known_names
 
-#: Errors after which somebody else is busy with the same group: over in seconds.
+#: Errors while another process works on the same group: over in seconds.
 _BUSY: Final = ("GroupInUseError", "OpenClaimError", "WindowFencedError")
 
 _HOME: Final = "kafka_ordered_ops.core.errors"
 
-_FINAL_REASON: Final = "trying again cannot help"
+_FINAL_REASON: Final = "a retry cannot help"
 
 
 @with_known_names
 def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
-    """A ``retry_policy`` for tasks that use this package in functions of their own.
+    """Return a ``retry_policy`` for tasks that use this package in their own functions.
 
-    What is not retriable fails at once; where somebody else is busy with the group the next attempt comes after
-    `busy_delay`; all else as the task says. The operators here need no policy to fail at once: they raise
+    An error that is not retriable fails at once. If another process is busy with the group, the next attempt starts
+    after `busy_delay`. For all other errors the task's settings count. Operators need no policy: they raise
     AirflowFailException.
 
     Raises:
@@ -32,7 +32,7 @@ def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
     except ImportError as error:
         raise ConfigError(
             "this Airflow has no retry policies: they came with Airflow 3.3. The operators of this package fail "
-            "at once without one where trying again cannot help"
+            "at once without one where a retry cannot help"
         ) from error
     whole, alone = _final()
     return ExceptionRetryPolicy(
@@ -41,7 +41,7 @@ def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
                 exception=[f"{_HOME}.{name}" for name in _BUSY],
                 action=RetryAction.RETRY,
                 retry_delay=busy_delay,
-                reason="another window of the group is under way",
+                reason="another process is busy with the group",
             ),
             RetryRule(exception=[*whole], action=RetryAction.FAIL, reason=_FINAL_REASON),
             RetryRule(
@@ -55,7 +55,7 @@ def window_retry_policy(busy_delay: timedelta = timedelta(seconds=30)) -> Any:
 
 
 def _final() -> tuple[list[str], list[str]]:
-    """The errors that are final with all their kinds; and those that are, but have kinds that are not."""
+    """Return the errors that are final with all their subclasses, and the final ones with retriable subclasses."""
     from kafka_ordered_ops.core import errors
 
     whole: list[str] = []
@@ -71,6 +71,6 @@ def _final() -> tuple[list[str], list[str]]:
 
 
 def _below(kind: type[Any]) -> list[type[Any]]:
-    """All kinds of a kind of error."""
+    """Return all subclasses of an error."""
     children = kind.__subclasses__()
     return children + [deeper for child in children for deeper in _below(child)]

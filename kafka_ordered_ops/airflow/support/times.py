@@ -1,6 +1,6 @@
-"""Up to which time a task's window goes, and what makes two attempts the same window.
+"""The times of a task's window, and the id that makes two attempts the same window.
 
-The run says it in different places: see `resolve`. Nothing here knows Kafka or imports Airflow.
+A run has its time in different places: see `resolve`. This module neither uses Kafka nor imports Airflow.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kafka_ordered_ops.core.times import parse_time_ms, time_at, time_ms, time_t
 from kafka_ordered_ops.core.types import Mode
 from kafka_ordered_ops.core.window.window import WINDOW_ID_LENGTH_MAX
 
-#: Of a window id that would be too long this much stays readable.
+#: The readable length of a window id that would be too long.
 _READABLE: Final = 400
 
-#: What a template that found nothing is rendered to.
+#: The rendered text of a template without a value.
 _NOTHING: Final = ("", "None")
 
 
 class WindowMode(StrEnum):
     """Whether a task's windows have a start in time.
 
-    Auto: the run's interval when it has a length, else catch-up. Catch-up: everything before the cutoff
-    that the group has not been given. Interval: from the interval's start to its end, and late records.
+    Auto: the run's interval if it has a length, else catch-up. Catch-up: everything before the cutoff that the group
+    has not taken yet. Interval: from the interval's start to its end, and late records.
     """
 
     AUTO = "auto"
@@ -38,7 +38,7 @@ class WindowMode(StrEnum):
 
 
 class CutoffSource(StrEnum):
-    """Where a cutoff was found, first to last."""
+    """The source of a cutoff, in order of precedence."""
 
     PARAMETER = "the task's cutoff"
     CONF = "dag_run.conf"
@@ -75,24 +75,24 @@ def resolve(
     mode: WindowMode = WindowMode.AUTO,
     partition_span: timedelta | None = None,
 ) -> WindowTimes:
-    """The times of a run's window.
+    """Return the times of a run's window.
 
     In this order: the task's own `cutoff`; ``dag_run.conf["cutoff"]`` (and ``["since"]``); the partition's
     date, to which `partition_span` adds the length of a partition; the end of the data interval; the
     greatest ``extra["cutoff"]``, or ``extra["payload"]["cutoff"]``, of the asset events that started the run;
-    ``dag_run.run_after``. Never the time of day: a second attempt would ask for another window.
+    ``dag_run.run_after``. Never the current time: a second attempt would ask for another window.
 
     Args:
         context: the task's context. Keys that a run does not have are absent from it.
         cutoff: the task's parameter, rendered: a time with a zone, or its ISO text; empty: none.
-        since: the same for the start of an interval; goes with `cutoff`.
+        since: the same for the start of an interval; requires `cutoff`.
         mode: whether there is a start.
-        partition_span: how long a partition is whose date is its start. None: its date is the cutoff.
+        partition_span: the length of a partition whose date is its start. None: its date is the cutoff.
 
     Raises:
-        ConfigError: a time that is none or has no zone; a `since` without `cutoff`, or in catch-up mode;
-            interval mode for a run without an interval; a run that says nothing about its time; or whose
-            partition has a date that Airflow does not tell.
+        ConfigError: an invalid time, or one without a zone; a `since` without `cutoff`, or in catch-up mode; interval
+            mode for a run without an interval; a run without a time; a partition whose date this Airflow does not
+            provide.
     """
     mode = WindowMode(mode)
     found = _found(context, moment_of(cutoff, "cutoff"), moment_of(since, "since"), partition_span)
@@ -113,11 +113,11 @@ def resolve(
 
 
 def run_token(context: Mapping[str, Any]) -> str:
-    """What stays the same over the retries, clears and reprocessing of a run, and differs between runs.
+    """Return a text that is the same for the retries, clears and reprocessing of a run, and differs between runs.
 
-    Runs of the same partition, or of the same data interval, are the same to it: a database that was lost,
-    or a partition that is run again, comes to the same windows. A run whose ``conf`` has a cutoff of its own
-    is like no other, though Airflow gives it the interval of the newest scheduled one.
+    Runs of the same partition, or of the same data interval, have the same text. After the loss of Airflow's
+    database, or when a partition runs again, the windows are the same. A run whose ``conf`` has a cutoff has its own
+    text, although Airflow gives it the interval of the newest scheduled run.
 
     Raises:
         ConfigError: the context is of no run.
@@ -136,7 +136,7 @@ def run_token(context: Mapping[str, Any]) -> str:
 def default_window_id(
     context: Mapping[str, Any], group_id: str, *, task_id: str | None = None
 ) -> str:
-    """The id of a task's window: DAG, task, map index and run to be read, and a digest of these and the group.
+    """Return the id of a task's window: readable DAG, task, map index and run, and a digest of these and the group.
 
     `task_id` names another task of the same DAG and run, one that is not mapped.
 
@@ -149,8 +149,8 @@ def default_window_id(
     index = -1 if task_id is not None else getattr(ti, "map_index", -1)
     index = -1 if index is None else index
     parts = (ti.dag_id, task_id or ti.task_id, index, run_token(context), group_id)
-    # Windows of two groups may share an output folder, and are told apart there by their ids. The other parts
-    # are in the digest since names may have dots: task c of DAG a.b is not task b.c of DAG a.
+    # Windows of two groups may share an output folder, where their ids distinguish them. The other parts are in the
+    # digest because names may have dots: task c of DAG a.b is not task b.c of DAG a.
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     dag_id, task, _, token, _ = parts
     name = f"{dag_id}.{task}{'' if index == -1 else f'[{index}]'}@{token}"
@@ -166,20 +166,22 @@ def _found(
     since: datetime | None,
     partition_span: timedelta | None,
 ) -> WindowTimes:
-    if (told := _told(cutoff, since, "cutoff", CutoffSource.PARAMETER)) is not None:
-        return told
+    if (explicit := _explicit_times(cutoff, since, "cutoff", CutoffSource.PARAMETER)) is not None:
+        return explicit
     conf = _conf(context)
     cutoff = moment_of(conf.get("cutoff"), 'dag_run.conf["cutoff"]')
     since = moment_of(conf.get("since"), 'dag_run.conf["since"]')
-    if (told := _told(cutoff, since, 'dag_run.conf["cutoff"]', CutoffSource.CONF)) is not None:
-        return told
+    if (
+        explicit := _explicit_times(cutoff, since, 'dag_run.conf["cutoff"]', CutoffSource.CONF)
+    ) is not None:
+        return explicit
     if (date := moment_of(context.get("partition_date"), "partition_date")) is not None:
         if partition_span is None:
             return WindowTimes(date, None, CutoffSource.PARTITION)
         return WindowTimes(date + partition_span, date, CutoffSource.PARTITION)
     if "partition_date" not in context and (key := _partition_key(context)) is not None:
         raise ConfigError(
-            f"the run is of partition {key!r}, and Airflow before 3.3 does not tell its tasks the date of a "
+            f"the run is of partition {key!r}, and Airflow before 3.3 does not pass tasks the date of a "
             "partition: give cutoff=, and since= for an interval. Of a key that is a time in UTC: "
             'cutoff="{{ dag_run.partition_key }}Z"'
         )
@@ -190,20 +192,20 @@ def _found(
     cutoffs = [
         moment
         for event in _events(context.get("triggering_asset_events"))
-        if (moment := moment_of(_told_by(event), "the asset event's cutoff")) is not None
+        if (moment := moment_of(_cutoff_of(event), "the asset event's cutoff")) is not None
     ]
     if cutoffs:
         return WindowTimes(max(cutoffs), None, CutoffSource.EVENT)
     run_after = moment_of(getattr(context.get("dag_run"), "run_after", None), "dag_run.run_after")
     if run_after is not None:
         return WindowTimes(run_after, None, CutoffSource.RUN_AFTER)
-    raise ConfigError("the run says nothing about its time: give cutoff=")
+    raise ConfigError("the run has no time: give cutoff=")
 
 
-def _told(
+def _explicit_times(
     cutoff: datetime | None, since: datetime | None, name: str, source: CutoffSource
 ) -> WindowTimes | None:
-    """What somebody has said in so many words."""
+    """Return explicit times, of the task or of the run's conf; None if there are none."""
     if cutoff is not None:
         return WindowTimes(cutoff, since, source)
     if since is not None:
@@ -218,20 +220,20 @@ def _conf(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _partition_key(context: Mapping[str, Any]) -> str | None:
-    """The partition that the run is of. Airflow 3.2 has it with the run alone."""
+    """Return the run's partition. Airflow 3.2 has it only on the run."""
     key = context.get("partition_key") or getattr(context.get("dag_run"), "partition_key", None)
     return str(key) if key else None
 
 
 def _events(triggering: Any) -> Iterable[Any]:
-    """The events of all assets."""
+    """Return the events of all assets."""
     if not triggering:
         return []
     return [event for events in triggering.values() for event in events]
 
 
-def _told_by(event: Any) -> Any:
-    """The cutoff in an event: of a task in its extra; of a watcher's trigger in the payload that is there."""
+def _cutoff_of(event: Any) -> Any:
+    """Return the cutoff in an event: a task's is in the extra, a watcher's in the extra's payload."""
     extra = getattr(event, "extra", None) or {}
     payload = extra.get("payload")
     if "cutoff" not in extra and isinstance(payload, Mapping):
@@ -240,20 +242,20 @@ def _told_by(event: Any) -> Any:
 
 
 def _moment_text(value: Any) -> Any:
-    """The value, or None for what a template that found nothing is rendered to."""
+    """Return the value, or None for the rendered text of a template without a value."""
     text = value.strip() if isinstance(value, str) else value
     return None if text in _NOTHING else text
 
 
 def moment_of(value: Any, what: str) -> datetime | None:
-    """A time from a run, or from what a template was rendered to: a plain datetime in UTC."""
+    """Return a time of a run, or of a rendered template, as a plain datetime in UTC."""
     value = _moment_text(value)
     if value is None:
         return None
     if isinstance(value, datetime):
         ms = time_ms(value, what=what)
     elif isinstance(value, str):
-        # As Airflow prints times: with a blank, too.
+        # Airflow prints times with a space.
         ms = parse_time_ms(value, what=what)
     else:
         raise ConfigError(

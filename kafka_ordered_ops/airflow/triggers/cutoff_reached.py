@@ -1,8 +1,8 @@
-"""The event-driven twin of the sensor: an asset's watcher that sends an event for each cutoff that all partitions have reached.
+"""The event-driven form of the sensor: an asset's watcher that sends an event for each cutoff that is reached.
 
-What it has told of lies in no state of its own. A trigger that starts over, after a restart or a pause, asks the
-group's ledger up to where there are windows; from Airflow 3.3 on the asset's state store knows of events whose run
-has not planned yet. Between an event and that note a restart tells of a cutoff twice: see `CutoffReachedTrigger`.
+The trigger stores no position. After a restart or a pause it reads the group's newest cutoff from the ledger. From
+Airflow 3.3 on, the asset's state store also has the last event, whose run may not have planned yet. A restart between
+an event and this note sends the event twice: see `CutoffReachedTrigger`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kafka_ordered_ops.hosting.arguments import with_known_names
 from kafka_ordered_ops.hosting.search import NewestReached
 from kafka_ordered_ops.hosting.window_spec import span_of
 
-#: However often it is to look: each look has connections of its own.
+#: The shortest interval between checks: each check has its own connections.
 POKE_INTERVAL_MIN_S: Final = 1.0
-#: By then the triggerer has written an event into Airflow's database: it does so about once a second.
+#: By then the triggerer has stored an event in Airflow's database, which it does about once a second.
 HANDED_ON_S: Final = 5.0
-#: Cutoffs closer than that would come faster than runs can begin.
+#: Closer cutoffs would be faster than runs can begin.
 EVERY_MIN: Final = timedelta(seconds=1)
 
 _MS: Final = timedelta(milliseconds=1)
@@ -42,22 +42,22 @@ _MS: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The cutoffs: equally far apart for all time, numbered from the epoch."""
+    """The cutoffs: at equal distances, numbered from the epoch."""
 
     every_ms: int
     offset_ms: int
 
     def at(self, timestamp_ms: int) -> int:
-        """The last step at or before a time."""
+        """Return the last step at or before a time."""
         return (timestamp_ms - self.offset_ms) // self.every_ms
 
     def time_ms(self, step: int) -> int:
-        """When a step is."""
+        """Return the time of a step."""
         return step * self.every_ms + self.offset_ms
 
 
 class CutoffReachedTrigger(BaseEventTrigger):
-    """Tells of each cutoff that all partitions of some topics have reached, for an `AssetWatcher`.
+    """Sends an event for each cutoff that all partitions of some topics have reached, for an `AssetWatcher`.
 
     ::
 
@@ -68,33 +68,32 @@ class CutoffReachedTrigger(BaseEventTrigger):
         with DAG("orders", schedule=[hour], max_active_runs=1):
             OrderedWindowOperator(task_id="orders", group_id="orders-hourly", on_covered="skip", ...)
 
-    A cutoff is reached when every partition is live at it or idle, as `PartitionsLiveSensor` has it; never before
-    the clock is there. Of several that were reached since the last look only the newest gets an event: a catch-up
-    window takes everything before it. A group without windows begins with the newest that is reached.
+    A cutoff is reached when every partition is live at it or idle, as for `PartitionsLiveSensor`, and never before
+    the clock shows that time. If several were reached since the last check, only the newest gets an event: a catch-up
+    window takes everything before it. A group without windows begins with the newest reached cutoff.
 
     The event is ``{"cutoff": ..., "previous": ..., "group": ..., "topics": [...], "summary": ..., "counts": {...}}``;
-    a task of the run that it starts takes its cutoff from there (`times.resolve`). A cutoff at or before that of a
-    window of the group is not told, nor, from Airflow 3.3 on, one that was told before a restart. A restart within
-    seconds of an event, or before its window is planned where there is no store, tells it twice. The
-    second run finds that its records are taken, or being taken: nothing counts twice, and with ``on_covered="skip"``
-    its task is skipped.
+    a task of the run that it starts takes its cutoff from it (`times.resolve`). No event is sent for a cutoff at or
+    before that of a window of the group, nor, from Airflow 3.3 on, for one that was sent before a restart. A restart
+    within seconds of an event, or before its window is planned if there is no store, sends it twice. The second run
+    finds its records taken: nothing counts twice, and with ``on_covered="skip"`` its task is skipped.
 
-    The group is not joined, and nothing of it is changed. Nobody waits for a watcher, so it goes on looking after
-    any error, and each is in the triggerer's log. Nothing here is a template.
+    The trigger joins no group and changes nothing. After any error it logs the error in the triggerer and checks
+    again. No argument is a template.
 
     Args:
         topics: names, or regular expressions that begin with ``^``; one, or a list.
-        group_id: the consumer group whose windows the event is for: its own, and no other watcher's.
-        every: how far apart the cutoffs are, counted from the epoch in UTC; 1 s at least.
-        offset: how long after those; less than `every`. ``PT6H`` for six o'clock with days.
+        group_id: the consumer group whose windows the events are for; one watcher for each group.
+        every: the distance between cutoffs, counted from the epoch in UTC; at least 1 s.
+        offset: added to each cutoff; less than `every`. ``PT6H`` for six o'clock with days.
         kafka_conn_id: a connection of type ``kafka``.
-        max_out_of_orderness: how far behind the cutoff the records must have come.
+        max_out_of_orderness: how far past the cutoff a record must be stamped.
         grace: how long after the cutoff a silent partition counts as idle; None: never.
         isolation: ``read_committed`` or ``read_uncommitted``.
         exclude: names or patterns to leave out.
         settings_allowed: more of librdkafka's settings to take from the connection.
         ledger_topic: the topic that holds plans and progress.
-        poke_interval: seconds between two looks, 1 at least.
+        poke_interval: seconds between two checks, at least 1.
 
     Raises:
         ConfigError: an invalid argument.
@@ -138,13 +137,13 @@ class CutoffReachedTrigger(BaseEventTrigger):
             settings_allowed=tuple(settings_allowed),
             ledger_topic=ledger_topic,
         )
-        #: The last look at the next cutoff: what it has read is not read again.
+        #: The last check of the next cutoff: its records are not read again.
         self._before: Answer | None = None
-        #: The last line in the log about a look.
+        #: The last line in the log about a check.
         self._said = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What another process makes this trigger of; equal for equal triggers, by which Airflow knows them."""
+        """Return the class path and arguments; equal for equal triggers, by which Airflow identifies them."""
         question, window = self._question, self._question.window
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
@@ -165,43 +164,43 @@ class CutoffReachedTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Tells of cutoffs for as long as Airflow wants to hear of them."""
-        told: int | None = None
+        """Send events until Airflow ends the trigger."""
+        sent: int | None = None
         while True:
             rest = self.poke_interval
             try:
-                if told is None:
-                    told = await self._begin()
-                reached = await self._reached(told)
-            except Exception as error:  # noqa: BLE001 - Airflow starts a watcher that ends again at once, for ever
+                if sent is None:
+                    sent = await self._begin()
+                reached = await self._reached(sent)
+            except Exception as error:  # noqa: BLE001 - Airflow would restart a watcher that ends at once, for ever
                 self.log.error(
-                    "Looking failed and is tried again: %s: %s", type(error).__name__, error
+                    "The check failed and is repeated: %s: %s", type(error).__name__, error
                 )
                 reached = None
-            if told is not None and reached is not None:
-                yield self._event(told, *reached)
-                told = reached[0]
-                # Not before the event is safe: told twice does no harm, and never told would.
+            if sent is not None and reached is not None:
+                yield self._event(sent, *reached)
+                sent = reached[0]
+                # Only after the event is stored: a repeated event does no harm, a missing one would.
                 rest = max(0.0, rest - HANDED_ON_S)
                 await asyncio.sleep(HANDED_ON_S)
-                await self._note(told)
+                await self._note(sent)
             await asyncio.sleep(rest)
 
     async def _begin(self) -> int:
-        """The last step that needs not be told, by the group's windows and the asset's store."""
+        """Return the last step that needs no event, from the group's windows and the asset's store."""
         now_ms = _now_ms()
         known = [*await _in_thread(self._cutoffs), *await self._noted()]
-        # Of a cutoff that is still to come nothing was told; there are windows that may have one.
+        # No event was sent for a future cutoff, although a window may have one.
         past = [cutoff_ms for cutoff_ms in known if cutoff_ms <= now_ms]
         begin = self._steps.at(max(past, default=0))
         self.log.info(
-            "Cutoffs after %s are told.",
+            "Events are sent for cutoffs after %s.",
             time_text(self._steps.time_ms(begin)) if past else "the epoch",
         )
         return begin
 
     def _cutoffs(self) -> list[int]:
-        """The cutoffs of the group's windows that hold records, or did."""
+        """Return the cutoffs of the group's open and finished windows."""
         with self._question.open_windows() as windows:
             return [
                 record.plan.cutoff_ms
@@ -209,13 +208,13 @@ class CutoffReachedTrigger(BaseEventTrigger):
                 if record.status.is_open or record.status.is_done
             ]
 
-    async def _reached(self, told: int) -> tuple[int, Answer] | None:
-        """The newest step after the last one told that is reached, with the look that says so."""
+    async def _reached(self, sent: int) -> tuple[int, Answer] | None:
+        """Return the newest reached step after the last event, with the check that found it."""
         newest = self._steps.at(_now_ms())
-        if newest <= told:
+        if newest <= sent:
             return None
         reached: tuple[int, Answer] | None = None
-        search = NewestReached(told + 1, newest + 1, from_first=True)
+        search = NewestReached(sent + 1, newest + 1, from_first=True)
         while (step := search.step) is not None:
             found = await self._look(step)
             if found.is_over:
@@ -234,7 +233,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         if self._said != (
             said := f"Cutoff {time_text(question.window.cutoff_ms)}: {found.summary}."
         ):
-            # Not each minute for hours.
+            # Not every minute for hours.
             self._said = said
             self.log.info("%s", said)
         if not found.is_over:
@@ -242,18 +241,18 @@ class CutoffReachedTrigger(BaseEventTrigger):
         return found
 
     def _guess(self, look: Answer) -> int | None:
-        """The step that the slowest partition has come to, by the newest record that is known of it."""
+        """Return the step that the slowest partition has reached, by its newest known record."""
         if look.liveness is None:
             return None
         newest = [one.newest_ms for one in look.liveness.waiting if one.newest_ms is not None]
         out_of_orderness_ms = self._question.window.out_of_orderness_ms or 0
         return self._steps.at(min(newest) - out_of_orderness_ms) if newest else None
 
-    def _event(self, told: int, step: int, look: Answer) -> TriggerEvent:
+    def _event(self, sent: int, step: int, look: Answer) -> TriggerEvent:
         payload = {
             "cutoff": time_text(self._steps.time_ms(step)),
-            "previous": time_text(self._steps.time_ms(told))
-            if self._steps.time_ms(told) > 0
+            "previous": time_text(self._steps.time_ms(sent))
+            if self._steps.time_ms(sent) > 0
             else None,
             "group": self._question.group_id,
             "topics": list(self._question.window.topics),
@@ -269,7 +268,7 @@ class CutoffReachedTrigger(BaseEventTrigger):
         return f"kafka_ordered_ops.cutoff.{safe_name(self._question.group_id)}"
 
     async def _noted(self) -> list[int]:
-        """The cutoff that was told last, if the asset's store has one."""
+        """Return the cutoff of the last event, if the asset's store has one."""
         if (store := asset_store(self)) is None:
             return []
         try:
@@ -277,8 +276,8 @@ class CutoffReachedTrigger(BaseEventTrigger):
             return (
                 [] if text is None else [parse_time_ms(str(text), what="the cutoff in the store")]
             )
-        except Exception as error:  # noqa: BLE001 - a hint: without it a cutoff may be told twice, and no more
-            self.log.warning("The asset's state store is of no help: %s", error)
+        except Exception as error:  # noqa: BLE001 - a hint: without it an event may be sent twice, and no more
+            self.log.warning("The asset's state store cannot be read: %s", error)
             return []
 
     async def _note(self, step: int) -> None:
@@ -287,11 +286,11 @@ class CutoffReachedTrigger(BaseEventTrigger):
         try:
             await store.aset(self._key, time_text(self._steps.time_ms(step)))
         except Exception as error:  # noqa: BLE001 - as above
-            self.log.warning("The asset's state store does not take the cutoff: %s", error)
+            self.log.warning("The asset's state store cannot store the cutoff: %s", error)
 
 
 async def _in_thread(call: Callable[..., Any], *args: Any) -> Any:
-    """The client waits for brokers: never in the loop of all triggers, nor in the one thread they may share."""
+    """Run a blocking call outside the event loop of all triggers and outside the thread that they may share."""
     from asgiref.sync import sync_to_async
 
     return await sync_to_async(call, thread_sensitive=False)(*args)

@@ -1,4 +1,4 @@
-"""The sensor's trigger: it looks again and again, in threads, and fires when there is nothing to wait for."""
+"""The sensor's trigger: it checks repeatedly, in threads, and fires when the wait is over."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kafka_ordered_ops.airflow.support.question import Answer, Question
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
-#: An event that comes seconds after a task was deferred can fail it: the scheduler may not have seen yet that it
-#: was (apache/airflow #71580).
+#: An event seconds after a task was deferred can fail it: the scheduler may not have seen the deferral yet
+#: (apache/airflow #71580).
 FIRST_LOOK_S: Final = 10.0
-#: However often a sensor wants to look: each look has connections of its own.
+#: The shortest interval between checks: each check has its own connections.
 POKE_INTERVAL_MIN_S: Final = 1.0
 
 
 class PartitionsLiveTrigger(BaseTrigger):
-    """Fires when there is nothing to wait for any more, or when waiting cannot help.
+    """Fires when the wait is over, or after an error that waiting cannot fix.
 
-    Its event is ``{"status": "done", "found": {...}}``, or ``{"status": "error", "message": ...}``. Each look
-    has connections of its own; the consumer group is not joined. While no broker answers it goes on looking: the
-    sensor's timeout bounds that.
+    Its event is ``{"status": "done", "found": {...}}``, or ``{"status": "error", "message": ...}``. Each check has
+    its own connections and joins no consumer group. While no broker answers it checks again, bounded by the sensor's
+    timeout.
 
     Args:
-        question: what `looking.Question.to_json` gives; no secrets.
-        poke_interval: seconds between two looks, 1 at least.
-        first_look: seconds before the first one.
+        question: the result of `Question.to_json`; no secrets.
+        poke_interval: seconds between two checks, at least 1.
+        first_look: seconds before the first check.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PartitionsLiveTrigger(BaseTrigger):
         self.first_look = first_look
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What another process makes this trigger of."""
+        """Return the class path and arguments from which another process makes this trigger."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -55,12 +55,12 @@ class PartitionsLiveTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Looks until there is something to tell."""
+        """Check until there is an event to send."""
         from asgiref.sync import sync_to_async
 
         question = Question.from_json(self.question)
-        # The client waits for brokers: never in the loop that all triggers share, and not in the one thread
-        # that is `thread_sensitive`.
+        # The client blocks: never in the event loop that all triggers share, and not in the one thread that is
+        # `thread_sensitive`.
         look = sync_to_async(question.look, thread_sensitive=False)
         before: Answer | None = None
         due = time.monotonic() + self.first_look
@@ -75,7 +75,7 @@ class PartitionsLiveTrigger(BaseTrigger):
                     yield _event({"status": "error", "message": message})
                     return
                 # A broker may restart meanwhile.
-                self.log.warning("Looking failed and is tried again: %s", error)
+                self.log.warning("The check failed and is repeated: %s", error)
                 continue
             before = found
             self.log.info("%s.", found.summary)

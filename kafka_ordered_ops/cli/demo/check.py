@@ -46,7 +46,7 @@ class Try:
 
 
 def check_published(published: Published, flights: Flights, story: Story) -> list[Finding]:
-    """Compares the published files with the source; `flights` are those that the story is about."""
+    """Compare the published files with the source; `flights` are those that the story is about."""
     return [
         _check_folders(published, story),
         _check_once(published, flights),
@@ -56,7 +56,7 @@ def check_published(published: Published, flights: Flights, story: Story) -> lis
 
 
 def check_broker(facts: BrokerFacts, flights: Flights) -> list[Finding]:
-    """Every record is in the log, and the group has committed all of it."""
+    """Return every record is in the log, and the group has committed all of it."""
     produced = sum(facts.ends.values())
     behind = {
         n: facts.committed.get(n) for n, end in facts.ends.items() if facts.committed.get(n) != end
@@ -76,7 +76,7 @@ def check_broker(facts: BrokerFacts, flights: Flights) -> list[Finding]:
 
 
 def check_tries(tries: list[Try], story: Story) -> list[Finding]:
-    """The killed window came through by its second attempt, the repeated one did nothing twice."""
+    """Return the killed window came through by its second attempt, the repeated one did nothing twice."""
     return [
         finding
         for step in story.steps
@@ -113,7 +113,7 @@ def _check_once(published: Published, flights: Flights) -> Finding:
 
 
 def _check_matched(published: Published, flights: Flights, story: Story) -> Iterator[Finding]:
-    """Compares record by record: each with its flight in the source, found by the id."""
+    """Compare record by record: each with its flight in the source, found by the id."""
     by_id = np.argsort(flights.ids)
     ids = published.int64("id")
     places = np.searchsorted(flights.ids[by_id], ids)

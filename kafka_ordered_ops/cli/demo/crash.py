@@ -29,7 +29,7 @@ _LOG_TAIL_CHARACTERS: Final = 2_000
 
 
 def kill_half_way(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
-    """Runs the window in another process and kills that when its first file is there.
+    """Run the window in another process and kills that when its first file is there.
 
     Returns how many files it left behind.
 

@@ -76,19 +76,19 @@ class Flights:
         return self.int64("departed_ms")
 
     def int64(self, name: str) -> Int64Array:
-        """A column of whole numbers."""
+        """Return a column of whole numbers."""
         return cast(Int64Array, self.table[name].to_numpy().astype(np.int64))
 
     def slice(self, first: int, end: int) -> Flights:
-        """The flights from place `first` up to, not including, `end`."""
+        """Return the flights from place `first` up to, not including, `end`."""
         return Flights(self.table.slice(first, end - first))
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Flights:
-        """The flights for which `mask` is true."""
+        """Return the flights for which `mask` is true."""
         return Flights(self.table.filter(pa.array(mask)))
 
     def records(self) -> Iterator[tuple[bytes, bytes, int]]:
-        """Key (tail number), value (compact JSON) and timestamp of each flight's record."""
+        """Yield key (tail number), value (compact JSON) and timestamp of each flight's record."""
         names = ("id", *TEXT_COLUMNS, "flight", "tailnum", "scheduled_ms", "delay_min")
         columns = [self.table[name].to_pylist() for name in names]
         for number, carrier, origin, dest, flight, tail, scheduled, delay in zip(
@@ -107,7 +107,7 @@ class Flights:
 
 
 def source_path() -> Path:
-    """The data file in the installed package.
+    """Return the data file in the installed package.
 
     Raises:
         ConfigError: the package, or the file in it, is not there.
@@ -127,7 +127,7 @@ def source_path() -> Path:
 
 
 def read_source() -> pa.Table:
-    """Every scheduled flight as the source has it, with its row number as ``id``."""
+    """Return every scheduled flight as the source has it, with its row number as ``id``."""
     options = csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS))
     with zipfile.ZipFile(source_path()) as archive, archive.open("flights.csv") as file:
         # The stubs know paths and native files only.
@@ -136,7 +136,7 @@ def read_source() -> pa.Table:
 
 
 def departed(source: pa.Table) -> Flights:
-    """The flights that left, in the order in which they did; at equal times in the source's order."""
+    """Return the flights that left, in the order in which they did; at equal times in the source's order."""
     left = source.filter(pc.is_valid(source["dep_delay"]))
     hour_s = left["time_hour"].cast(pa.int64()).to_numpy()
     delay_min = left["dep_delay"].to_numpy().astype(np.int64)
@@ -154,7 +154,7 @@ def departed(source: pa.Table) -> Flights:
 
 
 def read_flights() -> Flights:
-    """The year's departures.
+    """Return the year's departures.
 
     Raises:
         ConfigError: the source is missing, or is not the one that the demo knows.

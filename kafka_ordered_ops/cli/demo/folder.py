@@ -21,7 +21,7 @@ _OURS: Final = (FLIGHTS_FOLDER, DELAYS_FOLDER, PICTURE_NAME, REPORT_NAME, CRASH_
 
 
 def prepare_folder(folder: Path) -> Path:
-    """An empty folder, but for the marker; what an earlier demo left in it is removed.
+    """Return an empty folder, but for the marker; what an earlier demo left in it is removed.
 
     Raises:
         ConfigError: the folder holds something that no demo wrote, or cannot be made.

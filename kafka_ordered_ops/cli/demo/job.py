@@ -50,7 +50,7 @@ _DELAYS: Final = """
 
 
 def start_spark() -> Any:
-    """A local session for the demo's jobs."""
+    """Return a local session for the demo's jobs."""
     spark = local_session("kafka-ordered-ops demo", java_home=Path(java_home_for_spark()))
     # Some thousand groups: the default of 200 tasks would be all overhead.
     spark.conf.set("spark.sql.shuffle.partitions", "2")
@@ -60,7 +60,7 @@ def start_spark() -> Any:
 def run_window(
     spark: Any, windows: OrderedWindows, step: Step, folder: Path, tell: Tell = lambda _: None
 ) -> Delivery:
-    """Brings one window to its end; called again, it does what is left to do, or nothing."""
+    """Bring one window to its end; called again, it does what is left to do, or nothing."""
     tell("planning")
     plan = windows.plan(Window([TOPIC], step.cutoff, starting_offsets=Earliest()), step.window_id)
 

@@ -44,14 +44,14 @@ class Published:
         return self.table.num_rows
 
     def int64(self, name: str) -> Int64Array:
-        """A column of whole numbers; of a time, its milliseconds since the epoch."""
+        """Return a column of whole numbers; of a time, its milliseconds since the epoch."""
         column = self.table[name]
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
         return cast(Int64Array, column.to_numpy().astype(np.int64))
 
     def bools(self, name: str) -> BoolArray:
-        """A column of yes and no."""
+        """Return a column of yes and no."""
         return cast(BoolArray, self.table[name].to_numpy().astype(np.bool_))
 
     def out_of_order(self, story: Story) -> BoolArray:
@@ -73,12 +73,12 @@ class Published:
 
 
 def window_folder(root: Path, window_id: str) -> Path:
-    """Where readers find a window."""
+    """Return where readers find a window."""
     return root / f"window_id={safe_name(window_id)}"
 
 
 def read_published(root: Path, story: Story) -> Published:
-    """Reads every window's folder below `root`."""
+    """Read every window's folder below `root`."""
     folders = [window_folder(root, window_id) for window_id in story.ids]
     tables = [_read_window(folder, n) for n, folder in enumerate(folders) if folder.is_dir()]
     there = {path.name for path in root.glob("window_id=*")}

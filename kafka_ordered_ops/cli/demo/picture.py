@@ -30,7 +30,7 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def draw(published: Published, story: Story, plans: Sequence[WindowPlan], path: Path) -> None:
-    """Draws the published records into a PNG file, in the windows of the story's plans."""
+    """Draw the published records into a PNG file, in the windows of the story's plans."""
     partition = published.int64("partition")
     columns = published.int64("offset"), published.int64("timestamp")
     records = {
@@ -67,7 +67,7 @@ def draw(published: Published, story: Story, plans: Sequence[WindowPlan], path: 
 def _liveliest(
     plans: Sequence[WindowPlan], records: Mapping[TopicPartition, Records]
 ) -> tuple[int, TopicPartition]:
-    """The daily window and the partition with most out_of_order, and late records of the next day, to see."""
+    """Return the daily window and the partition with most out_of_order, and late records of the next day, to see."""
 
     def seen(place: int, tp: TopicPartition) -> tuple[int, int]:
         offsets, stamps_ms = records[tp].offsets, records[tp].timestamps_ms
@@ -85,7 +85,7 @@ def _liveliest(
 
 
 def _offsets_near(records: Records, cutoff: datetime) -> tuple[int, int] | None:
-    """The offsets of the records around a cutoff; None where there are none."""
+    """Return the offsets of the records around a cutoff; None where there are none."""
     low, high = _between(cutoff - _BEFORE, cutoff + _AFTER)
     near = records.offsets[(records.timestamps_ms >= low) & (records.timestamps_ms < high)]
     return (int(near.min()), int(near.max()) + 1) if near.size else None

@@ -40,7 +40,7 @@ class WindowRow:
 def window_rows(
     story: Story, published: Published, tries: Sequence[Try], seconds: dict[str, float]
 ) -> list[WindowRow]:
-    """The table's lines; counts are those of the published files."""
+    """Return the table's lines; counts are those of the published files."""
     window, count = published.int64("window"), len(story.steps)
     records = np.bincount(window, minlength=count)
     out_of_order = np.bincount(window[published.out_of_order(story)], minlength=count)
@@ -63,7 +63,7 @@ def window_rows(
 
 
 def window_table(rows: Sequence[WindowRow]) -> Table:
-    """The windows, for people."""
+    """Return the windows, for people."""
     table = Table(
         title="Windows of one group over one topic",
         caption="out of order: written after a record stamped at or after the cutoff; late: written after the "
@@ -111,7 +111,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[Text]:
 
 
 def as_json(rows: Sequence[WindowRow], findings: Sequence[Finding]) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "windows": [asdict(row) for row in rows],
         "checks": [asdict(finding) for finding in findings],

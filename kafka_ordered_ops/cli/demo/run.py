@@ -57,7 +57,7 @@ class Demo:
     plans: dict[str, WindowPlan] = field(default_factory=dict)
 
     def run(self) -> bool:
-        """Runs every window, shows what came of it, and says whether all of it is as it must be."""
+        """Run every window, show what came of it, and says whether all of it is as it must be."""
         with self.screen.progress("starting Kafka"), EmbeddedKafka() as kafka:
             facts = self._run_windows(kafka.bootstrap)
         published = read_published(self.folder / FLIGHTS_FOLDER, self.story)
@@ -91,7 +91,7 @@ class Demo:
         )
 
     def _produce_up_to(self, bootstrap: str, end: int) -> None:
-        """Lets the next flights depart."""
+        """Let the next flights depart."""
         total = end - self.produced
         self.screen.phase(f"producing {total:,} departures", "records")
         batch = self.flights.slice(self.produced, end)
@@ -138,7 +138,7 @@ class Demo:
 
 
 def run_story(story: Story, output: Path, screen: Screen) -> bool:
-    """Runs a story into a folder; returns whether every check held."""
+    """Run a story into a folder; return whether every check held."""
     folder = folders.prepare_folder(output)
     with screen.progress("reading the source"):
         flights = story.reached(read_flights())

@@ -78,7 +78,7 @@ class Story:
         return [step.window_id for step in self.steps]
 
     def reached(self, flights: Flights) -> Flights:
-        """The flights that the story is about: those that some window takes."""
+        """Return the flights that the story is about: those that some window takes."""
         return flights.where(self.window_of(flights) < len(self.steps))
 
     def produced_up_to(self, flights: Flights) -> list[int]:
@@ -116,7 +116,7 @@ class Story:
 
 
 def story(end: datetime = YEAR_END) -> Story:
-    """A catch-up window, the seven days of the February blizzard, and the rest up to `end` in one."""
+    """Return a catch-up window, the seven days of the February blizzard, and the rest up to `end` in one."""
     # Nemo reached New York on the 8th and closed its airports until the 9th.
     twists = {8: Twist.KILLED, 9: Twist.TWICE}
     steps = [_step("catch-up", BLIZZARD_START)]

@@ -23,7 +23,7 @@ class _Sectioned(TyperCommand):
     """A command whose help has sections, as plain text: in rich's boxes a narrow terminal leaves no room."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes the sections."""
+        """Write the sections."""
         rows: dict[str, list[tuple[str, str]]] = {name: [] for name in _ORDER}
         for parameter in self.get_params(ctx):
             if (row := parameter.get_help_record(ctx)) is not None:
@@ -40,7 +40,7 @@ class _Group(TyperGroup):
     """A group whose own flags need no conversion: for that, newer typers load pydantic, which takes longer than a help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The options before the command; those that typer adds, as for completion, have no default."""
+        """Return the options before the command; those that typer adds, as for completion, have no default."""
         found = super().get_params(ctx)
         for one in found:
             if getattr(one, "is_flag", False) and one.default is None:
@@ -62,5 +62,5 @@ class Commands(typer.Typer):
         )
 
     def command(self, name: str | None = None, **given: Any) -> Callable[[Any], Any]:
-        """Adds a command; see `typer.Typer.command`."""
+        """Add a command; see `typer.Typer.command`."""
         return super().command(name, **{"cls": _Sectioned, **given})

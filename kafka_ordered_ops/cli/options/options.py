@@ -45,7 +45,7 @@ WindowIdOption = Annotated[
 
 
 def group_option(help_text: str) -> Any:
-    """The option that names the consumer group."""
+    """Return the option that names the consumer group."""
     return kept_option("-g", "--group", metavar="GROUP", help=help_text)
 
 

@@ -31,12 +31,12 @@ KEYS: Final = (
 
 
 def variable(option: str) -> str:
-    """The environment variable of an option."""
+    """Return the environment variable of an option."""
     return _PREFIX + option.lstrip("-").replace("-", "_").upper()
 
 
 def kept_option(*names: str, **given: Any) -> Any:
-    """A `typer.Option` that may be set once: by its variable, or by its key in a profile."""
+    """Return a `typer.Option` that may be set once: by its variable, or by its key in a profile."""
     named = next(name for name in names if name.startswith("--"))
     return typer.Option(*names, envvar=variable(named), show_envvar=False, **given)
 

@@ -237,7 +237,7 @@ class Policies:
     ] = False
 
     def policy(self, spec: WindowSpec) -> Policy:
-        """The policy; raises `ConfigError`."""
+        """Return the policy; raises `ConfigError`."""
         return spec.policy(
             self.on_covered,
             self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
@@ -256,7 +256,7 @@ class Policies:
 
 
 def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:
-    """The first cutoff and those that follow, `until` included."""
+    """Return the first cutoff and those that follow, `until` included."""
     if until < first:
         raise ConfigError(
             f"--until {_text(until)} is before --cutoff {_text(first)}: the series has no window"
@@ -265,7 +265,7 @@ def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetim
 
 
 def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datetime]:
-    """The starts of the intervals between two times, which they fill exactly."""
+    """Return the starts of the intervals between two times, which they fill exactly."""
     if until <= since:
         raise ConfigError(
             f"--until {_text(until)} is not after --since {_text(since)}: the series has no interval"

@@ -197,7 +197,7 @@ def _copy(_spark: Any, window: SparkWindow) -> None:
 
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """Keeps to itself what py4j says of an interrupted call to the root logger, with two tracebacks."""
+    """Keep to itself what py4j says of an interrupted call to the root logger, with two tracebacks."""
     quiet = logging.NullHandler()
     logging.getLogger().addHandler(quiet)
     try:
@@ -207,7 +207,7 @@ def _quiet_py4j() -> Iterator[None]:
 
 
 def bundled_java() -> Path | None:
-    """The Java of the embedded extra, on a machine without Java."""
+    """Return the Java of the embedded extra, on a machine without Java."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return None
     from kafka_ordered_ops.embedded import JavaNotFoundError, java_home_for_spark

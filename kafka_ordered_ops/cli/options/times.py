@@ -86,7 +86,7 @@ def _relative(text: str, *, what: str) -> datetime | None:
 
 
 def _ago(text: str, *, what: str) -> timedelta:
-    """The length of 1d12h, or of an ISO 8601 span."""
+    """Return the length of 1d12h, or of an ISO 8601 span."""
     if text.startswith("P"):
         return as_span(text, what=what)
     pieces = _PIECE.findall(text)

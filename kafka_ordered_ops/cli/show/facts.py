@@ -19,7 +19,7 @@ from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
-    """Offsets before the first record stamped at or after the cutoff, and behind it; None: it is not known where."""
+    """Return offsets before the first record stamped at or after the cutoff, and behind it; None: it is not known where."""
     if part.head_end is None:
         return None, None
     head = part.taken.within(0, part.head_end).count
@@ -27,7 +27,7 @@ def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
 
 
 def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
-    """The group's committed offset of a partition; None before its first plan."""
+    """Return the group's committed offset of a partition; None before its first plan."""
     known = None if state is None else state.partition(tp)
     return None if known is None else known.base
 
@@ -55,7 +55,7 @@ def plan_json(
     state: GroupState | None = None,
     log_starts: Mapping[TopicPartition, int] | None = None,
 ) -> dict[str, Any]:
-    """A plan for a program to look at; ranges are half-open pairs."""
+    """Return a plan for a program to look at; ranges are half-open pairs."""
     log_starts = log_starts or {}
     return {
         **plan_facts(plan),
@@ -85,7 +85,7 @@ def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
 
 
 def summary_facts(group_id: str, summary: WindowSummary, *, now_ms: int) -> dict[str, Any]:
-    """One line of `windows list`."""
+    """Return one line of `windows list`."""
     is_open = summary.status.is_open
     return {
         "window_id": summary.window_id,
@@ -110,7 +110,7 @@ def summary_facts(group_id: str, summary: WindowSummary, *, now_ms: int) -> dict
 
 
 def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) -> dict[str, Any]:
-    """All that the ledger knows of a window."""
+    """Return all that the ledger knows of a window."""
     return {
         **plan_json(record.plan, state=state),
         **record_facts(record, now_ms=now_ms),
@@ -137,7 +137,7 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
 
 
 def group_facts(look: GroupLook) -> dict[str, Any]:
-    """One line of `groups list`; of a group that cannot be read, its name and why."""
+    """Return one line of `groups list`; of a group that cannot be read, its name and why."""
     state, windows = look.state, look.windows
     if state is None:
         error = None if look.error is None else look.error.message
@@ -172,7 +172,7 @@ def lag_facts(found: GroupLag) -> dict[str, Any]:
 
 
 def seconds_of(record: WindowRecord) -> float | None:
-    """How long reading and writing took."""
+    """Return how long reading and writing took."""
     elapsed_ms = result_facts(record.result).get("elapsed_ms")
     return None if elapsed_ms is None else elapsed_ms / 1000
 

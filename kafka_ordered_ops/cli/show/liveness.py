@@ -77,7 +77,7 @@ class Teller:
 
 
 def _line(found: Liveness) -> str:
-    """An answer in one line: how many, and what the first ones wait for."""
+    """Return an answer in one line: how many, and what the first ones wait for."""
     named = [f"{one.tp}: {one.verdict}" for one in islice(found.waiting, _NAMED_MAX)]
     more = len(found.waiting) - len(named)
     named += [f"and {more:,} more"] if more else []
@@ -85,7 +85,7 @@ def _line(found: Liveness) -> str:
 
 
 def tables(found: Liveness, *, rows_max: int = _PARTITIONS_SHOWN) -> list[RenderableType]:
-    """Why each partition is what it is, and the group's open windows."""
+    """Return why each partition is what it is, and the group's open windows."""
     tables: list[RenderableType] = [_partitions_table(found, rows_max=rows_max)]
     group = found.group
     if group is None:
@@ -97,7 +97,7 @@ def tables(found: Liveness, *, rows_max: int = _PARTITIONS_SHOWN) -> list[Render
 
 
 def _partitions_table(found: Liveness, *, rows_max: int) -> Table:
-    """Why each partition is what it is; where there is no room for all, the waiting ones first."""
+    """Return why each partition is what it is; where there is no room for all, the waiting ones first."""
     rule = found.rule
     grace = "no grace" if rule.grace_ms is None else f"grace {duration_text(rule.grace_ms)}"
     out_of_orderness = (

@@ -78,7 +78,7 @@ class Screen:
         self._people.print(self._masked(text), soft_wrap=True)
 
     def fail(self, error: BaseException, *, with_traceback: bool) -> None:
-        """Says what went wrong."""
+        """Report what went wrong."""
         if with_traceback:
             self.say("".join(traceback.format_exception(error)).rstrip())
         else:
@@ -102,7 +102,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
-        """Shows that something goes on, and how far it is, until the block ends."""
+        """Show that something goes on, and how far it is, until the block ends."""
         with self.noticed(phase), self._new_display() as display:
             self._display = display
             self._begin(phase, "offsets")
@@ -113,7 +113,7 @@ class Screen:
 
     @contextlib.contextmanager
     def noticed(self, doing: str) -> Iterator[None]:
-        """Says what is waited for, if the block's first answer takes long."""
+        """Report what is waited for, if the block's first answer takes long."""
         with noticed(self.say, self.brokers, doing) as self._silence:
             yield
 
@@ -248,7 +248,7 @@ def _put_stdout_back(aside: TextIO) -> None:
 
 
 def _walk(value: Any, change: Any) -> Any:
-    """The value with every text in it changed."""
+    """Return the value with every text in it changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

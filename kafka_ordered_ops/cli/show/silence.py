@@ -71,7 +71,7 @@ def noticed(
 
 
 def _unreachable(address: str) -> str | None:
-    """Why no connection is taken there; None: one is."""
+    """Return why no connection is taken there; None: one is."""
     if (match := _ADDRESS.fullmatch(address)) is None:
         return "not an address"
     host, port = match["host"].strip("[]"), int(match["port"] or _DEFAULT_PORT)

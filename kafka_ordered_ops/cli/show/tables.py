@@ -140,7 +140,7 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
 
 
 def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
-    """The windows of a group."""
+    """Return the windows of a group."""
     with_since = any(one.since_ms is not None or one.sweep for one in found.windows)
     with_parts = any(one.parts is not None for one in found.windows)
     table = _table(
@@ -179,7 +179,7 @@ def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
 
 
 def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
-    """The groups of a ledger, as `group_facts` has each."""
+    """Return the groups of a ledger, as `group_facts` has each."""
     table = _table(None, "group", "mode", "topics", ">windows", ">open", "newest cutoff")
     for one in facts:
         if one["error"] is not None:
@@ -197,7 +197,7 @@ def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def lag_table(found: GroupLag) -> Table:
-    """How far behind a group is in each partition, the farthest first."""
+    """Return how far behind a group is in each partition, the farthest first."""
     table = _table(None, "partition", ">committed", ">log start", ">end", ">lag")
     ordered = sorted(found.partitions, key=lambda one: (-one.lag, one.tp))
     for one in ordered[:_PARTITIONS_SHOWN]:
@@ -226,7 +226,7 @@ def gaps_table(gaps: Sequence[Gap]) -> Table:
 
 
 def adoption_table(adoption: Adoption) -> Table:
-    """Where progress moves."""
+    """Return where progress moves."""
     table = _table(None, "partition", "cause", ">from", ">to")
     for one in adoption.moved:
         table.add_row(
@@ -256,12 +256,12 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
 
 
 def windows_text(count: int) -> str:
-    """How many windows, in words."""
+    """Return how many windows, in words."""
     return f"{count:,} window{'' if count == 1 else 's'}"
 
 
 def age_text(seconds: float) -> str:
-    """A span to the second, as ISO 8601 says it."""
+    """Return a span to the second, as ISO 8601 says it."""
     return duration_text(int(max(seconds, 0)) * 1000)
 
 
@@ -328,7 +328,7 @@ def _lines(*rows: tuple[str, Any]) -> Text:
 
 
 def _table(title: str | None, *columns: str) -> Table:
-    """A table whose columns named ``>...`` hold numbers."""
+    """Return a table whose columns named ``>...`` hold numbers."""
     table = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
     for name in columns:
         right = name.startswith(">")

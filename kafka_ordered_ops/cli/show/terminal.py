@@ -28,7 +28,7 @@ _WIDTH_WITHOUT_TERMINAL: Final = 200
 
 
 def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
-    """Shows results to people."""
+    """Show results to people."""
     width = None if stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     console = _ResultConsole(file=stdout, width=width, markup=False, highlight=False, emoji=False)
     for result in results:
@@ -56,7 +56,7 @@ class Board:
         return self._display.console.size.height - 1
 
     def show(self, *results: RenderableType) -> None:
-        """Writes over what was there."""
+        """Write over what was there."""
         self._display.update(Group(*results), refresh=True)
 
 

@@ -1,4 +1,4 @@
-"""What the components' YAML files have in common: clusters, sensors, spans, ops, and the keys of topics."""
+"""The common parts of the components' YAML files: clusters, sensors, spans, ops, and the keys of topics."""
 
 # Annotations are values here: Dagster reads a component's YAML by them.
 
@@ -26,31 +26,31 @@ from kafka_ordered_ops.dagster.resource import KafkaResource
 from kafka_ordered_ops.dagster.sensor import PARTITIONS_MAX
 from kafka_ordered_ops.hosting.window_spec import span_of
 
-#: One variable and nothing else: known when a run begins, and shown by its name alone.
+#: One variable and nothing else: resolved when a run begins, and shown by its name only.
 _VARIABLE: Final = re.compile(r"\{\{\s*env\.(\w+)\s*\}\}")
 
-#: A client's settings as YAML has them.
+#: A client's settings in YAML.
 Setting = str | bool | int | float
 
 
 def _check_fields(given: object, model: type[Any], name: str) -> None:
-    """Raises `ConfigError` for a text: Dagster takes one for any field, since it may be a template."""
+    """Raise `ConfigError` for a text: Dagster accepts text for any field, because it may be a template."""
     if not isinstance(given, model):
-        raise ConfigError(f"{name} has fields of its own, and is no {given!r}")
+        raise ConfigError(f"{name} is a mapping of fields, not {given!r}")
 
 
 # --- choices -----------------------------------------------------------------------------------------
 
 
 def choice(kind: type[StrEnum], what: str) -> dg.Resolver:
-    """A member of an enumeration by its text, or a template: ``dg check yaml`` refuses any other text."""
+    """Return the resolver of a choice, given as text or template: ``dg check yaml`` refuses any other text."""
 
     def resolve(context: dg.ResolutionContext, value: Any) -> StrEnum:
         return check_choice(context.resolve_value(value), kind, what=what)
 
     words = [one.value for one in kind]
     pattern = rf"^({'|'.join(words)})$|\{{\{{"
-    # The first Dagsters of 1.13 have no such parameter; there `dg check defs` finds it.
+    # The first versions of Dagster 1.13 lack this parameter; there `dg check defs` finds the error.
     can_say = "json_schema_extra" in inspect.signature(dg.Resolver).parameters
     more: dict[str, Any] = {"json_schema_extra": {"pattern": pattern}} if can_say else {}
     return dg.Resolver(resolve, model_field_type=str, examples=words, **more)
@@ -72,9 +72,9 @@ class KafkaSettingsModel(dg.Model):
 
 
 def settings_of(context: dg.ResolutionContext, config: Mapping[str, Setting]) -> dict[str, Any]:
-    """A client's settings, as text; variables of the environment stay what they are.
+    """Return a client's settings as text; environment variables stay unresolved.
 
-    So passwords are read where a run is, and Dagster shows the variable's name instead of them.
+    Passwords are therefore resolved at run time, and Dagster shows only the variable's name.
     """
     return {name: _setting(context, value) for name, value in config.items()}
 
@@ -107,7 +107,7 @@ ResolvedKafka = Annotated[
     dg.Resolver(
         _kafka_of,
         model_field_type=KafkaSettingsModel | None,
-        description="The cluster; without it the one of the resource `kafka_resource`.",
+        description="The cluster; by default that of the resource `kafka_resource`.",
     ),
 ]
 
@@ -126,7 +126,7 @@ def _span_of(context: dg.ResolutionContext, text: Any, what: str) -> timedelta |
 
 
 def span(what: str) -> dg.Resolver:
-    """Return the resolver of a span of time, given as ISO 8601 text; a text that is no span is named by the field."""
+    """Return the resolver of a span of time, given as ISO 8601 text; an error for invalid text names the field."""
 
     def resolve(context: dg.ResolutionContext, text: Any) -> timedelta | None:
         return _span_of(context, text, what)
@@ -140,19 +140,19 @@ def _condition_of(
     value: Any = context.resolve_value(text or "") or None
     if value is not None and not isinstance(value, dg.AutomationCondition):
         raise ConfigError(
-            f"{value!r} is no automation condition: give a template that makes one, as "
+            f"{value!r} is not an automation condition: give a template that makes one, such as "
             '"{{ dg.AutomationCondition.eager() }}"'
         )
     return value
 
 
-#: When Dagster acts by itself.
+#: When Dagster starts runs by itself.
 ResolvedCondition = Annotated[
     dg.AutomationCondition[Any] | None,
     dg.Resolver(
         _condition_of,
         model_field_type=str | None,
-        description="When Dagster acts by itself.",
+        description="When Dagster starts runs by itself.",
         examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"],
     ),
 ]
@@ -197,7 +197,7 @@ ResolvedSensor = Annotated[
     dg.Resolver(
         _sensor_of,
         model_field_type=LiveSensorModel | None,
-        description="A sensor that asks for the partitions as soon as they are live.",
+        description="A sensor that requests partitions as soon as they are live.",
     ),
 ]
 
@@ -224,26 +224,26 @@ ResolvedCheck = Annotated[
     dg.Resolver(
         _check_of,
         model_field_type=LiveCheckModel | None,
-        description="A check to be run at any time: have the partitions come to a cutoff?",
+        description="A check that can run at any time: have the partitions reached a cutoff?",
     ),
 ]
 
 
 # --- an op -----------------------------------------------------------------------------------------
 
-#: How a backfill is cut into runs.
+#: How a backfill is divided into runs.
 ResolvedBackfillPolicy = Annotated[
     dg.BackfillPolicy | None,
     dg.Resolver(
         resolve_backfill_policy,
         model_field_type=SingleRunBackfillPolicyModel | MultiRunBackfillPolicyModel | None,
-        description="How a backfill is cut into runs; by default it is one, all windows in one pass.",
+        description="How a backfill is divided into runs; by default one run, all windows in one pass.",
     ),
 ]
 
 
 class RetriesModel(dg.Model):
-    """Tries of a step that failed, in YAML: Dagster's `RetryPolicy`, the delay as a span."""
+    """Retries of a failed step, in YAML: Dagster's `RetryPolicy`, the delay as a span."""
 
     max_retries: int = 1
     delay: str | None = None
@@ -266,25 +266,25 @@ def _retries_of(context: dg.ResolutionContext, given: RetriesModel | None) -> dg
 
 @dataclass(kw_only=True)
 class WindowOp(dg.Resolvable):
-    """The op of an asset, in YAML, as Dagster's own components have it."""
+    """The op of an asset, in YAML, as in Dagster's own components."""
 
     tags: Annotated[
         dict[str, Any] | None,
-        dg.Resolver.default(description="For the run launcher or the executor, say."),
+        dg.Resolver.default(description="Tags, for example for the run launcher or the executor."),
     ] = None
     retry_policy: Annotated[
         dg.RetryPolicy | None,
         dg.Resolver(
             _retries_of,
             model_field_type=RetriesModel | None,
-            description="Tries after a step that failed; errors that no attempt can heal are not tried again.",
+            description="Retries of a failed step; errors that no retry can fix are not retried.",
         ),
     ] = None
     pool: str | None = None
     backfill_policy: ResolvedBackfillPolicy = None
 
     def options(self) -> dict[str, Any]:
-        """The arguments of `dagster.multi_asset` that the asset has no argument of its own for."""
+        """Return arguments of `dagster.multi_asset` for which the asset has no parameter."""
         given = {"op_tags": self.tags, "retry_policy": self.retry_policy}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -293,10 +293,10 @@ class WindowOp(dg.Resolvable):
 
 
 def function_of(context: dg.ResolutionContext, name: str | None) -> Callable[..., Any] | None:
-    """A function by its name: of a module, or, after a dot, of a module beside the YAML file.
+    """Return a function by its name: in a module, or, after a dot, in a module beside the YAML file.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the name is not that of a function.
     """
     if name is None:
         return None
@@ -316,19 +316,19 @@ def _file_of(context: dg.ResolutionContext, path: str | None) -> str | None:
     return str(context.resolve_source_relative_path(value)) if value else None
 
 
-#: A Spark application: its path, as seen from the YAML file, as Dagster's own components take those of scripts.
+#: A Spark application: its path, relative to the YAML file, as scripts in Dagster's own components.
 ResolvedApplication = Annotated[
     str | None,
     dg.Resolver(
         _file_of,
         model_field_type=str | None,
-        description="A Spark application that asks for its windows: a Python file beside this one, or below it.",
+        description="A Spark application that gets its windows: a Python file beside this file, or below it.",
         examples=["job.py"],
     ),
 ]
 
 
-#: What the topics of a file are below, in the graph of assets.
+#: The prefix of the topics' keys in the graph of assets.
 ResolvedTopicPrefix = Annotated[
     str,
     dg.Resolver.default(
@@ -339,5 +339,5 @@ ResolvedTopicPrefix = Annotated[
 
 
 def topic_key_below(prefix: str, topic: str) -> dg.AssetKey:
-    """The key of the asset that stands for a topic."""
+    """Return the asset key of a topic."""
     return dg.AssetKey([*(part for part in prefix.split("/") if part), topic])

@@ -55,10 +55,10 @@ from kafka_ordered_ops.spark.job_checks import check_application
 
 
 class OrderedWindowScaffolder(dg.Scaffolder[Any]):
-    """What ``dg scaffold defs`` writes: an hourly asset that is named as its folder, and copies a topic of the resource `kafka`."""
+    """The scaffold of ``dg scaffold defs``: an hourly asset, named after its folder, that copies a topic of the resource `kafka`."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Writes the file."""
+        """Write the file."""
         name = request.target_path.name
         dg.scaffold_component(
             request,
@@ -81,8 +81,8 @@ class OrderedWindowScaffolder(dg.Scaffolder[Any]):
 class OrderedWindowComponent(dg.Component, dg.Resolvable):
     """Delivers exactly planned windows of Kafka topics, in order, as an asset's partitions.
 
-    It copies the records as they are into Parquet files below `output`, or submits a Spark `application`. To do
-    something else, name a `function`, or derive a component of your own and override `execute`.
+    It copies the records unchanged into Parquet files below `output`, or submits a Spark `application`. To do
+    something else, name a `function`, or derive your own component and override `execute`.
 
     The fields are the arguments of `build_ordered_window_asset`, spans as ISO 8601 text.
 
@@ -100,7 +100,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     group_id: Annotated[
         str,
         dg.Resolver.default(
-            description="The consumer group whose progress the windows are: the asset's own."
+            description="The consumer group whose progress the windows are; one asset for each group."
         ),
     ]
     partitions: Annotated[
@@ -112,7 +112,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             | WeeklyPartitionsDefinitionModel
             | TimeWindowPartitionsDefinitionModel
             | None,
-            description="Intervals of the records' time; without any, each run takes what is new.",
+            description="Intervals of the records' time; without partitions, each run takes all new records.",
         ),
     ] = None
     starting_offsets: Annotated[
@@ -131,8 +131,8 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         dg.Resolver(
             function_of,
             model_field_type=str | None,
-            description="Delivers the windows: f(context, windows, resources ...). One of a module, or, after a "
-            "dot, of one beside the YAML file.",
+            description="Delivers the windows: f(context, windows, resources ...). In a module, or, after a "
+            "dot, in a module beside the YAML file.",
             examples=["my_project.jobs.write_orders", ".jobs.write_orders"],
         ),
     ] = None
@@ -141,7 +141,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     submit: Annotated[
         dict[str, Any] | None,
         dg.Resolver.default(
-            description="How spark-submit is run.", examples=[{"master": "local[2]"}]
+            description="Options of spark-submit.", examples=[{"master": "local[2]"}]
         ),
     ] = None
     max_out_of_orderness: Annotated[timedelta | None, span("max_out_of_orderness")] = None
@@ -196,7 +196,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
 
     @classmethod
     def get_additional_scope(cls) -> Mapping[str, Any]:
-        """What templates may call, beside Dagster's own: also in ``post_processing``."""
+        """Return functions for templates, in addition to Dagster's: also in ``post_processing``."""
         return {**super().get_additional_scope(), "catch_up_condition": catch_up_condition}
 
     def execute(
@@ -206,26 +206,26 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         *_more: Any,
         **_resources: Any,
     ) -> Any:
-        """What a step does with its windows; to be overridden, also with resources after them."""
+        """Deliver a step's windows; override this, with further parameters for resources if needed."""
         self._usual()(context, windows)
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """The asset's spec, made of the one by default; to be overridden."""
+        """Return the asset's spec, derived from the default one; override it to change it."""
         return spec
 
     def topic_key(self, topic: str) -> dg.AssetKey:
-        """Return the asset key of a topic, upstream of this one; to be overridden."""
+        """Return the asset key of an upstream topic; override it to change it."""
         return topic_key_below(self.topic_key_prefix, topic)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The asset, and the resource if the cluster is given here.
+        """Return the asset, and the resource if this file has a cluster.
 
         Raises:
-            ConfigError: there is nowhere to write to, or invalid settings.
+            ConfigError: no output, or invalid settings.
         """
         self._check()
         op = self.op or WindowOp()
-        # Each component has a name of its own for it: two files may name two clusters.
+        # Each component has its own name for it: two files may name two clusters.
         name = _name_of(self.key) if self.kafka is not None else self.kafka_resource
         asset = ordered_window_asset(
             key=self.key,
@@ -262,7 +262,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
 
     @property
     def _own(self) -> Callable[..., Any] | None:
-        """What delivers in place of a copy or an application."""
+        """Return the function that replaces a copy or an application; None if there is none."""
         if self.function is not None:
             return self.function
         is_overridden = type(self).execute is not OrderedWindowComponent.execute
@@ -277,25 +277,25 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             if getattr(self, name) is not None and getattr(self.op, name, None) is not None:
                 raise ConfigError(f"{key}: {name} is given twice, in op as well")
         if self._own is not None and self.application is not None:
-            raise ConfigError(f"{key} has a function and an application: which one is to deliver?")
+            raise ConfigError(f"{key} has a function and an application: give one of them")
         self._usual()
         if self._own is None and self.application is not None:
-            # Beside the YAML file: what is missing there is missing in every run.
+            # Beside the YAML file: a file missing there is missing in every run.
             check_application(self.application)
         if self._own is None and self.output is None:
             raise ConfigError(
-                f"{key} has nowhere to write to: give it an output, or a function with its own sink"
+                f"{key} has no output: give it an output, or a function with its own sink"
             )
 
     def _cluster(self) -> str | None:
-        """What files of the same cluster have in common: each has its own resource for it."""
+        """Return a name of the cluster that files of the same cluster share: each has its own resource."""
         if self.kafka is None:
             return None
         brokers = self.kafka.config.get("bootstrap.servers", "")
         return brokers.env_var_name if isinstance(brokers, dg.EnvVar) else brokers
 
 
-#: What is passed on as it is.
+#: Fields that are passed on unchanged.
 _SETTINGS: Final = tuple(
     name for name in WindowSettings.__dataclass_fields__ if name not in {"topics", "group_id"}
 )

@@ -1,4 +1,4 @@
-"""A Kafka cluster from YAML, for all that a project has."""
+"""A Kafka cluster from YAML, for all assets of a project."""
 
 # Annotations are values here: Dagster reads a component's YAML by them.
 
@@ -15,10 +15,10 @@ from kafka_ordered_ops.hosting.arguments import with_known_fields
 
 
 class KafkaResourceScaffolder(dg.Scaffolder[Any]):
-    """What ``dg scaffold defs`` writes: the resource ``kafka``, a broker on this machine."""
+    """The scaffold of ``dg scaffold defs``: the resource ``kafka``, a broker on this machine."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Writes the file."""
+        """Write the file."""
         config = {"bootstrap.servers": "localhost:9092"}
         dg.scaffold_component(request, {"name": KAFKA, "config": config})
 
@@ -29,8 +29,8 @@ class KafkaResourceScaffolder(dg.Scaffolder[Any]):
 class KafkaResourceComponent(dg.Component, dg.Resolvable):
     """Names a Kafka cluster once, as a resource that all assets of a project use.
 
-    A setting that is one variable of the environment and nothing else is read where a run is, and Dagster shows
-    its name alone: for passwords.
+    A setting that is exactly one environment variable is resolved at run time, and Dagster shows only its name: use
+    this for passwords.
     """
 
     config: Annotated[
@@ -48,7 +48,7 @@ class KafkaResourceComponent(dg.Component, dg.Resolvable):
     ] = KAFKA
     settings_allowed: Annotated[
         Sequence[str],
-        dg.Resolver.default(description="More of librdkafka's settings to take from `config`."),
+        dg.Resolver.default(description="Further librdkafka settings to accept from `config`."),
     ] = ()
     ledger_topic: Annotated[
         str | None,
@@ -65,5 +65,5 @@ class KafkaResourceComponent(dg.Component, dg.Resolvable):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The resource, by its name."""
+        """Return the resource, by its name."""
         return dg.Definitions(resources={self.name: self.resource})

@@ -1,4 +1,4 @@
-"""Topics as assets from YAML; what patterns mean is asked once, and remembered."""
+"""Topics as assets from YAML; the matches of patterns are requested once, and stored."""
 
 # Annotations are values here: Dagster reads a component's YAML by them.
 
@@ -33,7 +33,7 @@ from kafka_ordered_ops.dagster.topics import build_kafka_topic_assets
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.hosting.arguments import with_known_fields
 
-#: Somebody sits before a ``dg`` command that asks; less than a run has.
+#: A person waits for a ``dg`` command, so this is less than a run has.
 DISCOVERY_TIMEOUT_S: Final = 10.0
 
 #: More topics than a cluster can have.
@@ -44,27 +44,27 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaTopicsScaffolder(dg.Scaffolder[Any]):
-    """What ``dg scaffold defs`` writes: one topic, named as the folder, looked at every five minutes."""
+    """The scaffold of ``dg scaffold defs``: one topic, named after the folder, observed every five minutes."""
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
-        """Writes the file."""
+        """Write the file."""
         condition = "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
         given = {"topics": [request.target_path.name], "automation_condition": condition}
         dg.scaffold_component(request, given)
 
 
 class _VariableNotSetError(ConfigError):
-    """The cluster is told by a variable that is set elsewhere: where runs are."""
+    """The cluster is named by a variable that is not set in this environment."""
 
 
 class _InProject(dg.StateBackedComponent):
-    """Knows the other components of its project. A field of a dataclass would be one of the YAML file."""
+    """Knows the other components of its project, without a dataclass field, which would be a field in YAML."""
 
     _tree: dg.ComponentTree | None = None
 
     @classmethod
     def load(cls, attributes: Any, context: dg.ComponentLoadContext) -> Self:
-        """The component of a file."""
+        """Return the component of a file."""
         made = super().load(attributes, context)
         made._tree = context.component_tree
         return made
@@ -74,11 +74,11 @@ class _InProject(dg.StateBackedComponent):
 @with_known_fields
 @dataclass(kw_only=True)
 class KafkaTopicsComponent(_InProject, dg.Resolvable):
-    """Puts Kafka topics into the graph, upstream of the assets of their windows, to be observed.
+    """Adds Kafka topics to the graph as observable assets, upstream of their windows.
 
-    Topics by name need no cluster until they are looked at. Which topics a pattern means only a cluster knows: it
-    is asked by ``dg utils refresh-defs-state``, and by ``dg`` commands while a project is developed. The answer is
-    kept as the component's state, and definitions are loaded from that.
+    Topics by name need no cluster until they are observed. The topics that match a pattern are requested from the
+    cluster by ``dg utils refresh-defs-state``, and by ``dg`` commands during development. They are stored as the
+    component's state, from which definitions are loaded.
 
     The fields are the arguments of `build_kafka_topic_assets`.
 
@@ -112,37 +112,37 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     )
 
     def __post_init__(self) -> None:
-        # Dagster takes any text for a list, since it may be a template that makes one.
+        # Dagster accepts text for a list, because it may be a template that makes one.
         if isinstance(self.topics, str) or not self.topics:
             raise ConfigError("topics is a list of at least one name or pattern")
         if isinstance(self.exclude, str):
             raise ConfigError("exclude is a list of names or patterns")
 
     def topic_key(self, topic: str) -> dg.AssetKey:
-        """Return the asset key of a topic; to be overridden."""
+        """Return the asset key of a topic; override it to change it."""
         return topic_key_below(self.topic_key_prefix, topic)
 
     def get_asset_spec(self, spec: dg.AssetSpec) -> dg.AssetSpec:
-        """A topic's spec, made of the one by default; to be overridden. The key is `topic_key`'s."""
+        """Return a topic's spec, derived from the default one, with the key of `topic_key`; override it to change it."""
         return spec
 
     # --- state ---
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
-        """Where Dagster keeps what the patterns mean: another place for another question."""
+        """Where Dagster stores the matches of the patterns: another place for other patterns."""
         key = f"{type(self).__name__}[{self._id}]"
         return DefsStateConfig.from_args(self.defs_state, default_key=key)
 
     def write_state_to_path(self, state_path: Path) -> None:
-        """Asks the cluster what the patterns mean, and writes it down; asks nothing where there are none.
+        """Request the topics that match the patterns and store them; without patterns, send no request.
 
         Raises:
-            ConfigError: no cluster is known before a run, or what is no pattern.
+            ConfigError: no cluster is known before a run, or an invalid pattern.
             UnknownTopicError: no topic matches.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        # All is known before the first byte is written: what was there before outlives an error.
+        # All is known before the first byte is written: the previous state survives an error.
         found = self._ask() if self._patterns else []
         state_path.write_text(strict_json.dumps({"topics": found}))
 
@@ -150,7 +150,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         from kafka_ordered_ops.windows.queries.topics import topic_names
 
         kafka = _as_set_here(self._cluster())
-        # A ledger of another name than usual is no internal topic to Kafka.
+        # To Kafka, a ledger with another name is not an internal topic.
         exclude = [*self.exclude, *filter(None, [kafka.ledger_topic])]
         return topic_names(
             kafka.client_settings(),
@@ -160,7 +160,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         )
 
     def _cluster(self) -> KafkaResource:
-        """The cluster, before there is a run that has resources."""
+        """Return the cluster, without the resources of a run."""
         if self.kafka is not None:
             return self.kafka
         if self._tree is not None:
@@ -168,15 +168,15 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
                 if one.name == self.kafka_resource:
                     return one.resource
         raise ConfigError(
-            f"{', '.join(self._patterns)}: which topics that means is asked before a run, when resources made in "
-            f"Python are not there yet: give the file a kafka, or name {self.kafka_resource!r} by a "
+            f"{', '.join(self._patterns)}: the matching topics are requested before a run, when resources made in "
+            f"Python do not exist yet: give the file a kafka, or define {self.kafka_resource!r} with a "
             "KafkaResourceComponent"
         )
 
     # --- definitions ---
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The assets, and the resource if the cluster is given here.
+        """Return the assets, and the resource if this file has a cluster.
 
         Raises:
             ConfigError: invalid settings.
@@ -189,7 +189,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
             if not self.defs_state.refresh_if_dev:
                 raise
             _log.warning(
-                "Which topics %s means could not be asked, so they are the ones known before: %s",
+                "The topics that match %s could not be requested; the stored ones are used: %s",
                 ", ".join(self._patterns),
                 error,
             )
@@ -200,10 +200,10 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
     ) -> dg.Definitions:
-        """The same, with the patterns' topics as they were found; without state there are none."""
+        """Return the definitions, with the patterns' topics from the state; without a state there are none."""
         if state_path is None and self._patterns:
             _log.warning(
-                "Which topics %s means was never asked: run `%s`",
+                "The topics that match %s were never requested: run `%s`",
                 ", ".join(self._patterns),
                 _REFRESH,
             )
@@ -225,7 +225,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
         return dg.Definitions(assets=assets, resources=resources)
 
     def _topics(self, found: Sequence[str]) -> list[str]:
-        """The names, and what was found for the patterns, less the excluded."""
+        """Return the topics by name and by pattern, without the excluded ones."""
         named = [topic for topic in self.topics if not is_pattern(topic)]
         try:
             return matching_topics(self.topics, self.exclude, {*named, *found})
@@ -240,7 +240,7 @@ class KafkaTopicsComponent(_InProject, dg.Resolvable):
 
     @property
     def _id(self) -> str:
-        """Of this question and no other; the same whatever is found, so that runs in between find their op."""
+        """Return an id of the names and patterns, independent of the matches, so that running jobs find their op."""
         cluster = self.kafka_resource
         if self.kafka is not None:
             cluster = _text_of(self.kafka.config.get("bootstrap.servers", ""))
@@ -258,15 +258,15 @@ class _Translator(KafkaWindowTranslator):
 
 
 def _text_of(value: str) -> str:
-    """A setting, or the name of the variable that has it."""
+    """Return a setting, or the name of the variable that has it."""
     return value.env_var_name if isinstance(value, dg.EnvVar) else value
 
 
 def _as_set_here(kafka: KafkaResource) -> KafkaResource:
-    """The cluster with the values of its variables, as a run would have it.
+    """Return the cluster with the values of its variables, as a run would have it.
 
     Raises:
-        ConfigError: one is not set here.
+        ConfigError: a variable is not set here.
     """
     config: dict[str, str] = {}
     for name, value in kafka.config.items():

@@ -1,1 +1,1 @@
-"""What Dagster shows of a delivered window."""
+"""Dagster's metadata of a delivered window."""

@@ -1,4 +1,4 @@
-"""The columns of what was written, as Dagster shows those of a table."""
+"""The columns of the written files, as Dagster's table schema."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) -> dict[str, Any]:
-    """The columns of the newest window that has files of ours; nothing where there is none.
+    """Return the columns of the newest window with files of this package; nothing if there is none.
 
-    Nothing is raised: the windows are committed, and columns are for people.
+    It raises nothing: the windows are committed, and the columns are only displayed.
 
     Args:
-        records: the windows of a step, by cutoff; they have the same columns, for one job has written them.
+        records: the windows of a step, by cutoff; they have the same columns, because one job wrote them.
         warn: called with the reason for unknown columns, like a logger's method.
     """
     outputs = [output for record in records if (output := output_of(record.result)) is not None]
@@ -35,7 +35,7 @@ def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) 
     try:
         schema = next((found for one in reversed(outputs) if (found := output_schema(one))), None)
     except Exception as error:  # noqa: BLE001 - as above
-        warn("The columns are not known: %s: %s", type(error).__name__, error)
+        warn("The columns are unknown: %s: %s", type(error).__name__, error)
         return {}
     if schema is None:
         return {}

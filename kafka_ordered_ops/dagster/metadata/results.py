@@ -1,4 +1,4 @@
-"""What Dagster shows of windows that were delivered."""
+"""Dagster's metadata of delivered windows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 PICTURES_MAX: Final = 20
 
 _PREFIX: Final = "kafka_ordered_ops"
-#: Of a window's summary, what is shown by the same name.
-_TOLD: Final = (
+#: Keys of a window's summary that are shown under the same name.
+_SHOWN: Final = (
     "window_id",
     "status",
     "content",
@@ -45,22 +45,22 @@ def window_metadata(
     is_partition: bool,
     picture: MarkdownMetadataValue | None = None,
 ) -> dict[str, Any]:
-    """What is to be known of one window: counts as its sink has them, its picture, times, and its ranges."""
-    plan, told = record.plan, window_summary(record)
+    """Return the metadata of one window: the sink's counts, its picture, times and ranges."""
+    plan, summary = record.plan, window_summary(record)
     rows = "dagster/partition_row_count" if is_partition else "dagster/row_count"
     found: dict[str, Any] = {
-        rows: told["records"],
+        rows: summary["records"],
         f"{_PREFIX}/picture": picture,
-        **{f"{_PREFIX}/{name}": told[name] for name in _TOLD},
-        f"{_PREFIX}/first_record": told["timestamp_min"],
-        f"{_PREFIX}/last_record": told["timestamp_max"],
+        **{f"{_PREFIX}/{name}": summary[name] for name in _SHOWN},
+        f"{_PREFIX}/first_record": summary["timestamp_min"],
+        f"{_PREFIX}/last_record": summary["timestamp_max"],
         f"{_PREFIX}/ran": ran,
-        "dagster/uri": told["output"],
+        "dagster/uri": summary["output"],
         f"{_PREFIX}/ranges": ranges_table(plan),
         f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
         f"{_PREFIX}/returned": None
-        if told["result"] is None
-        else MetadataValue.json(told["result"]),
+        if summary["result"] is None
+        else MetadataValue.json(summary["result"]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -68,16 +68,16 @@ def window_metadata(
 def pictures_of(
     records: Sequence[WindowRecord], warn: Callable[..., None]
 ) -> dict[str, MarkdownMetadataValue]:
-    """The picture of each window that took anything, by its id, from its plan; none without matplotlib.
+    """Return the pictures of windows that took any offsets, by id, from their plans; none without matplotlib.
 
-    A step of very many windows has none. Nothing is raised: the windows are committed, and a picture is no
-    reason to fail. Dagster's page has a link in the place of Markdown of 1,000 characters, which opens it.
+    A step of very many windows has none. It raises nothing: the windows are committed, and a picture is no reason to
+    fail. Dagster's page shows a link instead of Markdown of more than 1,000 characters.
 
     Args:
-        records: the windows, as they are in the ledger.
+        records: the windows' records in the ledger.
         warn: called with the reason for a missing picture, like a logger's method.
     """
-    # Imported late: definitions draw nothing.
+    # Imported late: definitions need no plots.
     from kafka_ordered_ops.hosting import plots
 
     drawn = [record.plan for record in records if record.plan.taken]
@@ -96,7 +96,7 @@ def pictures_of(
 def common_metadata(
     records: Sequence[WindowRecord], seconds: float, lag: int | None
 ) -> dict[str, Any]:
-    """What is to be known of a whole step."""
+    """Return the metadata of a whole step."""
     in_all = total_of(result_facts(record.result).get("records") for record in records)
     found: dict[str, Any] = {
         f"{_PREFIX}/windows": len(records),
@@ -112,13 +112,13 @@ def common_metadata(
 
 
 def total_of(counts: Iterable[int | None]) -> int | None:
-    """The sum of some counts; None where one of them is not known."""
+    """Return the sum of the counts; None if one of them is unknown."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)
 
 
 def data_version_of(records: Sequence[WindowRecord]) -> DataVersion:
-    """The same for the same offsets of the same windows, whenever they are delivered: a step has one for all."""
+    """Return a step's data version: the same for the same offsets of the same windows, whenever they are delivered."""
     every = {
         record.plan.window_id: {
             f"{part.topic_id}/{part.tp.partition}": part.taken.bounds.tolist()

@@ -1,4 +1,4 @@
-"""Tables in Dagster's metadata: of partitions, ranges and windows, as long as they may be."""
+"""Tables in Dagster's metadata: of partitions, ranges and windows, with a limit of rows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NUMBERS: Final = frozenset(
 
 
 def table(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Any:
-    """The first rows of a table."""
+    """Return the first rows of a table."""
     types = {name: "int" if name in _NUMBERS else "string" for name in columns}
     schema = TableSchema([TableColumn(name, kind) for name, kind in types.items()])
     return MetadataValue.table([TableRecord(row) for row in islice(rows, ROWS_MAX)], schema=schema)
 
 
 def held_table(plans: Iterable[WindowPlan]) -> Any:
-    """The open windows that hold records of some windows' times."""
+    """Return a table of the open windows that hold records of the windows' times."""
     rows = (
         {"window": plan.window_id, "held_by": one.pop("window_id"), **one}
         for plan in plans
@@ -44,7 +44,7 @@ def held_table(plans: Iterable[WindowPlan]) -> Any:
 
 
 def ranges_table(plan: WindowPlan) -> Any:
-    """What a window takes of each partition."""
+    """Return a table of the offsets that a window takes from each partition."""
     rows = (
         {
             "topic": part.tp.topic,
@@ -61,7 +61,7 @@ def ranges_table(plan: WindowPlan) -> Any:
 
 
 def partitions_table(found: Liveness) -> Any:
-    """Topic, partition, state and the reason, those that wait first."""
+    """Return a table of topic, partition, state and reason, waiting partitions first."""
     every = sorted(found.partitions, key=lambda one: one not in found.waiting)
     rows = (
         {

@@ -1,1 +1,1 @@
-"""What a sensor's tick looks at, and what it remembers."""
+"""The checks of a sensor's tick, and its cursor."""

@@ -1,4 +1,4 @@
-"""One look at an asset: which of its windows are live and neither delivered nor asked for, and what waits."""
+"""One check of an asset: which windows are live and neither delivered nor requested, and which wait."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.dagster.resource import KafkaResource
     from kafka_ordered_ops.windows.queries.group_watch import GroupWatch
 
-#: Partitions named in a reason: the first that wait.
+#: Partitions named in a reason: the first waiting ones.
 _NAMED_MAX: Final = 5
-#: Cutoffs that are looked at of an asset without partitions: the newest.
+#: Cutoffs checked for an asset without partitions: the newest.
 _CUTOFFS_MAX: Final = 24
 
 
@@ -34,10 +34,10 @@ _CUTOFFS_MAX: Final = 24
 class Candidate:
     """A window that has ended by the clock."""
 
-    #: The partition's key; of an asset without partitions the cutoff.
+    #: The partition's key; for an asset without partitions the cutoff.
     name: str
     times: TimeRange
-    #: Its place among the asset's partitions: neighbours make a range.
+    #: Its place among the asset's partitions: neighbours form a range.
     index: int
     #: How often it was planned and then rewound.
     rewound: int = 0
@@ -45,29 +45,29 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Found:
-    """What a look has come to."""
+    """The result of a check."""
 
-    #: What is to be asked for, in pieces for one run each, by time.
+    #: Windows to request, in pieces of one run each, by time.
     pieces: tuple[tuple[Candidate, ...], ...]
     cursor: AssetCursor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much one look takes on."""
+    """The limits of one check."""
 
     #: Partitions of one run.
     partitions_max: int
-    #: Runs of one look.
+    #: Runs of one check.
     runs_max: int
-    #: Older partitions are nobody's business; None: all.
+    #: Older partitions are ignored; None: all count.
     lookback: timedelta | None
-    #: The distance of cutoffs where there are no partitions.
+    #: The distance of cutoffs for assets without partitions.
     every: timedelta | None
 
 
 class AssetLook:
-    """Looks at one asset again and again; what was read for one look is not read again for the next."""
+    """Checks one asset repeatedly; records read for one check are not read again for the next."""
 
     def __init__(self, about: WindowAsset, limits: Limits) -> None:
         self.about = about
@@ -78,7 +78,7 @@ class AssetLook:
     def look(
         self, kafka: KafkaResource, cursor: AssetCursor, *, now: datetime, deadline: float
     ) -> Found:
-        """Looks once; `deadline` is on the monotonic clock.
+        """Check once; `deadline` is on the monotonic clock.
 
         Raises:
             KafkaOrderedOpsError: as `GroupWatch` does.
@@ -96,7 +96,7 @@ class AssetLook:
             count, waits_for = self._count_live(watch, open_, deadline)
         pieces = self._pieces(open_[:count])
         if self.about.is_serial:
-            # What was asked for comes first: the next one builds on it.
+            # Requested windows are delivered first: the next one builds on them.
             pieces = () if asked else pieces[:1]
         return Found(
             pieces,
@@ -104,7 +104,7 @@ class AssetLook:
                 asked=merged(
                     one.times for one in (*asked, *(one for piece in pieces for one in piece))
                 ),
-                waits=self._told(asked, open_, count, waits_for),
+                waits=self._reasons(asked, open_, count, waits_for),
             ),
         )
 
@@ -114,10 +114,10 @@ class AssetLook:
         group_id = self.about.settings.group_id
         return GroupWatch(kafka.client_settings(), group_id, ledger_topic=kafka.ledger_topic)
 
-    # --- what there is --------------------------------------------------------------------------
+    # --- candidates -----------------------------------------------------------------------------
 
     def _ended(self, now: datetime, cursor: AssetCursor) -> list[Candidate]:
-        """The windows that have ended and are not too old, by time."""
+        """Return the windows that have ended and are not too old, by time."""
         definition = self.about.partitions_def
         if not isinstance(definition, TimeWindowPartitionsDefinition):
             return self._cutoffs(now, cursor)
@@ -138,7 +138,7 @@ class AssetLook:
         return times
 
     def _cutoffs(self, now: datetime, cursor: AssetCursor) -> list[Candidate]:
-        """The last cutoffs that the clock has passed, and that no run was asked for; a run takes all before it."""
+        """Return the last cutoffs that the clock has passed and no run was requested for; a run takes all before it."""
         step_ms = (self._limits.every or timedelta(hours=1)) // timedelta(milliseconds=1)
         newest = time_ms(now, what="now") // step_ms
         after_ms = max((times.before_ms for times in cursor.asked), default=0)
@@ -151,12 +151,12 @@ class AssetLook:
     def _id(self, one: Candidate) -> str:
         return window_id_of(self.about.key, one.name)
 
-    # --- what is live ---------------------------------------------------------------------------
+    # --- liveness -------------------------------------------------------------------------------
 
     def _count_live(
         self, watch: GroupWatch, windows: Sequence[Candidate], deadline: float
     ) -> tuple[int, Liveness | None]:
-        """How many of the first windows are live, and what the first that is not waits for."""
+        """Return the number of live windows from the first on, and the reason of the first that is not live."""
         waits_for: Liveness | None = None
         seen: dict[int, Liveness] = {}
         search = NewestReached(0, len(windows))
@@ -173,11 +173,11 @@ class AssetLook:
         self._seen = seen
         return search.reached_end, waits_for if search.step is None else None
 
-    # --- what comes of it -----------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------
 
     def _pieces(self, live: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], ...]:
         if self.about.partitions_def is None:
-            # One run takes everything: that before the last cutoff is complete.
+            # One run takes everything before the last cutoff, which is complete.
             return ((live[-1],),) if live else ()
         size_max = self._limits.partitions_max
         if self.about.run_partitions_max is not None:
@@ -190,22 +190,22 @@ class AssetLook:
                 pieces.append([one])
         return tuple(tuple(piece) for piece in pieces[: self._limits.runs_max])
 
-    def _told(
+    def _reasons(
         self,
         asked: Sequence[Candidate],
         windows: Sequence[Candidate],
         count: int,
         waits_for: Liveness | None,
     ) -> tuple[str, ...]:
-        """For people, a line for each thing."""
-        told = []
+        """Return the reasons for people, one line each."""
+        reasons = []
         if asked:
-            told.append(f"{_names(asked)}: asked for, and not delivered yet")
+            reasons.append(f"{_names(asked)}: asked for, and not delivered yet")
         if waits_for is not None:
-            told.append(f"{_names(windows[count:])}: {waits_for}; {_why(waits_for)}")
+            reasons.append(f"{_names(windows[count:])}: {waits_for}; {_why(waits_for)}")
         elif count < len(windows):
-            told.append(f"{_names(windows[count:])}: not looked at, the time for a tick is over")
-        return tuple(told)
+            reasons.append(f"{_names(windows[count:])}: not looked at, the time for a tick is over")
+        return tuple(reasons)
 
 
 def _names(windows: Sequence[Candidate]) -> str:

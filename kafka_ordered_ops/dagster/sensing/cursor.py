@@ -1,4 +1,4 @@
-"""What a sensor remembers from tick to tick: what it has asked for, and why the rest waits."""
+"""A sensor's cursor between ticks: the requested times, and why the others wait."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.times import parse_time_ms, time_text
 
 _VERSION: Final = 1
-#: Dagster's storage takes more; this is what some thousand ranges need.
+#: Dagster's storage accepts more; this suffices for some thousand ranges.
 _LIMIT_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class AssetCursor:
-    """What is remembered of one asset."""
+    """The cursor of one asset."""
 
-    #: The times for which runs were asked and that are not delivered yet: disjoint, rising. Times and not
-    #: partition keys, since a new definition may name the same times otherwise.
+    #: The requested times that are not delivered yet: disjoint, rising. Times instead of partition keys, because a
+    #: new definition may name the same times differently.
     asked: tuple[TimeRange, ...] = ()
-    #: For people: what the asset waits for, and why.
+    #: For people: the reasons why the asset waits.
     waits: tuple[str, ...] = ()
 
     def has_asked(self, times: TimeRange) -> bool:
-        """Whether runs were asked for all of these times."""
+        """Return whether runs were requested for all of these times."""
         return any(one.holds(times) for one in self.asked)
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """What is remembered of a sensor's assets, by their keys as text."""
+    """The cursors of a sensor's assets, by their keys as text."""
 
     assets: Mapping[str, AssetCursor] = field(default_factory=dict)
 
     def of(self, key: str) -> AssetCursor:
-        """What is remembered of an asset: nothing of a new one."""
+        """Return an asset's cursor; an empty one for a new asset."""
         return self.assets.get(key, AssetCursor())
 
     def to_text(self) -> str:
-        """JSON, for Dagster to keep."""
+        """Return JSON for Dagster's storage."""
         return strict_json.dumps(
             {
                 "version": _VERSION,
@@ -60,10 +60,10 @@ class Cursor:
 
     @classmethod
     def from_text(cls, text: str | None) -> Cursor:
-        """The inverse of `to_text`; an empty one where there was none.
+        """Parse the result of `to_text`; return an empty cursor for None.
 
         Raises:
-            JsonError: somebody else's text, or that of another version.
+            JsonError: the text of another program or version.
         """
         if not text:
             return cls()
@@ -76,7 +76,7 @@ class Cursor:
 
 
 def merged(times: Iterable[TimeRange]) -> tuple[TimeRange, ...]:
-    """The same times, as few ranges as possible."""
+    """Merge times into as few ranges as possible."""
     found: list[TimeRange] = []
     for one in sorted(times):
         if found and one.since_ms <= found[-1].before_ms:

@@ -1,4 +1,4 @@
-"""Whether a step's windows got the records of their times, as an asset's check: a green step may deliver nothing."""
+"""An asset's check that a step's windows got the records of their times: a successful step may deliver nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NAMED_MAX: Final = 5
 
 
 def complete_spec(key: AssetKey) -> AssetCheckSpec:
-    """The check of an asset."""
-    told = "No other window has taken, and no open window holds, records of the step's windows."
-    return AssetCheckSpec(WINDOWS_COMPLETE, asset=key, description=told)
+    """Return the check of an asset."""
+    problems = "No other window has taken, and no open window holds, records of the step's windows."
+    return AssetCheckSpec(WINDOWS_COMPLETE, asset=key, description=problems)
 
 
 def covered_text(plans: Sequence[WindowPlan]) -> str | None:
-    """Which windows have nothing of their own, and why; None: none of them."""
+    """Return the names of covered windows and the reason; None if there are none."""
     covered = [plan.window_id for plan in plans if plan.content is PlanContent.COVERED]
     if not covered:
         return None
@@ -45,14 +45,14 @@ def covered_text(plans: Sequence[WindowPlan]) -> str | None:
 
 
 def complete_result(plans: Sequence[WindowPlan]) -> AssetCheckResult:
-    """The check's result: an error for windows without records of their own, a warning for those that are short."""
+    """Return the check's result: an error for covered windows, a warning for windows that miss records."""
     covered = covered_text(plans)
     held = held_texts(plans)
-    told = [*([] if covered is None else [covered]), *held[:_NAMED_MAX]]
+    problems = [*([] if covered is None else [covered]), *held[:_NAMED_MAX]]
     return AssetCheckResult(
-        passed=not told,
+        passed=not problems,
         check_name=WINDOWS_COMPLETE,
         severity=AssetCheckSeverity.WARN if covered is None else AssetCheckSeverity.ERROR,
-        description=". ".join(told) if told else None,
+        description=". ".join(problems) if problems else None,
         metadata={} if not held else {"held_by_open": held_table(plans)},
     )

@@ -58,30 +58,30 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.windows import OrderedWindows, Staged
 
 
-#: Windows of a step that are named in the log as short of records.
+#: Windows of a step that the log names as short of records.
 _HELD_SAID_MAX: Final = 10
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a step has delivered, and what Dagster is to be told of it."""
+    """The windows that a step has delivered, and their metadata."""
 
     #: By cutoff.
     records: Sequence[WindowRecord]
     #: Metadata of the whole step.
     common: Mapping[str, Any]
-    #: Metadata of each partition; None: of what has none.
+    #: Metadata of each partition; None is the key of an asset without partitions.
     by_partition: Mapping[str | None, Mapping[str, Any]]
     data_version: DataVersion
-    #: None where nobody looked.
+    #: None if it was not checked.
     live: Liveness | None
-    #: As they were planned or taken up, by cutoff.
+    #: As planned or resumed, by cutoff.
     plans: Sequence[WindowPlan]
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one asset, or of an op that is named as one."""
+    """A step of one asset, or of an op with an asset's key."""
 
     context: AssetExecutionContext | OpExecutionContext
     key: AssetKey
@@ -90,15 +90,15 @@ class Step:
     kafka: KafkaResource
 
     def deliver(self, job: Job, function: object = None) -> Delivered:
-        """Delivers the step's windows; Dagster is told nothing yet.
+        """Deliver the step's windows, without a report to Dagster.
 
         Args:
-            job: delivers the windows that it is given.
-            function: what it calls, which may know how to check itself beforehand.
+            job: delivers the given windows.
+            function: the job's function, which may have a check to run before the plan.
 
         Raises:
-            Failure: trying again cannot help, or partitions are not live and the asset wants them to be.
-            KafkaOrderedOpsError: trying again may help.
+            Failure: no retry can help, or partitions are not live and the asset requires it.
+            KafkaOrderedOpsError: a retry may help.
         """
         started = time.monotonic()
         job_told: dict[str, Any] = {}
@@ -137,8 +137,8 @@ class Step:
         )
 
     def _check_job(self, windows: OrderedWindows, function: object) -> None:
-        """Raises for a job that cannot run: before its windows are planned, which would hold their records."""
-        # A job of one's own has a session of its own, perhaps elsewhere.
+        """Raise for a job that cannot run, before its windows are planned and hold their records."""
+        # A user's function has its own session, perhaps elsewhere.
         check_reading(self.settings.engine, windows.settings, conf=None, group_id=windows.group_id)
         if isinstance(function, Submitted):
             function.job.check(windows.settings, windows.group_id)
@@ -146,7 +146,7 @@ class Step:
             check_writable(self.settings.output)
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
-        """What the step is to deliver."""
+        """Return the windows that the step must deliver."""
         asked = asked_of(self.context, self.key, self.settings, self.partitions_def)
         if self.settings.open_lag is None or self.partitions_def is None:
             return Pieces(asked)
@@ -159,7 +159,7 @@ class Step:
     def _by_partition(
         self, pieces: Pieces, records: Sequence[WindowRecord]
     ) -> dict[str | None, list[WindowRecord]]:
-        """The windows of each partition as far as it is delivered, by cutoff."""
+        """Return the delivered windows of each partition, by cutoff."""
         found: dict[str | None, list[WindowRecord]] = {}
         for one, record in zip(pieces.asked, records, strict=True):
             before = pieces.done.get(one.partition_key or "", ())
@@ -181,12 +181,12 @@ class Step:
         windows: OrderedWindows,
         asked: Sequence[Asked],
         job: Job,
-        told: dict[str, Any],
+        metadata: dict[str, Any],
         plans: list[WindowPlan],
     ) -> tuple[list[WindowRecord], set[str]]:
-        """The windows' records in the ledger, and those of which the job ran.
+        """Return the windows' records in the ledger, and the windows that the job ran for.
 
-        `told` gets what the job says, `plans` what was planned.
+        `metadata` receives the job's metadata, `plans` the plans.
         """
         names = [one.window_id for one in asked]
         plans += windows.plan_many([one.window for one in asked], names, self._policy())
@@ -198,7 +198,7 @@ class Step:
         outputs: dict[str, Staged] = {}
 
         def write(missing: Sequence[WindowPlan]) -> list[Staged]:
-            # All in one pass: what is read again, too.
+            # All in one pass, including windows that are read again.
             every = sorted([*missing, *again], key=lambda plan: plan.cutoff_ms)
             given = AssetWindows(
                 every,
@@ -209,7 +209,7 @@ class Step:
                 say=self.context.log.info,
             )
             written = given.outputs(job(given))
-            told.update(given.metadata)
+            metadata.update(given.metadata)
             outputs.update(zip((plan.window_id for plan in every), written, strict=True))
             return [outputs[plan.window_id] for plan in missing]
 
@@ -222,14 +222,14 @@ class Step:
         return windows.show_many(names), set(outputs)
 
     def _warn(self, plans: Sequence[WindowPlan]) -> None:
-        """Says in the run's log which windows get less than their times hold, and why."""
+        """Log which windows get fewer records than their times hold, and why."""
         if (covered := covered_text(plans)) is not None:
             self.context.log.warning(covered)
         for text in held_texts(plans)[:_HELD_SAID_MAX]:
             self.context.log.warning(text)
 
     def _lag(self, windows: OrderedWindows, records: Sequence[WindowRecord]) -> int | None:
-        """How many offsets of the topics are not delivered now; None where there is no answer."""
+        """Return the number of offsets of the topics that are not delivered; None without an answer."""
         from kafka_ordered_ops.windows.queries.topics import topic_ends
 
         topics = sorted({topic for record in records for topic in record.plan.topics})
@@ -237,8 +237,8 @@ class Step:
             state = windows.state()
             found = topic_ends(windows.settings, topics, isolation=records[0].plan.isolation)
         except KafkaOrderedOpsError as error:
-            # All is committed: a number for people is no reason to fail.
-            self.context.log.warning("The lag is not known: %s: %s", type(error).__name__, error)
+            # Everything is committed: a displayed number is no reason to fail.
+            self.context.log.warning("The lag is unknown: %s: %s", type(error).__name__, error)
             return None
         known = dict(state or ())
         return sum(
@@ -249,14 +249,14 @@ class Step:
         )
 
     def _policy(self) -> Policy:
-        # What the pieces of a partition have taken is no other's.
+        # Records taken by a partition's pieces belong to the same partition.
         fails = self.settings.on_covered is OnCovered.FAIL and self.settings.open_lag is None
         return self.settings.policy(OnCovered.FAIL if fails else OnCovered.SKIP)
 
     def _to_do(
         self, windows: OrderedWindows, plans: Sequence[WindowPlan]
     ) -> tuple[list[WindowPlan], list[WindowPlan]]:
-        """What is still to be delivered, and what is delivered and to be read again."""
+        """Return the windows to deliver, and the delivered windows to read again."""
         results = {
             record.plan.window_id: record.result
             for record in windows.show_many([plan.window_id for plan in plans])
@@ -269,7 +269,7 @@ class Step:
             elif plan.content is not PlanContent.COVERED:
                 if is_replayed(plan, OnCovered(self.settings.on_covered)):
                     windows.check_readable(plan)
-                    # A step is tried again in the same run.
+                    # A step is retried in the same run.
                     run, number = self.context.run.run_id, self.context.retry_number
                     again.append(as_replay(plan, result, run_id=run, try_number=number))
                 self.context.log.info(nothing_left(plan))
@@ -278,7 +278,7 @@ class Step:
 
 @contextmanager
 def errors_for_dagster() -> Iterator[None]:
-    """Ends a step for good where trying again cannot help; all else is tried again, as the asset has it.
+    """Fail a step for good if a retry cannot help; leave all other errors to the asset's retry policy.
 
     Raises:
         Failure: for an error of this package that is not retriable, with its name and message.

@@ -1,4 +1,4 @@
-"""What a job of an asset is given: the windows to deliver, and what Dagster knows of them."""
+"""The argument of an asset's job: the windows to deliver, and their partitions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Delivers windows into hidden places; what it returns is kept with them when it has its own sink.
+#: Delivers windows to hidden stages; a job with its own sink returns a report to store with them.
 Job = Callable[["AssetWindows"], Any]
 
 
 class AssetWindows(WindowHandle):
-    """The windows that a job is to deliver in one pass: those of the step that are not delivered yet.
+    """The windows that a job must deliver in one pass: those of the step that are not delivered yet.
 
-    What is written is hidden until the step has committed.
+    Its output is hidden until the step has committed.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class AssetWindows(WindowHandle):
             output=settings.output,
             ordered=settings.ordered,
             engine=settings.engine,
-            lacks="no folder for the windows' files: give the asset output=, or name one",
+            lacks="no folder for the windows' files: give the asset output=, or pass a path",
             # Dagster ends the process.
             stop=Stop("Dagster"),
             say=say,
         )
-        #: The partition of each window, by its id; None where the asset has none.
+        #: The partition of each window, by its id; None if the asset has none.
         self.partition_keys = partition_keys
         self.settings = settings
-        #: The topic that holds plans and progress; None: the usual one.
+        #: The topic that holds plans and progress; None: the default one.
         self.ledger_topic = ledger_topic
         #: More metadata of the result in Dagster, for all windows.
         self.metadata: dict[str, Any] = {}
-        self.on_page = self._tell_page
+        self.on_page = self._log_page
 
     def extras(self) -> dict[str, Any]:
-        """The windows as small JSON, for a job that another program runs: Pipes' ``extras``, say.
+        """Return the windows as small JSON, for a job that another program runs, such as Pipes' ``extras``.
 
         The job reads the plans from the ledger with `kafka_ordered_ops.spark.planned_windows`, writes with
-        `write_windows` to ``output``, and this step takes it up by `collect`. No secrets.
+        `write_windows` to ``output``, and this step calls `collect`. The JSON has no secrets.
         """
         # Imported late: the ledger's rules load more than any asset's definition needs.
         from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
@@ -76,10 +76,10 @@ class AssetWindows(WindowHandle):
             },
         }
 
-    def _tell_page(self, page: str) -> None:
+    def _log_page(self, page: str) -> None:
         _log.info("Spark job: %s", page)
         self.tell({"kafka_ordered_ops/spark_job": MetadataValue.url(page)})
 
     def tell(self, metadata: Mapping[str, Any]) -> None:
-        """Adds to what Dagster shows with the result, of all windows: what a job elsewhere has reported, say."""
+        """Add metadata to the result of all windows, for example the report of an external job."""
         self.metadata.update(metadata)

@@ -1,4 +1,4 @@
-"""Whether the partitions have come to a step's cutoff, as an asset's check."""
+"""An asset's check that the partitions have reached a step's cutoff."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ PARTITIONS_LIVE: Final = "partitions_live"
 _FAILS: Final = "Otherwise the step fails before anything is planned (on_not_live='fail')."
 _WARNS: Final = (
     "A failure only warns (on_not_live='warn'): the window is delivered, downstream assets run, and records that "
-    "come later are delivered with a later window, flagged late. on_not_live='fail' fails the step instead."
+    "arrive later are delivered with a later window, flagged late. on_not_live='fail' fails the step instead."
 )
 
 
 def live_specs(key: AssetKey, settings: WindowSettings) -> list[AssetCheckSpec]:
-    """The check of an asset: none where nobody looks."""
+    """Return the check of an asset; none if liveness is ignored."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return []
-    told = (
+    text = (
         "Every Kafka partition has a record stamped at or after the window's cutoff, or is idle. "
     )
     fails = settings.on_not_live is OnNotLive.FAIL
-    told += _FAILS if fails else _WARNS
-    return [AssetCheckSpec(PARTITIONS_LIVE, asset=key, description=told)]
+    text += _FAILS if fails else _WARNS
+    return [AssetCheckSpec(PARTITIONS_LIVE, asset=key, description=text)]
 
 
 def look_at(
     windows: OrderedWindows, settings: WindowSettings, asked: Sequence[Asked]
 ) -> Liveness | None:
-    """How live the last of some windows is; None where nobody asks, or where it is delivered already.
+    """Return the liveness of the last window; None if it is ignored or the window is delivered already.
 
-    A piece of a partition that is not over is no question: records up to the present may always follow.
+    A piece of a partition that has not ended is not checked: records up to the present may always follow.
 
     Raises:
-        Failure: it is not live, and the asset wants it to be; the step may be tried again.
+        Failure: it is not live, and the asset requires it; the step may be retried.
     """
     over = [one for one in asked if one.is_over]
     if settings.on_not_live is OnNotLive.IGNORE or not over:
         return None
     last = over[-1]
-    # Of a window that is done, retention may have taken the records, and more.
+    # Retention may have removed the records of a finished window, and later ones.
     if _is_done(windows, last.window_id):
         return None
     found = windows.live(last.window, grace=span_of(settings.grace, "grace"))
@@ -73,22 +73,22 @@ def look_at(
 
 
 def not_live_text(asked: Sequence[Asked], found: Liveness) -> str:
-    """What the run's log says of a window that is delivered although it is not live."""
+    """Return the log line about a window that is delivered although it is not live."""
     return (
         f"window {asked[-1].window_id} is not live: {found}. It is delivered nevertheless (on_not_live='warn'): records "
-        "that come later are delivered with a later window, flagged late"
+        "that arrive later are delivered with a later window, flagged late"
     )
 
 
 def live_result(found: Liveness | None, settings: WindowSettings) -> AssetCheckResult | None:
-    """The check's result: None where the asset has no such check."""
+    """Return the check's result; None if the asset has no such check."""
     if settings.on_not_live is OnNotLive.IGNORE:
         return None
     if found is None:
         return AssetCheckResult(
             passed=True,
             check_name=PARTITIONS_LIVE,
-            description="the window was delivered before, or its partition is not over",
+            description="the window was delivered before, or its partition has not ended",
         )
     return AssetCheckResult(
         passed=found.is_live,

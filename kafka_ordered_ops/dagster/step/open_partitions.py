@@ -1,8 +1,8 @@
-"""Partitions that are not over yet: taken in pieces, each up to the present, until the partition is whole.
+"""Partitions that have not ended: taken in pieces, each up to the present, until the partition is complete.
 
-A piece is a separate window: it asks for the partition's time so far, and takes what the pieces before it have
-not. The window with the partition's own id asks for all of it, once it is over. So what was written late for a
-piece is in the next one, and nothing of a partition is left behind when it is whole.
+A piece is a separate window: it asks for the partition's time so far, and takes the records that earlier pieces have
+not. The window with the partition's own id asks for all of it, once it has ended. Records that are late for a piece
+are therefore in the next one, and a complete partition has all of its records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.windows import OrderedWindows
 
-#: The id of a piece: that of its partition's window, and its cutoff.
+#: The id of a piece: the id of its partition's window, and its cutoff.
 _PIECE: Final = re.compile(r"(.+)@\d{4,}-\d\d-\d\dT[\d:.]+Z")
 
 
@@ -36,22 +36,22 @@ _PIECE: Final = re.compile(r"(.+)@\d{4,}-\d\d-\d\dT[\d:.]+Z")
 class Pieces:
     """The windows of a step whose partitions may have pieces."""
 
-    #: What is to be delivered, by cutoff: the windows of the step, and pieces that an earlier run left behind.
+    #: Windows to deliver, by cutoff: those of the step, and open pieces of earlier runs.
     asked: Sequence[Asked]
-    #: By partition: pieces that were delivered before, and are not to be delivered again.
+    #: By partition: pieces that were delivered before and are not delivered again.
     done: Mapping[str, Sequence[WindowRecord]] = field(default_factory=dict)
 
 
 def piece_of(whole: Asked, settings: WindowSettings, began: datetime) -> Asked:
-    """The piece of a partition that a run takes; all of it where it is over, or has not begun, or may not be cut.
+    """Return the piece of a partition that a run takes; all of it if it has ended, has not begun, or allows no pieces.
 
     Args:
         whole: the partition's own window.
         settings: the asset's.
-        began: when the run began, or the one that it goes on from: the same for every attempt.
+        began: the start of the run, or of the run that it continues: the same for every attempt.
     """
     since, lag = whole.window.since, span_of(settings.open_lag, "open_lag")
-    # Once it is over it is taken whole, so that nobody has to ask again: what is written later is late.
+    # Once it has ended it is taken as a whole. No run must ask again: later records are late.
     if since is None or lag is None or began >= whole.window.cutoff or began - lag <= since:
         return whole
     present = began - lag
@@ -62,10 +62,10 @@ def piece_of(whole: Asked, settings: WindowSettings, began: datetime) -> Asked:
 def with_pieces(
     windows: OrderedWindows, asked: Sequence[Asked], settings: WindowSettings
 ) -> Pieces:
-    """Adds the pieces that earlier runs have planned of the step's partitions.
+    """Add the pieces of the step's partitions that earlier runs have planned.
 
-    Those that are open are delivered with the step: they hold records of the partition. Those that are done are
-    asked for again only with a partition that is whole already, so as to be read again with it.
+    Open pieces are delivered with the step, because they hold records of the partition. Finished pieces are read
+    again only together with a partition that is complete already.
     """
     keys = {_whole_id(one.window_id): one.partition_key for one in asked}
     found = windows.list(lambda record: _whole_id(record.plan.window_id) in keys)
@@ -91,7 +91,7 @@ def with_pieces(
 
 
 def pieces_metadata(records: Sequence[WindowRecord]) -> dict[str, Any]:
-    """What is to be known of a partition as far as it is delivered, by its windows."""
+    """Return the metadata of a partition from its delivered windows."""
     rows = total_of(_count(record) for record in records)
     outputs = [output for record in records if (output := output_of(record.result)) is not None]
     found: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _is_whole(record: WindowRecord) -> bool:
 
 
 def _whole_id(window_id: str) -> str:
-    """The id of the partition's own window, of which this one may be a piece."""
+    """Return the id of the partition's own window; this one may be a piece of it."""
     found = _PIECE.fullmatch(window_id)
     return window_id if found is None else found[1]
 

@@ -1,4 +1,4 @@
-"""What a step's function is for Dagster, and the functions of steps that need none."""
+"""Adapts a step's function to Dagster, and provides functions for steps without one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kafka_ordered_ops.spark.job_checks import check_function
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit
 
-#: The resource that steps ask for.
+#: The resource that steps require.
 KAFKA: Final = "kafka"
 
-#: A resource that a step asks for and makes nothing of.
+#: A resource that a step requires and does not use.
 _MARK: Final = ResourceParam[Any]  # type: ignore[misc]
 
 Function = Callable[..., Any]
@@ -35,10 +35,10 @@ def job_without_function(
     application_args: Sequence[str],
     submit: SparkSubmit | Mapping[str, Any] | None,
 ) -> Function:
-    """Runs a Spark application for the windows, or, without any, copies them.
+    """Return a job that runs a Spark application for the windows, or copies them if there is none.
 
     Raises:
-        ConfigError: arguments for an application that there is not.
+        ConfigError: arguments for an application, but no application.
     """
     if application is None:
         if application_args or submit is not None:
@@ -52,7 +52,7 @@ def job_without_function(
 
 
 def copied(_context: Any, windows: AssetWindows) -> None:
-    """Copies the windows' records, as Parquet."""
+    """Copy the windows' records, as Parquet."""
     windows.copy()
 
 
@@ -63,7 +63,7 @@ class Submitted:
     job: Job
 
     def __call__(self, _context: Any, windows: AssetWindows) -> None:
-        """Runs the application."""
+        """Run the application."""
         self.job.deliver(windows)
 
 
@@ -75,20 +75,20 @@ def step_function(
     *,
     marks: Sequence[str] = (),
 ) -> Function:
-    """The function as Dagster is to see it: with the resource of the cluster, and without the windows.
+    """Return the function with the signature for Dagster: with the resource of the cluster, and without the windows.
 
     Args:
         function: ``f(context, windows, ...)``.
         kafka_resource: the name of the `KafkaResource`.
-        results: called with the context, the resource and what follows the windows; yields what the step yields.
+        results: called with the context, the resource and the arguments after the windows; yields the step's results.
         context_type: of the step's context.
-        marks: names of resources that are only there to be there.
+        marks: names of resources that are required but not used.
 
     Raises:
-        ConfigError: it does not take a context and windows, or does nothing when it is called.
+        ConfigError: it does not take a context and windows; an async function or a generator.
     """
     check_function(function, "context", "windows")
-    # As values: Dagster would look for names in this module.
+    # As values: Dagster would resolve names in this module.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     if len(parameters) < 2:
         raise ConfigError(

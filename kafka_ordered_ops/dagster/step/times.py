@@ -1,4 +1,4 @@
-"""Which windows a step is about: its partitions' intervals, or everything before its run began."""
+"""The windows of a step: its partitions' intervals, or everything before its run began."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from kafka_ordered_ops.core.times import time_at, time_ms
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.dagster.settings import WindowSettings, window_id_of
 
-#: On runs that go on where their parent failed; one that runs all steps anew has none of them.
+#: Tags of runs that continue where their parent failed; a full re-execution has none of them.
 _RESUMES: Final = ("dagster/is_resume_retry", "dagster/is_asset_resume_retry")
 
-#: A chain of retries is some runs long.
+#: A chain of retries has a few runs.
 _CHAIN_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One window that a step is to deliver."""
+    """One window that a step must deliver."""
 
     window_id: str
     window: Window
     #: None: the asset has no partitions.
     partition_key: str | None
-    #: Whether the partition's time is over: a piece of one that is not has a cutoff within it.
+    #: Whether the partition has ended; otherwise this is a piece with a cutoff within it.
     is_over: bool = True
 
 
 def check_partitions(
     definition: PartitionsDefinition[str] | None, settings: WindowSettings
 ) -> None:
-    """Raises `ConfigError` for partitions that are no intervals of time, or none where settings want some."""
+    """Raise `ConfigError` for partitions that are not time intervals, or missing ones that settings require."""
     if definition is None and settings.open_lag is not None:
         raise ConfigError(
-            "open_lag is about a partition that is not over yet: there are no partitions"
+            "open_lag requires partitions_def: it is for partitions that have not ended"
         )
     if definition is not None and not isinstance(definition, TimeWindowPartitionsDefinition):
         raise ConfigError(
@@ -62,10 +62,10 @@ def asked_of(
     settings: WindowSettings,
     definition: PartitionsDefinition[str] | None,
 ) -> list[Asked]:
-    """The windows of a step, by time.
+    """Return the windows of a step, by time.
 
-    Of an asset without partitions one: everything before the run began, the first one where this one goes on
-    where it failed. So a retry asks for the same window.
+    An asset without partitions has one window: everything before the run began. A run that continues a failed one
+    uses that run's start, so a retry asks for the same window.
     """
     if isinstance(definition, TimeWindowPartitionsDefinition):
         asked = []
@@ -88,7 +88,7 @@ def times_of(definition: TimeWindowPartitionsDefinition, name: str) -> TimeWindo
 
 
 def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
-    """The run that this one goes on from, or the one that its parent goes on from; itself, if it is no retry."""
+    """Return the first run of the chain of retries that this run belongs to; the run itself if it is no retry."""
     for _ in range(_CHAIN_MAX):
         goes_on = any(run.tags.get(tag) == "true" for tag in _RESUMES)
         parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
@@ -99,7 +99,7 @@ def first_of(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
 
 
 def began(instance: DagsterInstance, run: DagsterRun) -> datetime:
-    """When a run was made, in whole milliseconds.
+    """Return the time of a run's creation, in whole milliseconds.
 
     Raises:
         ConfigError: the instance does not know it.
@@ -110,10 +110,10 @@ def began(instance: DagsterInstance, run: DagsterRun) -> datetime:
             f"run {run.run_id} is not in this instance: its time is the window's cutoff"
         )
     made = record.create_timestamp
-    # Some storages give a time without its zone, which is UTC.
+    # Some storages return a time without a zone, in UTC.
     return in_ms(made if made.tzinfo is not None else made.replace(tzinfo=UTC))
 
 
 def in_ms(moment: datetime) -> datetime:
-    """A moment in whole milliseconds, as records have, rounded down."""
+    """Return a moment rounded down to whole milliseconds, the precision of records."""
     return time_at(time_ms(moment, what="the time"))

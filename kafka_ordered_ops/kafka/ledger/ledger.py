@@ -460,7 +460,7 @@ class _Transaction:
         return change
 
     def _produce(self, producer: Producer, message: LedgerMessage) -> None:
-        """Hand a record to the client, which may have to send some before it has room for more."""
+        """Pass a record to the client, which may have to send some before it has room for more."""
         key, value, headers = message
         tp = self._ledger._topic.partition_of(self._group)
         while True:

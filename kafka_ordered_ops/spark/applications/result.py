@@ -181,7 +181,7 @@ class JobError:
         return cls(type(shown).__name__, message, named=found is not None)
 
     def write(self, folder: Path) -> None:
-        """Tell the submitter."""
+        """Report the submitter."""
         error = {"kind": self.kind, "message": self.message, "named": self.named}
         write_json(folder / ERROR_NAME, error)
 

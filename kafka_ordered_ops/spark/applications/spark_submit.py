@@ -152,7 +152,7 @@ class SparkSubmit:
 
 
 def _check_variables(environment: Mapping[Any, Any]) -> None:
-    """Raises `ConfigError` for variables that no process can be given; without their values, which may be secrets."""
+    """Raise `ConfigError` for variables that no process can be given; without their values, which may be secrets."""
     for name, value in environment.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ConfigError(
