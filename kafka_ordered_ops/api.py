@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import check_flag, shown
@@ -87,6 +87,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         spark: Any = None,
         engine: Engine | str | None = None,
         ordered: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
@@ -97,7 +98,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             window: which records.
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
-            output: the folder that gets ``window_id=<id>/`` with Parquet files, or a sink such as a `DeltaSink`.
+            output: the folder that gets ``window_id=<id>/`` with Parquet files, a prefix in an object store such as
+                ``s3://bucket/lake/orders``, or a sink such as a `DeltaSink`.
             function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
                 Without an output, a normal return means that the records were delivered, at least once.
             application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
@@ -107,6 +109,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             engine: who reads Kafka: ``python`` or ``connector`` (Spark's executors), or ``local`` (this process).
                 None: ``python`` with Spark, otherwise ``local``.
             ordered: True for total order by (timestamp, topic, partition, offset), False for the order of reading.
+            storage_options: credentials and settings of an object store; None: as the environment has them. They are
+                not stored anywhere, so every call needs them. Spark writes with its own.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -126,6 +130,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             spark=spark,
             engine=engine,
             ordered=ordered,
+            storage_options=storage_options,
         )
         plan = self.plan(window, window_id, check_policy(policy))
         delivery = self.deliver(plan, job.write, job.reopen(plan))
@@ -141,6 +146,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         output: str | os.PathLike[str] | Sink | None = None,
         spark: Any = None,
         engine: Engine | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Iterator[OpenWindow]:
         """Plan a window for a ``with`` block, and commit it if the block does not raise.
 
@@ -155,6 +161,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             output: the folder or sink for ``window.write(df)``, published after the commit.
             spark: the session for ``window.read()``.
             engine: who reads Kafka if Spark is used.
+            storage_options: as for `run`.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -164,7 +171,13 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         """
         self._window_id(window, window_id)
         job = _Job(
-            self.settings, self.group_id, output=output, spark=spark, engine=engine, is_block=True
+            self.settings,
+            self.group_id,
+            output=output,
+            spark=spark,
+            engine=engine,
+            storage_options=storage_options,
+            is_block=True,
         )
         plan = self.plan(window, window_id, check_policy(policy))
         if plan.content is PlanContent.COVERED:
@@ -199,6 +212,7 @@ class _Job:
     spark: Any = None
     engine: Engine | str | None = None
     ordered: bool = True
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     #: True if a block does the work: then neither a function nor an output is required.
     is_block: bool = False
 
@@ -221,7 +235,11 @@ class _Job:
             conf = None if self.spark is None else dict[str, str]()
             check_reading(self._engine, self.settings, conf=conf, group_id=self.group_id)
         if self.folder is not None:
-            check_writable(self.folder)
+            check_writable(self.folder, self.storage_options)
+        elif self.storage_options is not None:
+            raise ConfigError(
+                "storage_options are for an output in an object store: give output=, or leave them out"
+            )
 
     @property
     def folder(self) -> str | None:
@@ -235,7 +253,9 @@ class _Job:
         sink, folder = self._sink, self.folder
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
-            found = (sink.found(result) if sink is not None else None) or found_output(result)
+            found = (sink.found(result) if sink is not None else None) or found_output(
+                result, self.storage_options
+            )
             if found is None and folder is None and plan.status is WindowStatus.PUBLISHED:
                 # A user's own sink holds the records.
                 return Reported()
@@ -266,6 +286,7 @@ class _Job:
             lacks="there is no folder to write the window to: give output=, or write(df, path) one",
             stop=Stop("this process"),
             say=_log.info,
+            storage_options=self.storage_options,
         )
         window = OpenWindow(handle, spark=self.spark, sink=self._sink)
         with contextlib.closing(window):
@@ -321,7 +342,11 @@ class _Job:
         if self.folder is not None:
             return window.submit(application, arguments, how)
         told = window.submit_alone(application, arguments, how)
-        found = found_output(told) if self._sink is None else self._sink.found(told)
+        found = (
+            found_output(told, self.storage_options)
+            if self._sink is None
+            else self._sink.found(told)
+        )
         if self._sink is None and found is None and not _is_hidden(told):
             return Reported.of(told)
         if found is None or self._sink is None:

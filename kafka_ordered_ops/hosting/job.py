@@ -49,7 +49,8 @@ class Job:
         keywords: more arguments of the function; None: they are not known yet.
         spark_conf: Spark's settings in this process.
         java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
-        output: the folder for the windows' files; None: the job has its own sink.
+        output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
+        storage_options: credentials and settings of an object store.
         engine: who reads Kafka.
     """
 
@@ -62,6 +63,7 @@ class Job:
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     java_home: Path | None = None
     output: str | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     engine: str = "python"
 
     def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
@@ -99,7 +101,7 @@ class Job:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, client, conf=self.spark_conf, group_id=group_id)
         if self.output is not None:
-            check_writable(self.output)
+            check_writable(self.output, self.storage_options)
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
         """Bring the records to where they belong, hidden until the commit.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -79,6 +79,7 @@ class WindowHandle:
         stop: whether the job is to end.
         say: gets the lines that an application writes; None: they stay in its own log.
         display: is shown how far the job is; None: a line in this process's log now and then.
+        storage_options: credentials and settings of an object store; None: as the environment has them.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class WindowHandle:
         stop: Stop,
         say: Callable[[str], None] | None,
         display: Display | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.plans = tuple(plans)
         self.client = client
         self.output = output
+        self._storage_options = storage_options
         self.ordered = ordered
         self.engine = engine
         self.stop = stop
@@ -137,7 +140,15 @@ class WindowHandle:
         """
         from kafka_ordered_ops.spark.write.write_many import write_each
 
-        return self._kept(write_each(df, self._folder(path), self.plans, ordered=self.ordered))
+        return self._kept(
+            write_each(
+                df,
+                self._folder(path),
+                self.plans,
+                ordered=self.ordered,
+                storage_options=self._options(path),
+            )
+        )
 
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
         """Copy the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
@@ -146,7 +157,7 @@ class WindowHandle:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `stage_windows` does.
         """
-        return self._kept(self.staged_below(self._folder(path)))
+        return self._kept(self.staged_below(self._folder(path), self._options(path)))
 
     def submit(
         self,
@@ -179,6 +190,7 @@ class WindowHandle:
             cancelled=self.stop.__bool__,
             log_line=self._say,
             progress=self._job_progress(Path(application).name),
+            storage_options=self._options(path),
         )
         return self._kept(staged)
 
@@ -192,7 +204,7 @@ class WindowHandle:
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
         folder = self._folder(path)
-        places = [StagedOutput.of(plan, folder) for plan in self.plans]
+        places = [StagedOutput.of(plan, folder, self._options(path)) for plan in self.plans]
         if missing := [one for one in places if not one.exists()]:
             raise SinkError(
                 f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, as "
@@ -222,21 +234,31 @@ class WindowHandle:
         """
         return outputs_of(self.plans, self.staged, returned, output=self.output)
 
-    def staged_below(self, folder: str | os.PathLike[str]) -> list[StagedOutput]:
+    def staged_below(
+        self, folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> list[StagedOutput]:
         """Return the records in hidden files; says in the log how far it is, and ends when the job is to end."""
         from kafka_ordered_ops.output.stage import stage_windows
 
         self.show_phase("reading")
         return stage_windows(
-            self.plans, self.client, folder, ordered=self.ordered, progress=self.progress()
+            self.plans,
+            self.client,
+            folder,
+            ordered=self.ordered,
+            progress=self.progress(),
+            storage_options=storage_options,
         )
 
     def temporary_folder(self) -> AbstractContextManager[str]:
         """Return a folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
+        from kafka_ordered_ops.output.address import is_in_store
         from kafka_ordered_ops.output.filesystem import normal_root
         from kafka_ordered_ops.output.temporary import temporary_folder
 
-        return temporary_folder(None if self.output is None else normal_root(self.output))
+        if self.output is None or is_in_store(self.output):
+            return temporary_folder(None)
+        return temporary_folder(normal_root(self.output))
 
     def progress(self) -> Callable[[int, int], None]:
         """What reading tells how far it is."""
@@ -301,6 +323,10 @@ class WindowHandle:
         if folder is None:
             raise ConfigError(self._lacks)
         return folder
+
+    def _options(self, path: str | os.PathLike[str] | None) -> Mapping[str, Any] | None:
+        """Return the options of the host's output; another path has the environment's."""
+        return self._storage_options if path is None else None
 
     def _check_no_output(self) -> None:
         if self.staged is not None:

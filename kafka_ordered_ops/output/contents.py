@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.output.filesystem import LocalFiles
+from kafka_ordered_ops.output.files import Files
 
 #: Footers read at a time: on a mounted folder the way there takes longer than the reading.
 _FOOTERS_AT_ONCE: Final = 8
@@ -85,7 +85,7 @@ class Holding:
         )
 
 
-def count(files: LocalFiles, folder: str) -> Holding:
+def count(files: Files, folder: str) -> Holding:
     """Count what the data files in a folder hold, including rows.
 
     Raises:
@@ -95,7 +95,7 @@ def count(files: LocalFiles, folder: str) -> Holding:
     return Holding.of(sizes, rows_in(files, folder, sorted(sizes)))
 
 
-def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
+def rows_in(files: Files, folder: str, names: Sequence[str]) -> int | None:
     """Return the rows in all of these files, by their footers alone; None unless all of them are Parquet.
 
     Raises:
@@ -110,7 +110,7 @@ def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
     def rows(name: str) -> int:
         path = f"{folder}/{name}"
         try:
-            with files.open(path) as file:
+            with files.footer(path) as file:
                 found: int = pq.read_metadata(file).num_rows
                 return found
         except (OSError, pa.ArrowException) as error:
@@ -121,3 +121,19 @@ def rows_in(files: LocalFiles, folder: str, names: Sequence[str]) -> int | None:
 
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
         return sum(pool.map(rows, names))
+
+
+def check_rows(window_id: str, path: str, holding: Holding, records: int | None) -> None:
+    """Raise `SinkError` unless the files hold the rows that were written; a window without rows has a file, too."""
+    # Readers find the columns in it.
+    if holding.files and (records is None or holding.rows in (None, records)):
+        return
+    raise SinkError(
+        f"window {window_id}: {records or 0:,} rows were written to {path}, and the {holding.files:,} "
+        f"files that this process sees there hold {holding.rows or 0:,}. Some executors write to a folder that this "
+        "process does not see: use a folder that the driver and all executors share, and check that it is mounted on each "
+        "of them. Nothing was committed",
+        window_id=window_id,
+        records=records,
+        found=holding.rows or 0,
+    )

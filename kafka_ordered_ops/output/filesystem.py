@@ -9,14 +9,19 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
+from kafka_ordered_ops.output.address import SCHEME, is_in_store, root_in_store
+from kafka_ordered_ops.output.files import Files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Readers of a table are seldom the user that wrote it.
 FOLDER_MODE: Final = 0o755
@@ -40,8 +45,6 @@ _OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, _GOING_NAME)
 
 #: A path ends at 4,096 bytes on Linux, and the names of a window, a stage and a file come behind the root's.
 _ROOT_BYTES_MAX: Final = 3_072
-
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 class LocalFiles:
@@ -69,6 +72,17 @@ class LocalFiles:
     def open(self, path: str) -> BinaryIO:
         """Return a data file, to be read here and there."""
         return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
+
+    footer = open
+
+    @contextmanager
+    def sink(self, path: str) -> Iterator[pa.NativeFile]:
+        """Take a file's content in the block; durable once its folder has been settled."""
+        import pyarrow as pa
+
+        # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
+        with pa.OSFile(path, "wb") as file:
+            yield file
 
     def write(self, path: str, content: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
@@ -144,6 +158,11 @@ class LocalFiles:
         """Move a file in one step; durable once the target's folder has been settled."""
         os.rename(source, target)
 
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move files, each in one step."""
+        for source, target in moves:
+            self.move(source, target)
+
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it; links are removed, never followed."""
         if not self.is_folder(path):
@@ -202,12 +221,12 @@ class LocalFiles:
 
 
 def normal_root(root: str | os.PathLike[str]) -> str:
-    """Return a root folder by its one full name: an absolute path, or a URI as it is.
+    """Return a root folder by its one full name: an absolute path, or a URI with one scheme for each store.
 
     A window may be published by another process than the one that wrote it, with another working folder.
 
     Raises:
-        ConfigError: an empty name, one that no file can have, or a ``file:`` URI of another machine.
+        ConfigError: an empty name, one that no file can have, a bare bucket, or a ``file:`` URI of another machine.
     """
     text = path_text(root)
     if text is None:
@@ -216,6 +235,8 @@ def normal_root(root: str | os.PathLike[str]) -> str:
         )
     if not text.strip():
         raise ConfigError("the root folder for a window's output is empty: name a folder")
+    if is_in_store(text):
+        return root_in_store(text)
     local = _local_root(text)
     try:
         local.encode()
@@ -235,7 +256,7 @@ def normal_root(root: str | os.PathLike[str]) -> str:
 
 
 def _local_root(text: str) -> str:
-    scheme = _SCHEME.match(text)
+    scheme = SCHEME.match(text)
     if scheme is None:
         return os.path.abspath(text)
     if scheme[1].lower() != "file":
@@ -249,17 +270,18 @@ def _local_root(text: str) -> str:
 
 
 def files_for(root: str) -> LocalFiles:
-    """Return the file system of a root as `normal_root` gives it.
+    """Return the file system of a root as `normal_root` gives it, for one with an atomic rename.
 
     Raises:
         ConfigError: a scheme other than ``file:``.
     """
-    scheme = _SCHEME.match(root)
+    scheme = SCHEME.match(root)
     if scheme is None:
         return LocalFiles()
     raise ConfigError(
-        f"windows cannot be staged and published below {root!r}: {scheme[1]}: has no atomic rename that this "
-        "package could rely on. Name a local or mounted folder, or use a Delta or Iceberg table. Or write with your own sink that "
+        f"windows cannot be staged and published below {root!r}: {scheme[1]}: is neither a file system with an atomic "
+        "rename nor an object store that this package knows. Name a local or mounted folder, or s3://, gs:// or "
+        "abfss://, or use a Delta or Iceberg table. Or write with your own sink that "
         "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
         "commit the window after it"
     )
@@ -313,7 +335,7 @@ def is_data(name: str) -> bool:
     return not name.startswith((".", "_"))
 
 
-def data_names(files: LocalFiles, folder: str) -> list[str]:
+def data_names(files: Files, folder: str) -> list[str]:
     """Return the names of the files of an output, in the order in which its rows are in them."""
     # Numbers in them: of the part, of the task, of the file among the task's. They are wider than they were
     # made for where there are more; what else is in a name is the same for all files of one folder.
@@ -332,11 +354,6 @@ def as_sink_error(what: str) -> Iterator[None]:
         raise SinkError(
             f"{what}: {error}. Nothing is lost: fix the cause and run the window again"
         ) from error
-
-
-def spark_path(path: str) -> str:
-    """Return a local path as Spark must be given it: without a scheme it would mean the default file system."""
-    return path if _SCHEME.match(path) else f"file://{path}"
 
 
 def _sync(path: str) -> None:

@@ -7,6 +7,8 @@
     <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
     <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
 
+In an object store, stages are beside the root, in ``.koo/<name of the root>/stage/``; see `objects.layout`.
+
 The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
 last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
 it is.
@@ -21,10 +23,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import check_window_id, safe_name
+from kafka_ordered_ops.output.address import control_folder, is_in_store, spark_path
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
@@ -33,7 +36,6 @@ from kafka_ordered_ops.output.filesystem import (
     as_sink_error,
     marker_path,
     normal_root,
-    spark_path,
 )
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
@@ -69,6 +71,8 @@ class Layout:
     facts: Facts = field(default_factory=dict)
     group_id: str | None = None
     holding: Holding | None = None
+    #: Credentials and settings of an object store: of this process, neither stored nor shown.
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -82,7 +86,12 @@ class Layout:
         object.__setattr__(self, "root", normal_root(self.root))
 
     @classmethod
-    def of(cls, plan: WindowPlan, root: str | os.PathLike[str]) -> Self:
+    def of(
+        cls,
+        plan: WindowPlan,
+        root: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Return the place for this plan's attempt below `root`; nothing is touched."""
         return cls(
             normal_root(root),
@@ -91,6 +100,7 @@ class Layout:
             plan.attempt,
             plan.part,
             group_id=plan.group_id,
+            storage_options=storage_options,
         )
 
     @property
@@ -112,6 +122,14 @@ class Layout:
     def merging_path(self) -> str:
         """A hidden folder in which the parts of the whole window come together."""
         return f"{self.whole.stage_path}{MERGING}"
+
+    def draft_path(self, token: str) -> str:
+        """Return the hidden folder that one job of the attempt writes to."""
+        return f"{self.stage_path}~draft-{token}"
+
+    def shared_path(self, token: str) -> str:
+        """Return a hidden folder for files of several windows, before they are distinguished."""
+        return f"{self.stage_path}~shared-{token}"
 
     @property
     def stage_uri(self) -> str:
@@ -136,7 +154,7 @@ class Layout:
         return fields
 
     @classmethod
-    def from_json(cls, fields: Fields) -> Self:
+    def from_json(cls, fields: Fields, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
         if (version := fields.integer("version")) != OUTPUT_VERSION:
             raise JsonError(
@@ -155,6 +173,7 @@ class Layout:
                 holding=Holding.from_json(fields.object("holding"))
                 if "holding" in fields
                 else None,
+                storage_options=storage_options,
             )
         except ConfigError as error:
             raise JsonError(str(error)) from error
@@ -170,7 +189,9 @@ class Layout:
 
     @property
     def stages_folder(self) -> str:
-        """The hidden folder of all stages; its lock keeps publishers apart."""
+        """The hidden folder of all stages; in a file system, its lock keeps publishers apart."""
+        if is_in_store(self.root):
+            return f"{control_folder(self.root)}/stage"
         return f"{self.root}/{STAGE_FOLDER}"
 
     @property
@@ -214,6 +235,26 @@ class Layout:
             return cls.from_json(Fields({**value, "root": root}, MARKER_NAME))
         except (JsonError, TypeError):
             return None
+
+    def removed_error(self, path: str) -> SinkError:
+        """Return the error of a job whose draft was removed under its hands."""
+        return SinkError(
+            f"window {self.window_id}: {path} was removed while this job wrote to it. Another "
+            f"job of attempt {self.attempt} was published meanwhile, or the window was abandoned: leave "
+            "it to that job",
+            window_id=self.window_id,
+        )
+
+    def no_stage_error(self, visible: str) -> SinkError:
+        """Return the error of an output that has nothing to publish; `visible` is a sentence on what readers see."""
+        return SinkError(
+            f"window {self.window_id} cannot be published: there is no complete stage of attempt {self.attempt} "
+            f"of claim {self.claim_id} at {self.stage_path}. {visible} The files were "
+            "deleted, or were written on another machine. Replay the window to write them again",
+            window_id=self.window_id,
+            claim_id=self.claim_id,
+            attempt=self.attempt,
+        )
 
 
 def _place(output: Layout) -> tuple[object, ...]:

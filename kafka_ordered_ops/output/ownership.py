@@ -50,6 +50,11 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
             f"has written is in {output.stage_path}",
             window_id=output.window_id,
         )
+    check_same_owner(output, published)
+
+
+def check_same_owner(output: Layout, published: Layout) -> None:
+    """Raise `SinkError` for the output of another window, or of another group's."""
     if published.window_id != output.window_id:
         raise SinkError(
             f"{output.final_path} holds window {published.window_id!r}, not {output.window_id!r}: it was "

@@ -62,11 +62,13 @@ class Reported:
         return cls({**result, "returned": kept})
 
 
-def found_output(result: Mapping[str, Any]) -> Reported | StagedOutput | None:
+def found_output(
+    result: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
+) -> Reported | StagedOutput | None:
     """Return what an earlier attempt reported or wrote, from its JSON in the ledger; None if it is gone."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
-    return Reported.found(result) or StagedOutput.found(result)
+    return Reported.found(result) or StagedOutput.found(result, storage_options)
 
 
 def result_facts(result: Any) -> dict[str, Any]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import data_names, files_for
+from kafka_ordered_ops.output.published import published
+from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.staged_output import StagedOutput
 
 
@@ -14,8 +17,14 @@ def output_schema(output: StagedOutput) -> pa.Schema | None:
 
     Raises:
         OSError, pyarrow.ArrowException: the file could not be read: it may be replaced at this very moment.
-        ConfigError: an output that is no local folder.
+        ConfigError: an output of an unknown scheme, or one in an object store that is not published.
     """
-    folder = output.final_path
-    names = data_names(files_for(output.root), folder)
-    return pq.read_schema(f"{folder}/{names[0]}") if names else None
+    if is_in_store(output.root):
+        paths = published(output.root, [output.window_id], output.storage_options)[output.window_id]
+    else:
+        folder = output.final_path
+        paths = [f"{folder}/{name}" for name in data_names(files_for(output.root), folder)]
+    if not paths:
+        return None
+    with files_of(output.root, output.storage_options).footer(paths[0]) as footer:
+        return pq.read_schema(footer)

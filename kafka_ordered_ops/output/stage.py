@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,7 @@ def stage_window(
     rows_per_file: int = ROWS_PER_FILE,
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> StagedOutput:
     """Read a plan's records once and write them as Parquet: `stage_windows` for one plan."""
     (output,) = stage_windows(
@@ -70,6 +71,7 @@ def stage_window(
         rows_per_file=rows_per_file,
         stall_timeout_s=stall_timeout_s,
         progress=progress,
+        storage_options=storage_options,
     )
     return output
 
@@ -84,6 +86,7 @@ def stage_windows(
     rows_per_file: int = ROWS_PER_FILE,
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[StagedOutput]:
     """Read the plans' records once and write them as Parquet, each window's into its stage below `root`.
 
@@ -100,13 +103,14 @@ def stage_windows(
     Args:
         plans: windows of one group and isolation, each once.
         settings: the brokers as ``host:port,...``, a mapping of librdkafka settings, or `ClientSettings`.
-        root: the folder that holds the output of all windows.
+        root: the folder that holds the output of all windows, or a prefix in an object store.
         ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
             their names. Otherwise records are written as they arrive and not held.
         limit_bytes: how much Arrow data of all windows to hold for the order.
         rows_per_file: at most so many records a file; large records make smaller files.
         stall_timeout_s: how long to wait for any partition to move.
         progress: called as reading goes on.
+        storage_options: credentials and settings of an object store; None: as the environment has them.
 
     Raises:
         HeldLimitError: the records do not fit `limit_bytes`.
@@ -134,7 +138,7 @@ def stage_windows(
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
     )
-    outputs = [StagedOutput.of(plan, root) for plan in plans]
+    outputs = [StagedOutput.of(plan, root, storage_options) for plan in plans]
     with drafts_of(outputs) as drafts:
         tally = Tally(plans)
         batches = counted(reader, pieces, tally, progress)
@@ -143,7 +147,7 @@ def stage_windows(
         else:
             tables = as_they_come(batches, rows_per_file)
         sealed = []
-        with StageFiles([draft.path for draft in drafts]) as files:
+        with StageFiles([draft.path for draft in drafts], drafts[0].files) as files:
             for window, rows in tables:
                 files.write(window, rows)
             for window, draft in enumerate(drafts):

@@ -16,7 +16,8 @@ from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.filesystem import as_sink_error
+from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA, partition_of, timestamps_ms_of
 from kafka_ordered_ops.output.staged_output import Facts
 
@@ -57,8 +58,9 @@ class StageFiles:
     Some are written at a time, by threads. What one of them raises is raised by the next call.
     """
 
-    def __init__(self, folders: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[str], where: Files | None = None) -> None:
         self._folders = folders
+        self._where: Files = where or LocalFiles()
         self._files = [0] * len(folders)
         self._bytes = [0] * len(folders)
         self._writers = ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="stage-files")
@@ -82,7 +84,7 @@ class StageFiles:
         self._wait(FILES_AT_ONCE - 1)
         path = f"{self._folders[window]}/part-{number:05d}.parquet"
         self._files[window] += 1
-        self._under_way.append((window, self._writers.submit(_write_file, rows, path)))
+        self._under_way.append((window, self._writers.submit(_write_file, rows, path, self._where)))
 
     def close(self, window: int) -> Facts:
         """Return how much a window has got; at least one file, if need be without rows."""
@@ -280,11 +282,10 @@ def _by_window(run: Sequence[Batch]) -> Iterator[tuple[int, pa.Table]]:
         yield number, table.filter(pa.array(windows == number)).combine_chunks()
 
 
-def _write_file(rows: Rows, path: str) -> int:
+def _write_file(rows: Rows, path: str, where: Files) -> int:
     """Write one file; return the size of its rows in memory."""
     table = rows()
-    # Closed here, whatever happens: a file that is held open keeps its room on the disk, though it is removed.
-    with as_sink_error(f"{path} cannot be written"), pa.OSFile(path, "wb") as file:
+    with as_sink_error(f"{path} cannot be written"), where.sink(path) as file:
         pq.write_table(
             table,
             file,

@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
+from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.engine import Engine
@@ -89,7 +90,8 @@ def check_output(output: object) -> str:
     if text is None or "\0" in text or not text.strip():
         raise ConfigError(f"the output folder {shown(output)} is not a path: name a folder")
     root = normal_root(text)
-    files_for(root)
+    if not is_in_store(root):
+        files_for(root)
     return root
 
 
@@ -166,16 +168,29 @@ def check_submit(how: Submission) -> None:
 # --- this machine ----------------------------------------------------------------------------------
 
 
-def check_writable(output: str | os.PathLike[str]) -> None:
+def check_writable(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> None:
     """Write a file that nobody sees to the folder for outputs, or to the one in which it is to be created.
 
-    Nothing is left, not even the folder: the call may still be refused for another reason.
+    Nothing is left, not even the folder: the call may still be refused for another reason. An object store is tried
+    once for each root and process, conditional writes included.
 
     Raises:
-        ConfigError: as `check_output`; or the path leads to no folder that this process may write to.
+        ConfigError: as `check_output`; or the path leads to no folder that this process may write to, or to a store
+            without conditional writes, or there are options and no store.
         SinkError: the file system failed otherwise.
     """
     root = check_output(output)
+    if is_in_store(root):
+        from kafka_ordered_ops.output.objects.probe import check_store
+
+        check_store(root, storage_options)
+        return
+    if storage_options is not None:
+        raise ConfigError(
+            f"storage_options are for an object store, but the output is the folder {root}: leave them out"
+        )
     with as_sink_error(f"the output folder {root} cannot be used"):
         try:
             with tempfile.TemporaryFile(dir=_nearest(root)):

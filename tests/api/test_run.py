@@ -254,7 +254,15 @@ _READS = """
 
 BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "nothing to do": (lambda _: {}, "give output="),
-    "s3": (lambda _: {"output": "s3://lake/orders"}, "s3"),
+    "s3: bare bucket": (lambda _: {"output": "s3://lake"}, "bare bucket"),
+    "s3: an option": (
+        lambda _: {"output": "s3://lake/orders", "storage_options": {"aws_regoin": "x"}},
+        "aws_regoin",
+    ),
+    "options without a store": (
+        lambda tmp: {"output": str(tmp), "storage_options": {}},
+        "object store",
+    ),
     "output: number": (lambda _: {"output": 5}, "output is 5"),
     "output: class": (lambda _: {"output": DeltaSink}, "DeltaSink"),
     "output: empty": (lambda _: {"output": " "}, "name a folder"),

@@ -38,7 +38,7 @@ from tests.support.windows_support import at
 
 #: What is no place for windows, as `{tmp}` knows it: below a file, on a file, elsewhere, nowhere.
 BAD_OUTPUTS = {
-    "s3a": "s3a://bucket/folder",
+    "bare bucket": "s3a://bucket",
     "hdfs": "hdfs:///folder",
     "another machine": "file://elsewhere/folder",
     "nothing": "",

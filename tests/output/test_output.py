@@ -356,7 +356,7 @@ def test_a_failing_file_system_is_a_sink_error(tmp_path: Path) -> None:
         ("file:/a/b%20c", "/a/b c"),
         ("file:///a/b", "/a/b"),
         ("relative", os.path.abspath("relative")),
-        ("s3a://lake/orders/", "s3a://lake/orders"),
+        ("s3a://lake/orders/", "s3://lake/orders"),
     ],
 )
 def test_a_root_has_one_name(given: str, root: str) -> None:
@@ -365,8 +365,8 @@ def test_a_root_has_one_name(given: str, root: str) -> None:
 
 
 def test_a_root_without_atomic_rename_is_refused_before_anything_is_written() -> None:
-    """Object stores cannot publish by rename; the error shows the way with a sink of one's own."""
-    output = StagedOutput("s3a://lake/orders", WINDOW, "c1", 1)
+    """Neither a file system that is mounted nor a store that is known; the error shows the way with a sink of one's own."""
+    output = StagedOutput("hdfs://lake/orders", WINDOW, "c1", 1)
     with pytest.raises(ConfigError, match="your own sink"):
         Draft(output).make()
 

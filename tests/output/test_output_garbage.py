@@ -213,7 +213,7 @@ def test_what_stands_in_the_window_s_place_is_never_replaced(
     "root",
     [
         "", " ", "\t", "/tmp/a\0b", "/tmp/a\udc80b", "file:///tmp/a%00b", "file:///tmp/%ff", "file://host/a",
-        b"/tmp/bytes", 5, None, ["/tmp"], "s3a://lake/x",
+        b"/tmp/bytes", 5, None, ["/tmp"], "s3a://lake", "hdfs://lake/x",
     ],
 )  # fmt: skip
 def test_a_root_that_cannot_be_is_refused(

@@ -23,11 +23,11 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.output.filesystem import MARKER_NAME, files_for
+from kafka_ordered_ops.output.filesystem import MARKER_NAME
+from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
-from kafka_ordered_ops.spark.read import published
 from kafka_ordered_ops.spark.write.tables import TableOutput, TableState, TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
@@ -125,8 +125,7 @@ def test_windows_of_two_groups_share_a_folder_by_different_ids(
     for group_id, window_id in ((one, "a"), (two, "b")):
         plan = plan_of(group_id, window_id)
         group_id.commit(plan, staged(group_id, plan, tmp_path))
-    found = published._folders(files_for(str(tmp_path)), str(tmp_path), None)
-    assert list(found) == ["a", "b"]
+    assert list(published(tmp_path)) == ["a", "b"]
 
 
 def test_the_marker_says_whose_window_it_is(one: OrderedWindows, tmp_path: Path) -> None:

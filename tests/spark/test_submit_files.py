@@ -77,7 +77,9 @@ def test_the_settings_travel_whole() -> None:
         {"bootstrap.servers": "h:1", "sasl.password": PASSWORD, "debug": "all"},
         extra_allowed=["debug"],
     )
-    assert settings_from_text(settings_to_text(given_)) == given_
+    assert settings_from_text(settings_to_text(given_)) == (given_, None)
+    options = {"aws_secret_access_key": PASSWORD}
+    assert settings_from_text(settings_to_text(given_, options)) == (given_, options)
     assert PASSWORD not in settings_to_text(given_)
     for damaged in ("", "AAAA", "é", "gASVBQAAAAAAAABLAS4="):
         with pytest.raises(ConfigError, match="client settings") as caught:

@@ -29,7 +29,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output import draft, staged_output
+from kafka_ordered_ops.output import renaming
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.spark.read.engines import Engine
 
@@ -380,8 +380,7 @@ def crash_at(at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterat
     """The block dies at its n-th change to the file system, if it has so many; gives the crash once it came."""
     crashed: list[Crash] = []
     with monkeypatch.context() as patch:
-        for module in (draft, staged_output):
-            patch.setattr(module, "files_for", lambda _: CrashingFiles(at, after=after))
+        patch.setattr(renaming, "files_for", lambda _: CrashingFiles(at, after=after))
         try:
             yield crashed
         except Crash as crash:

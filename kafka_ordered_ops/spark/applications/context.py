@@ -50,6 +50,7 @@ class WindowContext:
     _spark: SparkSession = field(repr=False)
     _folder: Path = field(repr=False)
     _token: str = field(repr=False)
+    _storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def plan(self) -> WindowPlan:
@@ -120,7 +121,8 @@ class WindowContext:
         """
         root = self.output if path is None else path
         ordered = self.ordered if ordered is None else ordered
-        outputs = write_each(df, root, self.plans, ordered=ordered)
+        options = self._storage_options if path is None else None
+        outputs = write_each(df, root, self.plans, ordered=ordered, storage_options=options)
         self.report(*outputs)
         return tuple(outputs)
 
@@ -170,7 +172,7 @@ def current_window(spark: SparkSession) -> WindowContext:
 
 def _open(spark: SparkSession, folder: Path) -> WindowContext:
     submission = Submission.read(folder)
-    settings = _settings(spark, folder)
+    settings, storage_options = _settings(spark, folder)
     if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
         # In client mode it was begun before the job was.
         watch(folder, parent=None)
@@ -184,10 +186,11 @@ def _open(spark: SparkSession, folder: Path) -> WindowContext:
         _spark=spark,
         _folder=folder,
         _token=submission.token,
+        _storage_options=storage_options,
     )
 
 
-def _settings(spark: SparkSession, folder: Path) -> ClientSettings:
+def _settings(spark: SparkSession, folder: Path) -> tuple[ClientSettings, Mapping[str, Any] | None]:
     text = spark.conf.get(SECRET_KEY, None)
     if text is not None:
         return settings_from_text(text)

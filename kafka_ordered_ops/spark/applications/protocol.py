@@ -26,7 +26,7 @@ import os
 import pickle
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,21 +220,37 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def settings_to_text(settings: ClientSettings) -> str:
-    """Return client settings with their secrets as text for the job; never show this text."""
+def settings_to_text(
+    settings: ClientSettings, storage_options: Mapping[str, Any] | None = None
+) -> str:
+    """Return client settings and storage options with their secrets as text for the job; never show this text."""
     # As they travel to executors: pickled. It comes from a file of our own, or from our own setting.
-    return base64.b64encode(pickle.dumps(settings)).decode()
+    try:
+        pickled = pickle.dumps((settings, storage_options))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise ConfigError(
+            f"storage_options cannot be sent to an application ({type(error).__name__}): give texts and numbers, or let the "
+            "application's environment have the credentials"
+        ) from None
+    return base64.b64encode(pickled).decode()
 
 
-def settings_from_text(text: str) -> ClientSettings:
+def settings_from_text(text: str) -> tuple[ClientSettings, Mapping[str, Any] | None]:
     """Return the inverse of `settings_to_text`; raise `ConfigError`, which does not say what it was."""
     try:
-        settings = pickle.loads(base64.b64decode(text))
-    except (ValueError, binascii.Error, pickle.UnpicklingError, EOFError, AttributeError) as error:
+        settings, storage_options = pickle.loads(base64.b64decode(text))
+    except (
+        TypeError,
+        ValueError,
+        binascii.Error,
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+    ) as error:
         raise ConfigError(
             f"the client settings of this submission cannot be read ({type(error).__name__}): submitter and "
             "driver may have different versions of this package"
         ) from None
     if not isinstance(settings, ClientSettings):
         raise ConfigError("the client settings of this submission are invalid")
-    return settings
+    return settings, storage_options

@@ -12,15 +12,18 @@ of spark-submit or of the caller), every process of the run is ended, and nothin
 from __future__ import annotations
 
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
+from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
@@ -68,6 +71,7 @@ def submit(
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> StagedOutput:
     """Run an application for one window: `submit_windows` for one plan."""
     (staged,) = submit_windows(
@@ -82,6 +86,7 @@ def submit(
         progress=progress,
         log_line=log_line,
         cancelled=cancelled,
+        storage_options=storage_options,
     )
     return staged
 
@@ -99,6 +104,7 @@ def submit_windows(
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[StagedOutput]:
     """Run an application for several windows in one pass; return the outputs that it wrote.
 
@@ -126,15 +132,19 @@ def submit_windows(
             progress=progress,
             log_line=log_line,
             cancelled=cancelled,
+            storage_options=storage_options,
         )
-        outputs = [_found(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        outputs = [
+            _found(plan, one, storage_options)
+            for plan, one in zip(plans, result.results, strict=True)
+        ]
         check_each(plans, outputs)
         return outputs
     except BaseException:
         # Here no process of the run is left that could write into them.
         for plan in plans:
             with suppress(SinkError, ConfigError):
-                StagedOutput.of(plan, output).discard()
+                StagedOutput.of(plan, output, storage_options).discard()
         raise
 
 
@@ -151,6 +161,7 @@ def run_job(
     progress: Callable[[JobProgress], None] | None = None,
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> JobResult:
     """Run an application for windows, and return what it reported: for your own sinks.
 
@@ -162,7 +173,8 @@ def run_job(
         settings: how to reach the cluster; they travel in a file that nobody else can read, and that the
             application deletes once it has read it.
         output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
-            and all executors see. The files through which caller and driver communicate are in it, hidden.
+            and all executors see. The files through which caller and driver communicate are in it, hidden. Or a
+            prefix in an object store: these files are then in a temporary folder of this machine.
         arguments: the application's arguments, its ``sys.argv[1:]``.
         ordered: how the application reads and writes unless it chooses.
         engine: who reads Kafka unless the application chooses.
@@ -170,6 +182,7 @@ def run_job(
         progress: called when the job's progress changes.
         log_line: called with each line that spark-submit and the driver print.
         cancelled: called several times a second; the run is ended when it returns True.
+        storage_options: credentials and settings of an object store; they travel with `settings`.
 
     Raises:
         ConfigError: an invalid argument; nothing was started.
@@ -183,13 +196,14 @@ def run_job(
     root = normal_root(output)
     path = _checked(plans, application, settings, root, how)
     engine = Engine.of(engine, settings)
-    with new_place(root, plans[0]) as place:
+    with new_place(_place_root(root), plans[0]) as place:
         submission = Submission(
             place.token, tuple(plans), root, engine=engine.value, ordered=ordered
         )
         with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
             submission.write(place.folder)
-            command = _command(place, path, arguments, settings, plans, how)
+            secrets = settings_to_text(settings, storage_options)
+            command = _command(place, path, arguments, secrets, plans, how)
         what = _what(path, plans)
         environment = how.variables()
         with (
@@ -215,7 +229,13 @@ def _checked(
     check_together(plans)
     for plan in plans:
         check_has_output(plan)
-    files_for(root)
+    if not is_in_store(root):
+        files_for(root)
+    elif how.deploy_mode is DeployMode.CLUSTER:
+        raise ConfigError(
+            f"deploy_mode 'cluster' needs a folder that this process and the driver both see, and the output {root} is "
+            "none: use client mode, or run the job in its own host and commit it there"
+        )
     return check_submission(application, settings, how)
 
 
@@ -223,7 +243,7 @@ def _command(
     place: Place,
     application: str,
     arguments: Sequence[str],
-    settings: ClientSettings,
+    text: str,
     plans: Sequence[WindowPlan],
     how: SparkSubmit,
 ) -> list[str]:
@@ -234,7 +254,6 @@ def _command(
         **how.conf,
         FOLDER_KEY: str(place.folder),
     }
-    text = settings_to_text(settings)
     if how.deploy_mode is DeployMode.CLUSTER:
         # No file of this machine is seen there, and neither is the end of this process.
         conf[SECRET_KEY] = text
@@ -371,8 +390,26 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
     return result
 
 
-def _found(plan: WindowPlan, result: Mapping[str, object]) -> StagedOutput:
-    staged = StagedOutput.found(result)
+def _place_root(root: str) -> str:
+    """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
+    if not is_in_store(root):
+        return root
+    folder = os.path.join(tempfile.gettempdir(), f"kafka-ordered-ops-{os.getuid()}")
+    with as_sink_error(f"the folder {folder} for a run cannot be made"):
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise SinkError(
+            f"{folder} is in the way: it belongs to another user, or is no folder. Remove it, or set TMPDIR"
+        )
+    return folder
+
+
+def _found(
+    plan: WindowPlan, result: Mapping[str, object], storage_options: Mapping[str, Any] | None
+) -> StagedOutput:
+    staged = StagedOutput.found(result, storage_options)
     if staged is None:
         raise SinkError(
             f"the application reported an output of window {plan.window_id} that is not here: {dict(result)}. "

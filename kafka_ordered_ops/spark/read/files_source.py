@@ -21,7 +21,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kafka_ordered_ops.core.errors import ReadError
-from kafka_ordered_ops.output.filesystem import spark_path
+from kafka_ordered_ops.output.address import is_in_store, spark_path
+from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.filesystem import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +60,10 @@ class FilesOfTask(InputPartition):
 
 
 def frame_of_files(
-    spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str
+    spark: SparkSession,
+    files: Sequence[FileOfWindow],
+    schema: StructType | str,
+    where: Files | None = None,
 ) -> DataFrame:
     """Return the rows of the files, one file after the other, with a column ``window_id`` at the end.
 
@@ -66,12 +71,14 @@ def frame_of_files(
         spark: the session, classic or Connect; all executors must see the files.
         files: in the order wanted.
         schema: the files' columns, as Spark's. A time in ms is read as Spark's in microseconds.
+        where: where this process looks at the files; None: in its own file system.
 
     Raises:
         ReadError: a file is gone, or has other columns; for many files, only when they are read.
     """
-    if 0 < len(files) <= UNION_FILES_MAX:
-        return _union(spark, files, schema)
+    # Python on the executors has no credentials of an object store.
+    if 0 < len(files) <= UNION_FILES_MAX or (files and is_in_store(files[0].path)):
+        return _union(spark, files, schema, where or LocalFiles())
     # Each under its own name: Connect looks it up for every action.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"
     spark.dataSource.register(_source_of(tuple(files), name))
@@ -80,7 +87,7 @@ def frame_of_files(
 
 
 def _union(
-    spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str
+    spark: SparkSession, files: Sequence[FileOfWindow], schema: StructType | str, where: Files
 ) -> DataFrame:
     from pyspark.sql import functions as f
 
@@ -88,7 +95,8 @@ def _union(
     for file in files:
         # Spark would read what a file lacks as nulls.
         try:
-            found = pq.read_schema(file.path).names
+            with where.footer(file.path) as footer:
+                found = pq.read_schema(footer).names
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(file, wanted.names, str(error)) from error
         if missing := [name for name in wanted.names if name not in found]:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import JobFailedError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
-from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, spark_path
+from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.records.columns import ORDER
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
@@ -36,7 +37,12 @@ _COMPARED_MAX: Final = 16
 
 
 def write_window(
-    df: DataFrame, path: str | os.PathLike[str], plan: WindowPlan, *, ordered: bool = True
+    df: DataFrame,
+    path: str | os.PathLike[str],
+    plan: WindowPlan,
+    *,
+    ordered: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> StagedOutput:
     """Write a window's result as Parquet to its stage below `path`; nothing is visible yet.
 
@@ -52,13 +58,15 @@ def write_window(
     Args:
         df: the result of the user's job: the window's records, or anything made from them.
         path: the folder that holds the output of all windows: a local or mounted one that the driver and
-            all executors see.
+            all executors see, or a prefix in an object store.
         plan: the window.
         ordered: sort by (timestamp, topic, partition, offset), so that the files' rows, in the order of the
             files' names, are in total order. `df` is computed once and kept by the executors meanwhile. A
             result of ``read_window(ordered=True)`` passed on unchanged is not sorted again, and a `df`
             without these four columns is written as it is. False writes any `df` as it is: rows in
             the order of its partitions, which keeps an existing order.
+        storage_options: credentials and settings of an object store, for what this process does there; None: as the
+            environment has them. Spark writes the files with its own.
 
     Raises:
         JobFailedError: the job failed. Nothing was committed, and the stage is removed, as with every error.
@@ -66,14 +74,14 @@ def write_window(
             executors write to another folder. Or another group's window is in its place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver its records; an empty output would hide theirs.
-        ConfigError: the path is not local.
+        ConfigError: the path has an unknown scheme.
     """
     check_pyspark()
     check_together([plan])
     check_has_output(plan)
     check_frame(df)
     started = time.monotonic()
-    output = StagedOutput.of(plan, path)
+    output = StagedOutput.of(plan, path, storage_options)
     with drafts_of([output]) as (draft,):
         known = order_of(df)
         in_order = known is not None and known.window_ids == (plan.window_id,)
@@ -228,7 +236,7 @@ def _is_out_of_order(behind: Mapping[TopicPartition, int]) -> Column:
 def _files(draft: Draft) -> Facts:
     """Return how many files there are here; whether they hold everything is for `Draft.seal` to say."""
     with as_sink_error(f"the stage {draft.path} cannot be looked at"):
-        sizes = files_for(draft.output.root).sizes(draft.path)
+        sizes = draft.files.sizes(draft.path)
     return {"files": len(sizes), "bytes": sum(sizes.values())}
 
 

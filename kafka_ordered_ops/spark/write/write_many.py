@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,14 +13,10 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
-from kafka_ordered_ops.output.filesystem import (
-    LocalFiles,
-    as_sink_error,
-    data_names,
-    files_for,
-    spark_path,
-)
+from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.filesystem import as_sink_error, data_names
 from kafka_ordered_ops.output.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
@@ -63,6 +59,7 @@ def write_windows(
     plans: Sequence[WindowPlan],
     *,
     ordered: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[StagedOutput]:
     """Write the results of several windows in one Spark job, each to its window's stage below `path`.
 
@@ -73,10 +70,11 @@ def write_windows(
     Args:
         df: the result of the user's job, with ``window_id``.
         path: the folder that holds the output of all windows: a local or mounted one that the driver and
-            all executors see.
+            all executors see, or a prefix in an object store.
         plans: windows of one group, each once: all windows that `df` has rows of.
         ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` handed
             passed on unchanged is not sorted again.
+        storage_options: as for `write_window`.
 
     Returns:
         The outputs in the order of `plans`, all of them complete.
@@ -87,7 +85,7 @@ def write_windows(
             rows of no window of `plans`; or another group's window is in the place of one.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the windows.
         WindowCoveredError: other windows deliver a window's records; an empty output would hide theirs.
-        ConfigError: the path is not local; `df` has no ``window_id``; no plan, or plans of several groups.
+        ConfigError: the path has an unknown scheme; `df` has no ``window_id``; no plan, or plans of several groups.
     """
     check_pyspark()
     check_together(plans)
@@ -100,9 +98,9 @@ def write_windows(
             "keep it from the result of read_windows"
         )
     started = time.monotonic()
-    outputs = [StagedOutput.of(plan, path) for plan in plans]
-    files = files_for(outputs[0].root)
+    outputs = [StagedOutput.of(plan, path, storage_options) for plan in plans]
     with drafts_of(outputs) as drafts:
+        files = drafts[0].files
         folder = drafts[0].shared_path
         written = _write(df, plans, folder, ordered=ordered)
         facts = _facts(df, plans, written)
@@ -123,13 +121,18 @@ def write_windows(
 
 
 def write_each(
-    df: DataFrame, path: str | os.PathLike[str], plans: Sequence[WindowPlan], *, ordered: bool
+    df: DataFrame,
+    path: str | os.PathLike[str],
+    plans: Sequence[WindowPlan],
+    *,
+    ordered: bool,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[StagedOutput]:
     """Write one window by `write_window`, several by `write_windows`; raises as they do."""
     if len(plans) == 1:
         # It counts while it writes, and needs no second look at the files.
-        return [write_window(df, path, plans[0], ordered=ordered)]
-    return write_windows(df, path, plans, ordered=ordered)
+        return [write_window(df, path, plans[0], ordered=ordered, storage_options=storage_options)]
+    return write_windows(df, path, plans, ordered=ordered, storage_options=storage_options)
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,7 @@ def _write_empty(df: DataFrame, plans: Sequence[WindowPlan], written: _Written) 
         empty.write.option("compression", "zstd").parquet(spark_path(written.empty_folder))
 
 
-def _copy_empty(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
+def _copy_empty(files: Files, written: _Written, draft: Draft) -> Facts:
     names = data_names(files, written.empty_folder)
     if not names:
         raise SinkError(
@@ -316,21 +319,19 @@ def _copy_empty(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
     return {"files": 1, "bytes": len(content)}
 
 
-def _move(files: LocalFiles, written: _Written, draft: Draft) -> Facts:
+def _move(files: Files, written: _Written, draft: Draft) -> Facts:
     """Make a window's files its stage's, under names that keep their order."""
     folder = written.folder_of(draft.output.window_id)
-    names = data_names(files, folder)
+    names, sizes = data_names(files, folder), files.sizes(folder)
     if len(names) > FILES_MAX:
         raise ConfigError(
             f"window {draft.output.window_id} has {len(names):,} files, and names keep the order of {FILES_MAX:,}: "
             "write with fewer tasks, or larger files"
         )
-    size = 0
-    for number, name in enumerate(names):
-        target = _file_path(draft, number)
-        files.move(f"{folder}/{name}", target)
-        size += os.path.getsize(target)
-    return {"files": len(names), "bytes": size}
+    files.move_all(
+        [(f"{folder}/{name}", _file_path(draft, number)) for number, name in enumerate(names)]
+    )
+    return {"files": len(names), "bytes": sum(sizes.values())}
 
 
 def _file_path(draft: Draft, number: int) -> str:

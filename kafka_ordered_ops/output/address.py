@@ -1,0 +1,116 @@
+"""Addresses of outputs in object stores: ``s3://bucket/prefix`` and the like, each place by one name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+
+SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+#: One scheme for each store, by all the names that are in use for it.
+_SCHEMES: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfss",
+    "abfss": "abfss",
+}
+
+#: Hadoop's names, which Spark must be given.
+_SPARK_SCHEMES: Final = {"s3": "s3a"}
+
+#: Beside a root, outside of it: no glob over the data reaches what is below.
+CONTROL_FOLDER: Final = ".koo"
+
+#: S3 ends keys at 1,024 bytes, and the names of a window, a stage and a file come behind the root's.
+_KEY_BYTES_MAX: Final = 512
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in an object store."""
+
+    scheme: str
+    #: A bucket; in Azure ``container@account.dfs.core.windows.net``.
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+
+def is_in_store(path: str) -> bool:
+    """Return whether a path is one of an object store."""
+    scheme = SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() in _SCHEMES
+
+
+def address_of(path: str) -> Address:
+    """Return the parts of a path in an object store; raise `ConfigError` for one that names no bucket."""
+    scheme, _, rest = path.partition(":")
+    bucket, _, key = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not bucket or scheme.lower() not in _SCHEMES:
+        raise ConfigError(f"{path!r} names no bucket: write it as s3://bucket/prefix")
+    return Address(_SCHEMES[scheme.lower()], bucket, key.rstrip("/"))
+
+
+def root_in_store(text: str) -> str:
+    """Return the root of outputs in an object store by its one name.
+
+    Raises:
+        ConfigError: no bucket, a bare bucket, or a prefix that stores and file systems read differently.
+    """
+    address = address_of(text)
+    if address.scheme != "abfss" and not re.fullmatch(
+        r"[A-Za-z0-9][A-Za-z0-9._-]*", address.bucket
+    ):
+        # Without the text: there may be a password in it.
+        raise ConfigError(
+            f"the bucket of an output {address.scheme}://... is letters, digits, '.', '_' and '-': give credentials with "
+            "storage_options, not in the address"
+        )
+    if address.scheme == "abfss" and not re.fullmatch(r"[a-z0-9$-]+@[a-z0-9.-]+", address.bucket):
+        raise ConfigError(
+            f"{text!r} names no container of an account: write it as "
+            "abfss://container@account.dfs.core.windows.net/prefix"
+        )
+    if not address.key:
+        raise ConfigError(
+            f"the output {text!r} is a bare bucket: name a prefix below it, such as {text.rstrip('/')}/orders. What "
+            "readers must not see is stored beside the prefix"
+        )
+    parts = address.key.split("/")
+    if any(part in ("", ".", "..") for part in parts) or not re.fullmatch(
+        r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+", address.key
+    ):
+        raise ConfigError(
+            f"the output {text!r} cannot be a prefix: use no empty part, no '.' or '..', and none of the characters "
+            r"\ * ? # % [ ] { }, which readers take for patterns or escapes"
+        )
+    if parts[-1] == CONTROL_FOLDER:
+        raise ConfigError(f"the output {text!r} is this package's own folder: name another one")
+    if len(address.key.encode()) > _KEY_BYTES_MAX:
+        raise ConfigError(
+            f"the output has a prefix of {len(address.key.encode()):,} bytes, and at most {_KEY_BYTES_MAX} are "
+            "allowed: name a shorter one"
+        )
+    return str(address)
+
+
+def control_folder(root: str) -> str:
+    """Return where the stages and manifests of a root in an object store are."""
+    parent, _, name = root.rpartition("/")
+    return f"{parent}/{CONTROL_FOLDER}/{name}"
+
+
+def spark_path(path: str) -> str:
+    """Return a path as Spark must be given it: a local one without a scheme would mean the default file system."""
+    scheme, found, rest = path.partition("://")
+    if found:
+        return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{rest}"
+    return path if SCHEME.match(path) else f"file://{path}"

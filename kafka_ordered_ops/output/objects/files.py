@@ -1,0 +1,75 @@
+"""Objects below a prefix as the files of a folder, as far as writing a window's files needs it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from kafka_ordered_ops.output.filesystem import is_data
+from kafka_ordered_ops.output.objects.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The footer of most Parquet files is in here, which is one request.
+_TAIL_BYTES: Final = 64 * 1024
+_MAGIC: Final = b"PAR1"
+
+
+class ObjectFiles:
+    """The objects of a store, by folder and name."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted."""
+        return [name for name in self._store.listed(folder) if "/" not in name]
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the data files in a folder, with their sizes."""
+        return {
+            name: one.size
+            for name, one in self._store.listed(folder).items()
+            if "/" not in name and is_data(name)
+        }
+
+    def open(self, path: str) -> BinaryIO:
+        """Return a small file."""
+        found = self._store.get(path)
+        if found is None:
+            raise FileNotFoundError(f"{path} does not exist")
+        return io.BytesIO(found.content)
+
+    def footer(self, path: str) -> BinaryIO:
+        """Return the end of a Parquet file, which has its metadata."""
+        tail = self._store.tail(path, _TAIL_BYTES)
+        if len(tail) == _TAIL_BYTES and tail[-4:] == _MAGIC:
+            length = int.from_bytes(tail[-8:-4], "little") + 8
+            if length > len(tail):
+                tail = self._store.tail(path, length)
+        return io.BytesIO(tail)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file so that it is there whole or not at all."""
+        self._store.put(path, content)
+
+    @contextmanager
+    def sink(self, path: str) -> Iterator[pa.NativeFile]:
+        """Take a file's content in the block; it is there whole at the block's end, or not at all."""
+        import pyarrow as pa
+
+        content: Any = pa.BufferOutputStream()
+        yield content
+        self._store.put(path, memoryview(content.getvalue()).cast("B"))
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Rename files; repeating it after a crash in between changes nothing."""
+        self._store.copy(moves)
+        self._store.delete([source for source, _ in moves])
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it."""
+        self._store.delete([f"{path}/{name}" for name in self._store.listed(path)])

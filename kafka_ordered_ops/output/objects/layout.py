@@ -1,0 +1,147 @@
+"""Where a window's output is in an object store, and what the small objects beside it hold.
+
+::
+
+    <root>/window_id=<safe id>/<claim>-<attempt>-<generation>-part-00000.parquet    what readers see
+    <parent>/.koo/<name>/windows/<safe id>.json                                     which of them make up the window
+    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~draft-<token>/           what a job has written
+    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~seal.json                which files make up the stage
+
+``<parent>/<name>`` is the root. A window is published when its *manifest* names its files. Manifests move by conditional
+writes alone, each with a higher *generation*, which is in the names of the files too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.output.address import control_folder
+from kafka_ordered_ops.output.layout import Layout, Output
+
+#: Version of the JSON in manifests and seals.
+_VERSION: Final = 1
+
+#: A window of a hundred thousand files has less.
+_BYTES_MAX: Final = 64 * 1024**2
+
+SEAL: Final = "~seal.json"
+#: In a draft's folder: what becomes the stage's seal.
+DRAFT_SEAL: Final = "_window.json"
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+-\d+-(\d+)-part-\d{5,}\.parquet")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The files of a complete stage, in the order of their rows: by their paths below the window's stages."""
+
+    output: Layout
+    files: Mapping[str, int]
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the seal."""
+        files = [{"path": path, "bytes": size} for path, size in self.files.items()]
+        return strict_json.dumps(
+            {"version": _VERSION, "output": _described(self.output), "files": files}
+        ).encode()
+
+    @classmethod
+    def parse(cls, content: bytes, like: Output) -> Seal | None:
+        """Return the inverse of `to_bytes`; None for what is no seal."""
+        try:
+            fields = Fields(strict_json.loads(content, limit_bytes=_BYTES_MAX), "seal")
+            return cls(_output(fields.anything("output"), like), _files(fields))
+        except (JsonError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What readers see of a window; of one that is published for the first time, nothing yet."""
+
+    generation: int
+    output: Layout | None
+    #: The files in the order of their rows, by their paths below the root, with their sizes.
+    files: Mapping[str, int]
+    #: Of who is publishing the next state, if anybody.
+    publisher: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the manifest."""
+        files = [{"path": path, "bytes": size} for path, size in self.files.items()]
+        return strict_json.dumps(
+            {
+                "version": _VERSION,
+                "generation": self.generation,
+                "publisher": self.publisher,
+                "output": None if self.output is None else _described(self.output),
+                "files": files,
+            }
+        ).encode()
+
+    @classmethod
+    def parse(cls, content: bytes, like: Output) -> Manifest | None:
+        """Return the inverse of `to_bytes`, with outputs of the class of `like`; None for what is no manifest."""
+        try:
+            fields = Fields(strict_json.loads(content, limit_bytes=_BYTES_MAX), "manifest")
+            output = fields.anything("output")
+            return cls(
+                fields.integer("generation", least=1),
+                None if output is None else _output(output, like),
+                _files(fields),
+                fields.text_or_none("publisher"),
+            )
+        except (JsonError, KeyError, TypeError):
+            return None
+
+
+def manifests_folder(root: str) -> str:
+    """Return where the manifests of a root are."""
+    return f"{control_folder(root)}/windows"
+
+
+def manifest_path(output: Layout) -> str:
+    """Return where the manifest of an output's window is."""
+    return f"{manifests_folder(output.root)}/{safe_name(output.window_id)}.json"
+
+
+def seal_path(output: Layout) -> str:
+    """Return where the seal of an output's stage is."""
+    return f"{output.stage_path}{SEAL}"
+
+
+def final_name(output: Layout, generation: int, number: int) -> str:
+    """Return the name of a published file in its window's folder."""
+    return f"{output.claim_id}-{output.attempt}-{generation:06d}-part-{number:05d}.parquet"
+
+
+def generation_of(name: str) -> int | None:
+    """Return the generation of a published file; None for a file that is not of this package."""
+    found = _FILE_NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def _described(output: Layout) -> dict[str, Any]:
+    # Without the root: a prefix may be copied as a whole.
+    return {name: value for name, value in output.to_json().items() if name != "root"}
+
+
+def _output(value: Any, like: Output) -> Output:
+    return type(like).from_json(
+        Fields({**value, "root": like.root}, "output"), like.storage_options
+    )
+
+
+def _files(fields: Fields) -> dict[str, int]:
+    if (version := fields.integer("version")) != _VERSION:
+        raise JsonError(f"version {version}; this package reads version {_VERSION}")
+    files = fields.anything("files")
+    if not isinstance(files, list):
+        raise JsonError("files are a list")
+    return {str(one["path"]): int(one["bytes"]) for one in files}

@@ -1,0 +1,438 @@
+"""Publish by manifests: for object stores, which cannot rename but write conditionally.
+
+A stage is copied to where readers look, by the store itself, and then the window's manifest is replaced by one that
+names the copies: that write is the publication. Who wants to publish first takes the next *generation*, by a
+conditional write of the manifest which leaves the files as they were. From then on, all publishers of earlier
+generations fail at their own last write, so the copies that they leave belong to nobody and are removed; copies of a later
+generation are never touched. Nothing is locked, and each step can be repeated after a crash anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.output.contents import Holding, check_rows, rows_in
+from kafka_ordered_ops.output.filesystem import (
+    MARKER_BYTES_MAX,
+    UNDER_WAY_NAME,
+    as_sink_error,
+    data_names,
+)
+from kafka_ordered_ops.output.layout import Facts, Layout, Output
+from kafka_ordered_ops.output.objects.files import ObjectFiles
+from kafka_ordered_ops.output.objects.layout import (
+    DRAFT_SEAL,
+    SEAL,
+    Manifest,
+    Seal,
+    final_name,
+    generation_of,
+    manifest_path,
+    seal_path,
+)
+from kafka_ordered_ops.output.objects.store import State, open_store
+from kafka_ordered_ops.output.ownership import (
+    STAGE_NAME,
+    check_newest,
+    check_same_owner,
+    under_way,
+)
+from kafka_ordered_ops.output.parts import sum_of_facts
+
+_log = logging.getLogger(__name__)
+
+#: Publishers of one window, one after the other, that may be in the way of one.
+_TURNS: Final = 12
+_PAUSE_S: Final = 0.05
+
+
+class _Seen(NamedTuple):
+    """A window's manifest, as it was read."""
+
+    manifest: Manifest | None
+    state: State | None
+
+
+class ManifestPublisher:
+    """Stages are beside the root; a manifest names the files that readers are to read.
+
+    Args:
+        root: the root of the outputs.
+        storage_options: credentials and settings; None: as the environment has them.
+
+    Raises:
+        ConfigError: the library is missing, or an option is invalid.
+    """
+
+    def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._store = open_store(root, storage_options)
+        self._files = ObjectFiles(self._store)
+
+    # --- a job's draft -----------------------------------------------------------------------------
+
+    def make(self, output: Layout, token: str) -> None:
+        """Begin a draft, once nothing is in the way of its publication."""
+        path = output.draft_path(token)
+        with as_sink_error(f"the stage {path} cannot be made"):
+            self._check_place(output, self._seen(output), self._published_sizes(output))
+            self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output.group_id))
+
+    def seal(self, output: Output, token: str, facts: Facts) -> Output:
+        """Complete a draft: count what its files hold, then name them."""
+        path = output.draft_path(token)
+        with as_sink_error(f"the stage {path} cannot be completed"):
+            if UNDER_WAY_NAME not in self._files.names(path):
+                raise output.removed_error(path)
+            sizes = self._files.sizes(path)
+            holding = Holding.of(sizes, rows_in(self._files, path, sorted(sizes)))
+            check_rows(output.window_id, path, holding, facts.get("records"))
+            sealed = replace(output, facts=dict(facts), holding=holding)
+            folder = path.removeprefix(f"{output.window_folder}/")
+            files = {f"{folder}/{name}": sizes[name] for name in data_names(self._files, path)}
+            self._store.put(f"{path}/{DRAFT_SEAL}", Seal(sealed, files).to_bytes())
+        return sealed
+
+    def land(self, output: Layout, token: str) -> None:
+        """Make a sealed draft the attempt's stage; another job's draft is left to the next publication."""
+        path = output.draft_path(token)
+        with as_sink_error(f"the stage {path} cannot be completed"):
+            if output.part is not None:
+                # It names files of the part as it was.
+                self._store.delete([seal_path(output.whole)])
+            try:
+                self._store.copy([(f"{path}/{DRAFT_SEAL}", seal_path(output))])
+            except FileNotFoundError:
+                raise output.removed_error(path) from None
+
+    def drop(self, output: Layout, token: str) -> None:
+        """Remove a draft; output that has landed stays."""
+        path = output.draft_path(token)
+        with as_sink_error(f"the stage {path} cannot be removed"):
+            seal = self._seal(output)
+            folder = path.removeprefix(f"{output.window_folder}/")
+            if seal is None or not any(one.startswith(f"{folder}/") for one in seal.files):
+                self._files.remove(path)
+            self._files.remove(output.shared_path(token))
+
+    # --- an attempt's stage ------------------------------------------------------------------------
+
+    def staged(self, output: Output) -> Output | None:
+        """Return the attempt's stage as it was sealed, if all of its files are there."""
+        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+            seal = self._seal(output)
+            if seal is None or self._lost(output, seal) is not None:
+                return None
+            return _like(output, seal.output)
+
+    def shown(self, output: Output) -> Output | None:
+        """Return what readers see, if that is this very attempt's and all of its files are there."""
+        with as_sink_error(f"{output.final_path} cannot be looked at"):
+            manifest = self._seen(output).manifest
+            if manifest is None or not self._shows(output, manifest, self._published_sizes(output)):
+                return None
+            return None if manifest.output is None else _like(output, manifest.output)
+
+    def as_found(self, output: Output) -> Output:
+        """Return an output with the facts of its stage, if there is one."""
+        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+            seal = self._seal(output)
+            return output if seal is None else _like(output, seal.output)
+
+    def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
+        """Name the files of complete parts as those of one stage of the whole window; none is moved."""
+        if (joined := self.staged(whole) or self.shown(whole)) is not None:
+            return joined
+        with as_sink_error(f"the parts of window {whole.window_id} cannot be joined"):
+            seals = [self._seal_of_part(part) for part in parts]
+            files = {path: size for seal in seals for path, size in seal.files.items()}
+            rows = [
+                None if one.output.holding is None else one.output.holding.rows for one in seals
+            ]
+            known = [count for count in rows if count is not None]
+            holding = Holding.of(files, sum(known) if len(known) == len(rows) else None)
+            facts = sum_of_facts([seal.output.facts for seal in seals])
+            joined = replace(whole, facts=facts, holding=holding)
+            self._store.put(seal_path(whole), Seal(joined, files).to_bytes())
+        return joined
+
+    def discard(self, output: Layout) -> None:
+        """Remove the stage, and a whole window's parts; published output stays."""
+        with as_sink_error(f"the stage {output.stage_path} cannot be removed"):
+            objects = self._store.listed(output.window_folder)
+            mine = [name for name in objects if name.startswith(f"{output.stage_name}~")]
+            self._remove_staged(output, mine)
+
+    # --- what readers see --------------------------------------------------------------------------
+
+    def check_ready(self, output: Layout) -> None:
+        """Raise what `publish` would raise; nothing is changed."""
+        with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
+            self._to_publish(output, self._seen(output), self._published_sizes(output), again=False)
+
+    def publish(self, output: Layout) -> None:
+        """Copy the stage to where readers look, name the copies in the manifest, and remove what is then worthless."""
+        with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
+            for turn in range(_TURNS):
+                seen, present = self._seen(output), self._published_sizes(output)
+                seal = self._to_publish(output, seen, present, again=turn > 0)
+                if seal is None or self._publish(output, seal, seen, present):
+                    self._clean(output)
+                    return
+                # Another publisher of this window is at work: it shall come to its end.
+                time.sleep(random.uniform(0.5, 1.5) * _PAUSE_S * 2**turn)
+        raise SinkError(
+            f"window {output.window_id} is not published to {output.final_path}: {_TURNS} times, another process published the "
+            "same window meanwhile. Run the same window again once those processes have ended",
+            window_id=output.window_id,
+        )
+
+    def _to_publish(
+        self, output: Layout, seen: _Seen, present: Mapping[str, int], *, again: bool
+    ) -> Seal | None:
+        """Return the stage that is to be published; None: this attempt is. Raise what `publish` raises.
+
+        Args:
+            output: what is to be published.
+            seen: the window's manifest.
+            present: the files where readers look.
+            again: another publisher was faster: any output of this attempt will do.
+        """
+        manifest = seen.manifest
+        shown = manifest is not None and self._shows(output, manifest, present)
+        if manifest is not None and shown and (again or manifest.output == output):
+            return None
+        seal = self._seal(output)
+        if seal is None:
+            if shown:
+                return None
+            if manifest is not None and manifest.output is not None:
+                # Whoever publishes removes what older attempts have staged.
+                check_newest(output, manifest.output)
+            raise output.no_stage_error(self._visible(output, manifest, present))
+        if (lost := self._lost(output, seal)) is not None:
+            raise SinkError(
+                f"window {output.window_id} is not published: {output.stage_path}~ no longer holds what was written "
+                f"there: {lost}. {self._visible(output, manifest, present)} Run the window again, or replay it, to write "
+                "its files again",
+                window_id=output.window_id,
+                claim_id=output.claim_id,
+                attempt=output.attempt,
+            )
+        self._check_place(output, seen, present)
+        if manifest is not None and manifest.output is not None:
+            check_newest(output, manifest.output)
+        return seal
+
+    def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
+        """Return whether the stage was published; False: another publisher was faster."""
+        before = seen.manifest or Manifest(0, None, {})
+        generations = [generation_of(name) or 0 for name in present]
+        taken = replace(
+            before,
+            generation=max(before.generation, *generations, 0) + 1,
+            publisher=uuid.uuid4().hex,
+        )
+        # 1. Take the generation: earlier publishers now fail at step 4.
+        if (state := self._put(output, taken, seen.state)) is None:
+            return False
+        # 2. Remove their copies, so that readers of the folder do not see rows twice.
+        self._remove_older(output, taken, present)
+        # 3. Copy.
+        names = [final_name(output, taken.generation, n) for n in range(len(seal.files))]
+        targets = [f"{output.final_path}/{name}" for name in names]
+        files = dict(zip(names, seal.files.values(), strict=True))
+        try:
+            sources = [f"{output.window_folder}/{path}" for path in seal.files]
+            self._store.copy(list(zip(sources, targets, strict=True)))
+            is_copied = self._is_copied(output, files, taken)
+        except FileNotFoundError:
+            # Another publisher of this attempt has ended, and removed the stage.
+            is_copied = False
+        except OSError:
+            with suppress(OSError):
+                self._store.delete(targets)
+            raise
+        # 4. Publish. When this fails, its outcome is unknown: the copies stay.
+        folder = output.final_path.removeprefix(f"{output.root}/")
+        paths = {f"{folder}/{name}": size for name, size in files.items()}
+        published = Manifest(taken.generation, seal.output, paths)
+        if is_copied and self._put(output, published, state) is not None:
+            return True
+        self._store.delete(targets)
+        return False
+
+    def _put(self, output: Layout, manifest: Manifest, seen: State | None) -> State | None:
+        """Replace the manifest that was seen; return the new state, or None if another process has replaced it."""
+        path, content = manifest_path(output), manifest.to_bytes()
+        if (state := self._store.put_if(path, content, seen)) is not None:
+            return state
+        # The answer to this very write may have been lost, and the client have asked again.
+        found = self._store.get(path)
+        return found.state if found is not None and found.content == content else None
+
+    def _is_copied(self, output: Layout, files: Mapping[str, int], taken: Manifest) -> bool:
+        """Return whether all copies are there; False: another publisher took over, and removed them."""
+        present = self._published_sizes(output)
+        wrong = [name for name, size in files.items() if present.get(name) != size]
+        if not wrong:
+            return True
+        if self._seen(output).manifest != taken:
+            return False
+        raise OSError(
+            f"{len(wrong)} of {len(files)} files were not copied whole, as {output.final_path}/{wrong[0]}: "
+            f"{present.get(wrong[0])} bytes instead of {files[wrong[0]]}"
+        )
+
+    def _clean(self, output: Layout) -> None:
+        """Remove what the published output has made worthless, and nothing that may still be published."""
+        if (manifest := self._seen(output).manifest) is not None:
+            self._remove_older(output, manifest, self._published_sizes(output))
+        self._remove_staged(
+            output,
+            [
+                name
+                for name in self._store.listed(output.window_folder)
+                if self._is_worthless(output, name)
+            ],
+        )
+
+    def _remove_older(self, output: Layout, manifest: Manifest, present: Mapping[str, int]) -> None:
+        """Remove the files of earlier generations that the manifest does not name."""
+        folder = output.final_path.removeprefix(f"{output.root}/")
+        older = [
+            f"{output.final_path}/{name}"
+            for name in present
+            if (generation_of(name) or manifest.generation) < manifest.generation
+            and f"{folder}/{name}" not in manifest.files
+        ]
+        self._store.delete(older)
+
+    def _is_worthless(self, output: Layout, name: str) -> bool:
+        """Return whether a staged object is of this package and this group, and of no newer attempt."""
+        place, _, _ = name.partition("/")
+        stage = STAGE_NAME.fullmatch(place.partition("~")[0])
+        if stage is None:
+            return False
+        if stage[1] == output.claim_id:
+            return int(stage[2]) <= output.attempt
+        return self._group_of(output, place) in (None, output.group_id)
+
+    def _group_of(self, output: Layout, place: str) -> str | None:
+        """Return the group that another claim's stage says it is of; None where it says nothing."""
+        if place.endswith(SEAL):
+            found = self._store.get(f"{output.window_folder}/{place}")
+            seal = None if found is None else Seal.parse(found.content, output)
+            return None if seal is None else seal.output.group_id
+        folder = place.replace("~shared-", "~draft-")
+        found = self._store.get(f"{output.window_folder}/{folder}/{UNDER_WAY_NAME}")
+        try:
+            value = strict_json.loads(
+                b"" if found is None else found.content, limit_bytes=MARKER_BYTES_MAX
+            )
+        except JsonError:
+            return None
+        group_id = value.get("group") if isinstance(value, dict) else None
+        return group_id if isinstance(group_id, str) else None
+
+    def _remove_staged(self, output: Layout, names: Iterable[str]) -> None:
+        """Remove staged objects: seals first, so that one that is there is never less than it says."""
+        names = list(names)
+        for is_seal in (True, False):
+            chosen = [name for name in names if name.endswith(SEAL) is is_seal]
+            self._store.delete([f"{output.window_folder}/{name}" for name in chosen])
+
+    def _check_place(self, output: Layout, seen: _Seen, present: Mapping[str, int]) -> None:
+        """Raise `SinkError` for a window of another group, or files of another program."""
+        if seen.manifest is not None and seen.manifest.output is not None:
+            check_same_owner(output, seen.manifest.output)
+            return
+        if strangers := [name for name in present if generation_of(name) is None]:
+            raise SinkError(
+                f"{output.final_path}/{strangers[0]} is in the way of window {output.window_id}: another program wrote "
+                f"it ({len(strangers)} in all). Move them away, then run the window again",
+                window_id=output.window_id,
+            )
+
+    # --- reading back ------------------------------------------------------------------------------
+
+    def _seen(self, output: Layout) -> _Seen:
+        path = manifest_path(output)
+        found = self._store.get(path)
+        if found is None:
+            return _Seen(None, None)
+        manifest = Manifest.parse(found.content, output)
+        if manifest is None:
+            raise SinkError(
+                f"{path} is in the way of window {output.window_id}: it is no manifest that this version reads. If a newer "
+                "version wrote it, update this one; otherwise move it away. Then run the window again",
+                window_id=output.window_id,
+            )
+        return _Seen(manifest, found.state)
+
+    def _seal(self, output: Layout) -> Seal | None:
+        """Return the seal of the attempt's stage, if there is one."""
+        found = self._store.get(seal_path(output))
+        seal = None if found is None else Seal.parse(found.content, output)
+        return seal if seal is not None and output.is_mine(seal.output) else None
+
+    def _seal_of_part(self, part: Layout) -> Seal:
+        seal = self._seal(part)
+        if seal is None or (lost := self._lost(part, seal)) is not None:
+            why = "" if seal is None else f" ({lost})"
+            raise SinkError(
+                f"{part.part} of window {part.window_id} is not complete at {part.stage_path}~{why}: it was deleted, or is "
+                "being written again. Run this part again, then join",
+                window_id=part.window_id,
+                claim_id=part.claim_id,
+                attempt=part.attempt,
+            )
+        return seal
+
+    def _published_sizes(self, output: Layout) -> dict[str, int]:
+        return {name: one.size for name, one in self._store.listed(output.final_path).items()}
+
+    def _lost(self, output: Layout, seal: Seal) -> str | None:
+        """Return how the staged files differ from those that were sealed; None if they do not."""
+        sizes = {name: one.size for name, one in self._store.listed(output.window_folder).items()}
+        lost = [path for path, size in seal.files.items() if sizes.get(path) != size]
+        if not lost:
+            return None
+        return f"{len(lost):,} of {len(seal.files):,} files are gone or have another size, as {lost[0]}"
+
+    def _shows(self, output: Layout, manifest: Manifest, present: Mapping[str, int]) -> bool:
+        """Return whether readers see this attempt's output, with all its files."""
+        return output.is_mine(manifest.output) and not _missing(output, manifest, present)
+
+    def _visible(
+        self, output: Layout, manifest: Manifest | None, present: Mapping[str, int]
+    ) -> str:
+        """Return a sentence on what is in the window's place."""
+        if manifest is None or manifest.output is None:
+            return f"{output.final_path} has no output of this package."
+        shown = manifest.output
+        holds = f"{output.final_path} holds attempt {shown.attempt} of claim {shown.claim_id}"
+        missing = _missing(output, manifest, present)
+        return f"{holds}, of which {missing:,} files are gone." if missing else f"{holds}."
+
+
+def _missing(output: Layout, manifest: Manifest, present: Mapping[str, int]) -> int:
+    folder = output.final_path.removeprefix(f"{output.root}/")
+    there = {f"{folder}/{name}": size for name, size in present.items()}
+    return sum(there.get(path) != size for path, size in manifest.files.items())
+
+
+def _like(output: Output, found: Layout) -> Output:
+    """Return what was parsed with the class of `output` as such."""
+    if not isinstance(found, type(output)):
+        raise TypeError(f"{type(found).__name__} is not a {type(output).__name__}")
+    return found

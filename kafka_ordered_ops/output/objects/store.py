@@ -1,0 +1,401 @@
+"""The one door to obstore: the objects of a bucket, conditional writes included.
+
+What a store refuses is raised as an `OSError` of the kind that a file system would raise, and names the bucket, the
+key and the right that is needed. Credentials and signed addresses never are in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.output.address import Address, address_of
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+#: Requests at a time: enough to hide the way to the store, few enough for its limits.
+REQUESTS_AT_ONCE: Final = 16
+
+#: Stores delete so many objects by one request, at least.
+_DELETED_AT_ONCE: Final = 250
+
+#: A copy of some GiB is one request, which answers at its end.
+_CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)}
+_RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(minutes=2)}
+
+#: Options of the connection; all others are of the store.
+_CLIENT_KEYS: Final = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_headers",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
+_CREDENTIAL_PROVIDER: Final = "credential_provider"
+
+#: The rights that an operation needs, by the store.
+_RIGHTS: Final = {
+    "s3": {
+        "get": "s3:GetObject (and s3:ListBucket)",
+        "put": "s3:PutObject",
+        "copy": "s3:GetObject and s3:PutObject",
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {
+        "get": "storage.objects.get",
+        "put": "storage.objects.create and storage.objects.delete (to replace)",
+        "copy": "storage.objects.get and storage.objects.create",
+        "list": "storage.objects.list",
+        "delete": "storage.objects.delete",
+    },
+    "abfss": dict.fromkeys(
+        ("get", "put", "copy", "list", "delete"), "the role Storage Blob Data Contributor"
+    ),
+}
+
+_REASON_LENGTH_MAX: Final = 300
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An object, as a listing has it."""
+
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class State:
+    """What distinguishes one state of an object from any other, by the means of its store."""
+
+    e_tag: str | None
+    version: str | None
+
+    def mode(self) -> dict[str, str]:
+        """Return the condition of a write that replaces this state only."""
+        named = {"e_tag": self.e_tag, "version": self.version}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The content of an object, and its state."""
+
+    content: bytes
+    state: State
+
+
+class Store:
+    """The objects of one bucket. Paths are whole, with scheme and bucket.
+
+    Every method raises `PermissionError` for a right that is missing, `FileNotFoundError` for an object or a bucket
+    that is, and `OSError` for all else.
+    """
+
+    def __init__(self, address: Address, store: ObjectStore) -> None:
+        self._address, self._store = address, store
+
+    def get(self, path: str) -> Found | None:
+        """Return an object; None if there is none."""
+        import obstore
+
+        try:
+            with self._named("get", path):
+                found = obstore.get(self._store, self._key(path))
+                state = State(found.meta["e_tag"], found.meta["version"])
+                return Found(bytes(found.bytes()), state)
+        except FileNotFoundError:
+            return None
+
+    def tail(self, path: str, length: int) -> bytes:
+        """Return the last bytes of an object."""
+        import obstore
+
+        with self._named("get", path):
+            found = obstore.get(self._store, self._key(path), options={"range": {"suffix": length}})
+            return bytes(found.bytes())
+
+    def put(self, path: str, content: Any) -> None:
+        """Write an object, by one request: it is there whole or not at all, and no upload is left pending."""
+        import obstore
+
+        with self._named("put", path):
+            obstore.put(self._store, self._key(path), content, use_multipart=False)
+
+    def put_if(self, path: str, content: bytes, seen: State | None) -> State | None:
+        """Write an object unless another process has written it since; return its new state.
+
+        Args:
+            path: the object.
+            content: what to write.
+            seen: the state that was read before; None: there was no object.
+
+        Returns:
+            None if the object has changed, also if that was by this very call, whose answer was lost.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        mode: Any = "create" if seen is None else seen.mode()
+        with self._named("put", path):
+            try:
+                written = obstore.put(
+                    self._store, self._key(path), content, mode=mode, use_multipart=False
+                )
+            except (AlreadyExistsError, PreconditionError):
+                return None
+            return State(written["e_tag"], written["version"])
+
+    def copy(self, copies: Sequence[tuple[str, str]]) -> None:
+        """Copy objects within the store, some at a time."""
+        import obstore
+
+        def copy(pair: tuple[str, str]) -> None:
+            source, target = pair
+            with self._named("copy", source):
+                obstore.copy(self._store, self._key(source), self._key(target))
+
+        _all_at_once(copy, copies)
+
+    def listed(self, folder: str) -> dict[str, Listed]:
+        """Return the objects below a folder, by their names in it, sorted."""
+        import obstore
+
+        prefix = f"{self._key(folder)}/"
+        found = {}
+        with self._named("list", folder):
+            for batch in obstore.list(self._store, prefix=prefix):
+                for one in batch:
+                    name = one["path"].removeprefix(prefix)
+                    found[name] = Listed(one["size"], one["last_modified"])
+        return dict(sorted(found.items()))
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder, sorted."""
+        import obstore
+
+        prefix = f"{self._key(folder)}/"
+        with self._named("list", folder):
+            found = obstore.list_with_delimiter(self._store, prefix=prefix)
+            return sorted(one.removeprefix(prefix).rstrip("/") for one in found["common_prefixes"])
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects; one that is not there is no error."""
+        import obstore
+
+        keys = [self._key(path) for path in paths]
+        batches = [keys[n : n + _DELETED_AT_ONCE] for n in range(0, len(keys), _DELETED_AT_ONCE)]
+        for batch in batches:
+            try:
+                with self._named("delete", f"{self._bucket}/{batch[0]}"):
+                    obstore.delete(self._store, batch)
+            except FileNotFoundError:
+                # Some stores then leave the others where they are.
+                for key in batch:
+                    self._delete_one(key)
+
+    def _delete_one(self, key: str) -> None:
+        import obstore
+
+        try:
+            with self._named("delete", f"{self._bucket}/{key}"):
+                obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return
+
+    @property
+    def _bucket(self) -> str:
+        return f"{self._address.scheme}://{self._address.bucket}"
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(f"{self._bucket}/")
+
+    @contextmanager
+    def _named(self, operation: str, path: str) -> Iterator[None]:
+        """Raise what the library raises as an `OSError` that says where, and what is missing."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        # Without the cause: its text may have a signed address in it.
+        except (BaseError, FileNotFoundError, PermissionError) as error:
+            self._raise(operation, path, error)
+        except OSError as error:
+            raise OSError(f"{path}: {operation} failed: {reason_of(error)}") from None
+
+    def _raise(self, operation: str, path: str, error: Exception) -> NoReturn:
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        reason = reason_of(error)
+        right = _RIGHTS[self._address.scheme][operation]
+        if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
+            raise FileNotFoundError(
+                f"{path}: there is no bucket {self._address.bucket}, or not for these credentials. Create it, or correct its name"
+            ) from None
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(f"{path} does not exist ({operation}): {reason}") from None
+        if isinstance(
+            error, PermissionDeniedError | UnauthenticatedError | PermissionError
+        ) or re.search(r"\b40[13] (Forbidden|Unauthorized)\b", str(error)):
+            raise PermissionError(
+                f"{path}: access was denied ({operation}). Give the credentials {right}, or other credentials with "
+                f"storage_options: {reason}"
+            ) from None
+        raise OSError(f"{path}: {operation} failed: {reason}") from None
+
+
+def _all_at_once(call: Any, arguments: Sequence[Any]) -> None:
+    """Call for each argument, some at a time; raise the first error once none of them runs any more."""
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="objects") as pool:
+        futures = [pool.submit(call, one) for one in arguments]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a store says in one line, without what may be secret in its addresses."""
+    text = " ".join(str(error).split("\n\nDebug source", 1)[0].split())
+    text = re.sub(r"\?\S*", "?...", text)
+    return text if len(text) <= _REASON_LENGTH_MAX else f"{text[:_REASON_LENGTH_MAX]}..."
+
+
+def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
+    """Return the store of a path; nothing is connected to.
+
+    Args:
+        path: any path in it.
+        options: credentials and settings; None: as the environment has them.
+
+    Raises:
+        ConfigError: obstore is not installed, or an option is unknown or of the wrong type.
+    """
+    address = address_of(path)
+    try:
+        import obstore as _  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            f"an output in {address.scheme}:// needs obstore, which is not installed: run "
+            "pip install 'kafka-ordered-ops[object-stores]'"
+        ) from None
+    bucket = Address(address.scheme, address.bucket, "")
+    given = check_options(options)
+    try:
+        return _connected(bucket, tuple(sorted(given.items())), surroundings())
+    except TypeError:
+        # An option that has no hash, as headers: the connection is not shared.
+        return Store(bucket, _connect(bucket, given))
+
+
+def check_options(options: object) -> dict[str, Any]:
+    """Return storage options; raise `ConfigError`, which does not show values, unless they are a mapping by name."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise ConfigError(
+            f"storage_options is a {type(options).__name__}: give a mapping of names and values, such as "
+            "{'aws_region': 'eu-west-1'}"
+        )
+    return dict(options)
+
+
+def surroundings() -> tuple[object, ...]:
+    """Return what else a connection depends on: the process, and its environment."""
+    stores = ("AWS_", "AZURE_", "GOOGLE_")
+    return (os.getpid(), *sorted(one for one in os.environ.items() if one[0].startswith(stores)))
+
+
+@lru_cache(maxsize=32)
+def _connected(
+    bucket: Address, options: tuple[tuple[str, Any], ...], _surroundings: tuple[object, ...]
+) -> Store:
+    return Store(bucket, _connect(bucket, dict(options)))
+
+
+def _connect(bucket: Address, options: Mapping[str, Any]) -> ObjectStore:
+    from obstore.exceptions import BaseError
+
+    client: dict[str, Any] = dict(_CLIENT)
+    config: dict[str, Any] = {}
+    for name, value in options.items():
+        if name != _CREDENTIAL_PROVIDER:
+            (client if name in _CLIENT_KEYS else config)[name] = value
+    if any(str(value).startswith("http://") for value in config.values()):
+        # Whoever writes it out means it.
+        client.setdefault("allow_http", True)
+    provider = options.get(_CREDENTIAL_PROVIDER) or _default_provider(bucket.scheme, config)
+    try:
+        return _built(bucket, config, client, provider)
+    except (BaseError, TypeError, ValueError) as error:
+        names = ", ".join(options) or "none"
+        raise ConfigError(
+            f"the store {bucket.scheme}://{bucket.bucket} cannot be opened with these storage_options ({names}): "
+            f"{reason_of(error)}"
+        ) from None
+
+
+def _built(
+    bucket: Address, config: Mapping[str, Any], client: Mapping[str, Any], provider: Any
+) -> ObjectStore:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    more: dict[str, Any] = {"client_options": client, "retry_config": _RETRIES}
+    if provider is not None:
+        more["credential_provider"] = provider
+    if bucket.scheme == "s3":
+        return S3Store(bucket.bucket, config=dict(config), **more)  # type: ignore[arg-type]
+    if bucket.scheme == "gs":
+        return GCSStore(bucket.bucket, config=dict(config), **more)  # type: ignore[arg-type]
+    container, _, host = bucket.bucket.partition("@")
+    account = {"account_name": host.partition(".")[0]}
+    if not any(name.endswith("account_name") for name in config):
+        config = {**account, **config}
+    return AzureStore(container, config=dict(config), **more)  # type: ignore[arg-type]
+
+
+def _default_provider(scheme: str, config: Mapping[str, Any]) -> Any:
+    """Return a source of credentials that knows profiles, where the library's own does not and boto3 is here."""
+    if scheme != "s3" or any("access_key" in name or "skip" in name for name in config):
+        return None
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    files = (
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+    if "AWS_PROFILE" not in os.environ and not any(
+        os.path.exists(os.path.expanduser(file)) for file in files
+    ):
+        return None
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    try:
+        return Boto3CredentialProvider()
+    except ValueError:
+        # Nothing there: the machine or the container may have credentials.
+        return None

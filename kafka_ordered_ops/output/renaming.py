@@ -1,0 +1,271 @@
+"""Publish by renames: for a local or mounted file system.
+
+A publish is two renames (the older folder aside, the stage in its place); between them nothing is visible, and
+whoever publishes again ends at the same place from wherever a crash left it. The marker also says which
+files there were: a stage that has lost some since is not published.
+
+What stands in the way and was not made here, a link in particular, is left as it is.
+
+The parts of a split window have stages of their own. Joining them moves their files into one folder, which
+becomes the window's stage once it is complete; a part keeps its marker until then, so whoever joins again
+knows that what is missing in a part has been moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.output.contents import check_rows, count
+from kafka_ordered_ops.output.filesystem import (
+    UNDER_WAY_NAME,
+    LocalFiles,
+    as_sink_error,
+    check_own_folder,
+    files_for,
+    is_own_folder,
+    marker_path,
+    remove_stage,
+)
+from kafka_ordered_ops.output.layout import MERGING, Facts, Layout, Output
+from kafka_ordered_ops.output.ownership import (
+    STAGE_NAME,
+    check_newest,
+    check_owned,
+    check_replaceable,
+    is_own_name,
+    lost_files,
+    shown_marker,
+    under_way,
+    whole_marker,
+)
+from kafka_ordered_ops.output.parts import join_parts, take_part_back
+
+
+class RenamePublisher:
+    """Stages are folders below the root, and move into place as a whole."""
+
+    # --- a job's draft -----------------------------------------------------------------------------
+
+    def make(self, output: Layout, token: str) -> None:
+        """Make the folder of a job's draft, empty."""
+        files, path = files_for(output.root), output.draft_path(token)
+        # Locked: another job that ends may remove the window's folder, if it is empty.
+        with (
+            as_sink_error(f"the stage {path} cannot be made"),
+            files.locked(output.stages_folder),
+        ):
+            self._check_place(files, output)
+            self._check_stage(files, output)
+            files.make_folder(path)
+            files.write(f"{path}/{UNDER_WAY_NAME}", under_way(output.group_id))
+
+    def seal(self, output: Output, token: str, facts: Facts) -> Output:
+        """Complete a draft: make its files durable, count what they hold, then write the marker."""
+        files, path = files_for(output.root), output.draft_path(token)
+        with as_sink_error(f"the stage {path} cannot be completed"):
+            # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
+            if not files.exists(flag := f"{path}/{UNDER_WAY_NAME}"):
+                raise output.removed_error(path)
+            files.settle(path)
+            holding = count(files, path)
+            check_rows(output.window_id, path, holding, facts.get("records"))
+            sealed = replace(output, facts=dict(facts), holding=holding)
+            files.write(marker_path(path), sealed.marker())
+            files.remove(flag)
+        return sealed
+
+    def land(self, output: Layout, token: str) -> None:
+        """Make a sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
+        files, aside = files_for(output.root), f"{output.stage_path}~older-{token}"
+        with (
+            as_sink_error(f"the stage {output.stage_path} cannot be completed"),
+            files.locked(output.stages_folder),
+        ):
+            self._check_place(files, output)
+            self._check_stage(files, output)
+            if output.part is not None:
+                take_part_back(files, output)
+            elif files.exists(output.stage_path):
+                files.rename(output.stage_path, aside)
+            files.rename(output.draft_path(token), output.stage_path)
+            remove_stage(files, aside)
+
+    def drop(self, output: Layout, token: str) -> None:
+        """Remove what a job has written; output that has landed stays."""
+        files, path = files_for(output.root), output.draft_path(token)
+        if not files.exists(output.window_folder):
+            return
+        with as_sink_error(f"the stage {path} cannot be removed"):
+            for folder in (path, output.shared_path(token)):
+                remove_stage(files, folder)
+            with files.locked(output.stages_folder):
+                files.remove_if_empty(output.window_folder)
+
+    def _check_place(self, files: LocalFiles, output: Layout) -> None:
+        """Look, before a job runs, whether its output could be published."""
+        for folder in (output.window_folder, output.stage_path):
+            check_own_folder(files, folder)
+        if files.exists(output.final_path):
+            check_owned(files, output, output.read(files, output.root, output.final_path))
+
+    def _check_stage(self, files: LocalFiles, output: Layout) -> None:
+        """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
+        path = output.stage_path
+        if files.exists(path) and not is_own_folder(files, path):
+            raise SinkError(
+                f"{path} is in the way: this package did not create it. Move it away, then run the window again",
+                window_id=output.window_id,
+            )
+
+    # --- an attempt's stage ------------------------------------------------------------------------
+
+    def staged(self, output: Output) -> Output | None:
+        """Return the stage's marker, if the stage is complete and has all the files that were written."""
+        files = files_for(output.root)
+        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+            if (marker := whole_marker(files, output, output.stage_path)) is not None:
+                return marker
+            if not files.exists(output.window_folder):
+                return None
+            # Another job of this attempt may be putting its own in its place at this very moment.
+            with files.locked(output.stages_folder):
+                return whole_marker(files, output, output.stage_path)
+
+    def shown(self, output: Output) -> Output | None:
+        """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
+        with as_sink_error(f"{output.final_path} cannot be looked at"):
+            return shown_marker(files_for(output.root), output)
+
+    def as_found(self, output: Output) -> Output:
+        """Return an output with the facts of its stage's marker, if there is one."""
+        with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
+            return output.own_marker(files_for(output.root), output.stage_path) or output
+
+    def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
+        """Join complete parts to one complete stage of the whole window."""
+        files = files_for(whole.root)
+        with (
+            as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
+            files.locked(whole.stages_folder),
+        ):
+            check_own_folder(files, whole.window_folder)
+            joined = (
+                whole_marker(files, whole, whole.stage_path)
+                or shown_marker(files, whole)
+                or join_parts(files, whole, parts)
+            )
+            for part in parts:
+                remove_stage(files, part.stage_path)
+            remove_stage(files, whole.merging_path)
+        return joined
+
+    def discard(self, output: Layout) -> None:
+        """Remove the stage, and a whole window's parts; published output stays."""
+        files = files_for(output.root)
+        if not files.exists(output.window_folder):
+            return
+        with (
+            as_sink_error(f"the stage {output.stage_path} cannot be removed"),
+            files.locked(output.stages_folder),
+        ):
+            check_own_folder(files, output.window_folder)
+            self._restore_replaced(files, output)
+            # Parts before what was moved out of them: a part that is there is never less than it says.
+            for name in sorted(files.names(output.window_folder), key=_is_merging):
+                mine = name == output.stage_name or name.startswith(f"{output.stage_name}~")
+                if mine and is_own_name(files, output, name):
+                    remove_stage(files, f"{output.window_folder}/{name}")
+            files.remove_if_empty(output.window_folder)
+
+    # --- what readers see --------------------------------------------------------------------------
+
+    def check_ready(self, output: Layout) -> None:
+        """Raise what `publish` would raise; nothing is changed."""
+        files = files_for(output.root)
+        with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
+            if not files.exists(output.stages_folder):
+                self._is_to_be_swapped(files, output)
+                return
+            with files.locked(output.stages_folder):
+                self._is_to_be_swapped(files, output)
+
+    def publish(self, output: Layout) -> None:
+        """Put the stage in the place of the window's older output."""
+        files = files_for(output.root)
+        with (
+            as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"),
+            files.locked(output.stages_folder),
+        ):
+            if self._is_to_be_swapped(files, output):
+                self._swap(files, output)
+            self._clean(files, output)
+
+    def _is_to_be_swapped(self, files: LocalFiles, output: Layout) -> bool:
+        """Return whether the stage still has to be moved into place; raise what `publish` raises."""
+        check_own_folder(files, output.window_folder)
+        published = output.read(files, output.root, output.final_path)
+        if published == output and shown_marker(files, output) is not None:
+            return False
+        staged = output.own_marker(files, output.stage_path)
+        if staged is None:
+            self._check_published(files, output)
+            return False
+        if (lost := lost_files(files, staged, files.sizes(output.stage_path))) is not None:
+            raise SinkError(
+                f"window {output.window_id} is not published: {output.stage_path} no longer holds what was written "
+                f"there: {lost}. {self._visible(files, output)} Run the window again, or replay it, to write its files again",
+                window_id=output.window_id,
+                claim_id=output.claim_id,
+                attempt=output.attempt,
+            )
+        check_replaceable(files, output, published)
+        return True
+
+    def _swap(self, files: LocalFiles, output: Layout) -> None:
+        if files.exists(output.final_path):
+            # One left by a crash is older than what is published: it was on its way out.
+            files.remove(output.replaced_path)
+            files.rename(output.final_path, output.replaced_path)
+        files.rename(output.stage_path, output.final_path)
+
+    def _restore_replaced(self, files: LocalFiles, output: Layout) -> None:
+        """Put the older output back where a crash between the two renames has left nothing visible."""
+        if not files.exists(output.final_path) and is_own_folder(files, output.replaced_path):
+            files.rename(output.replaced_path, output.final_path)
+
+    def _check_published(self, files: LocalFiles, output: Layout) -> None:
+        """Raise unless readers see this attempt's output; for one that has no stage."""
+        published = output.read(files, output.root, output.final_path)
+        if output.is_mine(published):
+            if shown_marker(files, output) is not None:
+                return
+        elif published is not None:
+            # Whoever publishes removes what older attempts have staged.
+            check_newest(output, published)
+        raise output.no_stage_error(self._visible(files, output))
+
+    def _visible(self, files: LocalFiles, output: Layout) -> str:
+        """Return a sentence on what is in the window's place."""
+        published = output.read(files, output.root, output.final_path)
+        if published is None:
+            return f"{output.final_path} has no output of this package."
+        holds = (
+            f"{output.final_path} holds attempt {published.attempt} of claim {published.claim_id}"
+        )
+        lost = lost_files(files, published, files.sizes(output.final_path))
+        return f"{holds}." if lost is None else f"{holds}, of which files are gone: {lost}."
+
+    def _clean(self, files: LocalFiles, output: Layout) -> None:
+        """Remove what the published output has made worthless, and nothing that may still be published."""
+        for name in files.names(output.window_folder):
+            stage = STAGE_NAME.fullmatch(name)
+            newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
+            if not newer and is_own_name(files, output, name):
+                remove_stage(files, f"{output.window_folder}/{name}")
+        files.remove_if_empty(output.window_folder)
+
+
+def _is_merging(name: str) -> bool:
+    return name.endswith(MERGING)

@@ -1,0 +1,256 @@
+"""Windows in an object store: complete or not there, from every crash and every interleaving of publishers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafka_ordered_ops import OrderedWindows, Window
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.output.objects import publisher as publisher_module
+from kafka_ordered_ops.output.objects import store as door
+from kafka_ordered_ops.output.objects.store import State, Store
+from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.objects_support import (
+    Interleaved,
+    globbed_rows,
+    killed_at,
+    named_rows,
+    staged_names,
+    staged_rows,
+)
+from tests.support.objects_support import memory as memory
+
+MakeRoot = Callable[[], str]
+
+HOUR = Window("orders", cutoff="2026-11-20T12:00:00Z", starting_offsets="earliest")
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers that meet do not wait: the order of their steps is given."""
+    monkeypatch.setattr(publisher_module, "_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def kafka() -> Any:
+    """A cluster with ten records."""
+    with InMemoryKafka() as cluster:
+        cluster.create_topic("orders")
+        for number in range(10):
+            cluster.produce("orders", value=b"v", timestamp_ms=1_700_000_000_000 + number)
+        yield cluster
+
+
+def service(kafka: InMemoryKafka) -> OrderedWindows:
+    """A new process of one group."""
+    return OrderedWindows(kafka.settings, group_id="g")
+
+
+# --- every crash point ----------------------------------------------------------------------------
+
+
+def test_a_run_that_is_killed_anywhere_is_exact_when_it_is_run_again(memory: MakeRoot) -> None:
+    """No glob sees a file before the commit, no manifest reader a part, and in the end nothing is left behind."""
+    step = 0
+    while True:
+        step += 1
+        root = memory()
+        with InMemoryKafka() as kafka:
+            kafka.create_topic("orders")
+            for number in range(10):
+                kafka.produce("orders", value=b"v", timestamp_ms=1_700_000_000_000 + number)
+            with killed_at(step) as kills, service(kafka) as windows:
+                windows.run(HOUR, "w", output=root, ordered=False)
+            with service(kafka) as windows:
+                is_done = any(
+                    one.plan.status in (WindowStatus.COMMITTED, WindowStatus.PUBLISHED)
+                    for one in windows.list()
+                )
+                if not is_done:
+                    assert globbed_rows(root) == []
+                assert named_rows(root) in ([], list(range(10)))
+                windows.run(HOUR, "w", output=root, ordered=False)
+        assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
+        assert staged_names(root) == []
+        if not kills:
+            break
+    assert step > 8
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "replacing"])
+def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(
+    memory: MakeRoot, before: int
+) -> None:
+    """Before: what was there. After: the newest. In between nothing else, for who reads the manifest."""
+    old, new = ([1, 2, 3] if before else []), [4, 5, 6, 7, 8]
+    for step in range(1, 100):
+        root = memory()
+        if before:
+            staged_rows(root, old, attempt=1).publish()
+        staged = staged_rows(root, new, attempt=2)
+        with killed_at(step, changes_only=False) as kills:
+            staged.publish()
+        assert named_rows(root) in (old, new)
+        staged_again = StagedOutput.found(staged.to_json())
+        assert staged_again is not None
+        staged_again.check_ready()
+        staged_again.publish()
+        assert globbed_rows(root) == named_rows(root) == new
+        assert staged_names(root) == []
+        if not kills:
+            break
+    assert step > 12
+
+
+def test_a_discard_that_is_killed_anywhere_leaves_no_stage_that_counts(memory: MakeRoot) -> None:
+    """A seal goes before the files that it names."""
+    for step in range(1, 30):
+        root = memory()
+        staged = staged_rows(root, [1, 2, 3, 4])
+        with killed_at(step) as kills:
+            staged.discard()
+        if step > 1:
+            assert not staged.exists()
+        staged.discard()
+        assert staged_names(root) == []
+        if not kills:
+            break
+    assert step > 4
+
+
+# --- publishers at the same time ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(st.integers(0, 2), max_size=90),
+    st.sampled_from(["same attempt", "two drafts", "older and newer"]),
+    st.booleans(),
+)
+def test_publishers_in_any_order_of_steps_never_leave_a_hole(
+    memory: MakeRoot, order: list[int], who: str, replacing: bool
+) -> None:
+    """After each single step, all files that a manifest names are there; in the end the newest attempt is."""
+    root = memory()
+    if replacing:
+        staged_rows(root, [0, 0, 0], attempt=1).publish()
+    first = staged_rows(root, [1, 2, 3], attempt=2)
+    if who == "same attempt":
+        calls = [first.publish, first.publish]
+        allowed = [[1, 2, 3]]
+    elif who == "two drafts":
+        second = staged_rows(root, [4, 5, 6, 7], attempt=2)
+        calls = [first.publish, second.publish]
+        allowed = [[1, 2, 3], [4, 5, 6, 7]]
+    else:
+        newer = staged_rows(root, [8, 9, 10], attempt=3)
+        calls = [first.publish, newer.publish]
+        allowed = [[8, 9, 10]]
+    attempts = [1 if replacing else 0]
+
+    def check() -> None:
+        named = files(root)
+        assert set(named) <= {f"{root}/{one}" for one in door.open_store(root).listed(root)}
+        attempts.append(max((int(name.split("-")[-4]) for name in named), default=0))
+
+    both = Interleaved(calls, order)
+    both.run(check)
+    assert named_rows(root) in allowed, both.errors
+    # What readers see never moves back.
+    assert attempts == sorted(attempts)
+    for error in both.errors.values():
+        assert isinstance(error, WindowSupersededError | SinkError), error
+    # At least one came to its end, and left nothing but what readers see.
+    assert len(both.errors) < 2
+    newest = max(calls, key=lambda call: call.__self__.attempt)  # type: ignore[attr-defined]
+    newest()
+    assert sorted(globbed_rows(root)) == sorted(named_rows(root))
+    assert staged_names(root) == []
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.integers(0, 1), max_size=60), st.integers(1, 25))
+def test_a_publisher_that_is_killed_beside_another_is_no_harm(
+    memory: MakeRoot, order: list[int], step: int
+) -> None:
+    """The one that lives ends exactly, whatever the dead one has left where."""
+    root = memory()
+    staged = staged_rows(root, [1, 2, 3, 4, 5])
+
+    def killed() -> None:
+        left = step
+        from tests.support import objects_support
+
+        turn = objects_support._hooks.hook
+
+        def hook(operation: str) -> None:
+            nonlocal left
+            turn(operation)
+            left -= 1
+            if left <= 0:
+                raise SystemExit
+
+        objects_support._hooks.hook = hook
+        staged.publish()
+
+    both = Interleaved([staged.publish, killed], order)
+    both.run(lambda: None)
+    assert 0 not in both.errors
+    assert named_rows(root) == [1, 2, 3, 4, 5]
+    staged.publish()
+    assert globbed_rows(root) == [1, 2, 3, 4, 5]
+
+
+# --- answers that are lost ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "asked_again", [False, True], ids=["an error", "asked again by the client"]
+)
+def test_a_write_whose_answer_is_lost_is_read_back(
+    memory: MakeRoot, monkeypatch: pytest.MonkeyPatch, nth: int, asked_again: bool
+) -> None:
+    """It has happened: the client then fails, or repeats it and is told that the object has changed."""
+    root, put_if, calls = memory(), Store.put_if, 0
+    staged_rows(root, [9], attempt=1).publish()
+    staged = staged_rows(root, [1, 2, 3], attempt=2)
+
+    def lost(self: Store, path: str, content: bytes, seen: State | None) -> State | None:
+        nonlocal calls
+        calls += 1
+        state = put_if(self, path, content, seen)
+        if calls != nth:
+            return state
+        if asked_again:
+            return None
+        raise OSError("the connection was closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_if", lost)
+        if nth <= 2 and not asked_again:
+            with pytest.raises(SinkError, match="closed"):
+                staged.publish()
+            assert named_rows(root) in ([9], [1, 2, 3])
+        else:
+            staged.publish()
+    staged.publish()
+    assert globbed_rows(root) == named_rows(root) == [1, 2, 3]
