@@ -272,7 +272,7 @@ NAIVE = datetime(2026, 11, 20)  # noqa: DTZ001  (what is to be refused)
             {"cutoff": day(20), "since": day(19), "mode": WindowMode.CATCH_UP},
             "has no start",
         ),
-        ({}, {}, "says nothing about its time"),
+        ({}, {}, "the run has no time"),
     ],
 )
 def test_what_is_no_time_is_refused_by_name(

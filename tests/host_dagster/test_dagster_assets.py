@@ -356,5 +356,5 @@ def test_a_serial_asset_is_downstream_of_itself(house: House, hours: str, group_
         house.materialize(asset, KEYS[hour])
         told = house.told("orders")[KEYS[hour]]
         assert house.offsets(told["dagster/uri"]) == expected(hour)
-    with pytest.raises(ConfigError, match="one after the other"):
+    with pytest.raises(ConfigError, match="requires partitions_def"):
         copied(house, hours, group_id, serial=True, partitions_def=None)

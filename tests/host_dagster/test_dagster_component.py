@@ -360,10 +360,10 @@ def test_what_cannot_be_read(wrong: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"output": None}, "nowhere to write"),
+        ({"output": None}, "has no output"),
         ({"group_id": ""}, "group_id"),
         ({"starting_offsets": "yesterday"}, "starting_offsets"),
-        ({"function": "os.path.join", "application": "job.py"}, "which one"),
+        ({"function": "os.path.join", "application": "job.py"}, "give one of them"),
         ({"application_args": ["x"]}, "an application's"),
         (
             {"application": "job.py", "submit": {"masters": "local"}},

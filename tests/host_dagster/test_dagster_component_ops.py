@@ -87,7 +87,7 @@ def test_an_op_as_dagsters_own_components_have_it() -> None:
         ({"op": {"retries": 3}}, "retries"),
         ({"op": {"retry_policy": {"backoff": "slow"}}}, "slow|linear"),
         ({"op": {"retry_policy": {"delay": "30"}}}, "delay is 30: give .*PT15M"),
-        ({"automation_condition": "eager"}, "'eager' is no automation condition"),
+        ({"automation_condition": "eager"}, "'eager' is not an automation condition"),
     ],
 )
 def test_what_cannot_be_of_an_op(wrong: dict[str, Any], told: str) -> None:
@@ -140,7 +140,7 @@ def test_lineage_to_topics_of_more_than_one_cluster(sandbox: DefsFolderSandbox) 
 @pytest.mark.parametrize("field", ["kafka", "sensor", "check"])
 def test_a_text_where_fields_belong_is_named(field: str) -> None:
     """As ``kafka: localhost:9092``: Dagster itself takes a text for a template."""
-    with pytest.raises(Exception, match=rf"(?s){field} has fields of its own.*localhost:9092"):
+    with pytest.raises(Exception, match=rf"(?s){field} is a mapping of fields.*localhost:9092"):
         asset_of(**{field: "localhost:9092"})
 
 

@@ -271,7 +271,7 @@ def test_the_year_that_is_not_over(house: House, hours: str, group_id: str) -> N
     check = check_of(result)
     assert (check.passed, check.description) == (
         True,
-        "the window was delivered before, or its partition is not over",
+        "the window was delivered before, or its partition has not ended",
     )
     assert rows(house, key) == (25, False, 1)
     with OrderedWindows({"bootstrap.servers": house.bootstrap}, group_id) as windows:
@@ -284,7 +284,7 @@ def test_the_year_that_is_not_over(house: House, hours: str, group_id: str) -> N
     ("settings", "told"),
     [
         ({"open_lag": timedelta(seconds=-1)}, "negative"),
-        ({"open_lag": timedelta(0), "partitions_def": None}, "no partitions"),
+        ({"open_lag": timedelta(0), "partitions_def": None}, "requires partitions_def"),
     ],
 )
 def test_a_lag_that_cannot_be(house: House, settings: dict[str, Any], told: str) -> None:

@@ -189,7 +189,7 @@ def test_while_a_project_is_developed_each_load_asks(
     monkeypatch.setenv("YAML_BROKER", AWAY)
     caplog.clear()
     assert keys_in(sandbox) == both
-    assert f"{stem}.* means could not be asked" in caplog.text
+    assert f"match ^{stem}.* could not be requested" in caplog.text
 
 
 def test_names_ask_nobody(sandbox: DefsFolderSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_a_cluster_that_only_python_knows_cannot_be_asked(sandbox: DefsFolderSan
     """Before a run there are no resources; what to do is told."""
     write(sandbox, "topics", "KafkaTopicsComponent", topics=["^a.*"], kafka_resource="other")
     write_cluster(sandbox)
-    with pytest.raises(ConfigError, match="'other' by a KafkaResourceComponent"):
+    with pytest.raises(ConfigError, match="'other' with a KafkaResourceComponent"):
         refresh(sandbox)
 
 
@@ -328,7 +328,7 @@ def test_what_counts_can_be_told(house: House, topic: MakeTopic) -> None:
         ({"topics": []}, "at least one"),
         ({"topics": ["a b"]}, "a b"),
         ({"topics": ["a"], "exclude": ["^a.*"]}, "every topic is excluded"),
-        ({"topics": ["a"], "automation_condition": "soon"}, "'soon' is no automation condition"),
+        ({"topics": ["a"], "automation_condition": "soon"}, "'soon' is not an automation condition"),
         ({"topic": ["a"]}, "topic"),
         ({"topics": "a"}, "topics"),
         ({"topics": ["a"], "isolation": "some"}, "read_committed"),
