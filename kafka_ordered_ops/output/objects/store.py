@@ -50,6 +50,8 @@ _CLIENT_KEYS: Final = frozenset(
         "user_agent",
     }
 )
+#: Where a server is that is none of the cloud's own.
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
 _CREDENTIAL_PROVIDER: Final = "credential_provider"
 
 #: The rights that an operation needs, by the store.
@@ -343,7 +345,8 @@ def _connect(bucket: Address, options: Mapping[str, Any]) -> ObjectStore:
     for name, value in options.items():
         if name != _CREDENTIAL_PROVIDER:
             (client if name in _CLIENT_KEYS else config)[name] = value
-    if any(str(value).startswith("http://") for value in config.values()):
+    endpoints = (*config.values(), *map(os.environ.get, _ENDPOINTS))
+    if any(isinstance(one, str) and one.startswith("http://") for one in endpoints):
         # Whoever writes it out means it.
         client.setdefault("allow_http", True)
     provider = options.get(_CREDENTIAL_PROVIDER) or _default_provider(bucket.scheme, config)
