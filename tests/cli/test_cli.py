@@ -298,7 +298,7 @@ _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
         pytest.param(("preview", *_PREVIEW[3:]), "bootstrap.servers", id="no-broker"),
         pytest.param((*_PREVIEW, "-X", SECRET), "-X number 1", id="pair"),
         pytest.param((*_PREVIEW, "-X", f"plugin.library.paths={SECRET}"), "allow-list", id="key"),
-        pytest.param((*_PREVIEW, "--config", "/nowhere/at/all"), "cannot be read", id="config"),
+        pytest.param((*_PREVIEW, "--config", "/nowhere/at/all"), "cannot read client settings", id="config"),
         pytest.param(("windows", "fly"), "fly", id="unknown-command"),
         pytest.param(("windows", "show", "-b", NOWHERE, "-g", "g"), "WINDOW_ID", id="no-window"),
     ],

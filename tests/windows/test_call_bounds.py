@@ -144,7 +144,7 @@ def test_a_call_that_waits_says_what_for(
         pytest.raises(BrokerUnreachableError),
     ):
         windows.list()
-    lines = [one.getMessage() for one in caplog.records if "waits for" in one.getMessage()]
+    lines = [one.getMessage() for one in caplog.records if "is waiting for" in one.getMessage()]
     assert 1 <= len(lines) <= 4
     assert "group group: list has taken" in lines[0]
     assert "describing topics" in lines[0]
@@ -152,7 +152,7 @@ def test_a_call_that_waits_says_what_for(
     caplog.clear()
     with InMemoryKafka() as kafka, OrderedWindows(kafka.settings, "group") as windows:
         assert windows.list() == []
-    assert [one for one in caplog.records if "waits for" in one.getMessage()] == []
+    assert [one for one in caplog.records if "is waiting for" in one.getMessage()] == []
 
 
 @pytest.mark.slow
