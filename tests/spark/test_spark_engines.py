@@ -172,4 +172,4 @@ def test_the_jvm_engine_asks_for_the_connector_of_its_own_spark(jars: bool) -> N
         assert done.stdout == "read 0\n"
     else:
         assert "refused: engine 'connector'" in done.stdout
-        assert "this session has that of Spark 4.1" in done.stdout
+        assert "this session has the one of Spark 4.1" in done.stdout
