@@ -98,7 +98,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             window: which records.
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
-            output: the folder that gets ``window_id=<id>/`` with Parquet files, a prefix in an object store such as
+            output: the folder that gets ``window_id=<times>-<digest>/`` with Parquet files, a prefix in an object store such as
                 ``s3://bucket/lake/orders``, or a sink such as a `DeltaSink`.
             function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
                 Without an output, a normal return means that the records were delivered, at least once.

@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/window_id=<safe id>/                        what readers see
+    <root>/window_id=<times>-<digest of the id>/       what readers see
     <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
     <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
     <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
@@ -26,7 +26,13 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
-from kafka_ordered_ops.core.window.window import check_window_id, safe_name
+from kafka_ordered_ops.core.window.window import (
+    check_window_id,
+    digest_in,
+    folder_name,
+    id_digest,
+    safe_name,
+)
 from kafka_ordered_ops.output.address import control_folder, is_in_store, spark_path
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
@@ -73,6 +79,9 @@ class Layout:
     holding: Holding | None = None
     #: Credentials and settings of an object store: of this process, neither stored nor shown.
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    #: The name of the folder that readers see, without `WINDOW_PREFIX`; None: it is named after the id alone, as by
+    #: earlier versions.
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -83,6 +92,9 @@ class Layout:
             )
         if self.part is not None and not 0 <= self.part.index < self.part.count:
             raise ConfigError(f"window {self.window_id} has no {self.part}")
+        # It is read from markers and from the ledger, and becomes part of a path.
+        if self.folder is not None and digest_in(self.folder) != id_digest(self.window_id):
+            raise ConfigError(f"{self.folder[:140]!r} is not a folder of window {self.window_id}")
         object.__setattr__(self, "root", normal_root(self.root))
 
     @classmethod
@@ -101,6 +113,7 @@ class Layout:
             plan.part,
             group_id=plan.group_id,
             storage_options=storage_options,
+            folder=folder_name(plan.window_id, plan.window),
         )
 
     @property
@@ -111,7 +124,7 @@ class Layout:
     @property
     def final_path(self) -> str:
         """The folder that readers see once the window is published."""
-        return f"{self.root}/{WINDOW_PREFIX}{safe_name(self.window_id)}"
+        return f"{self.root}/{WINDOW_PREFIX}{self.folder or safe_name(self.window_id)}"
 
     @property
     def stage_path(self) -> str:
@@ -151,6 +164,8 @@ class Layout:
             fields["group"] = self.group_id
         if self.holding is not None:
             fields["holding"] = self.holding.to_json()
+        if self.folder is not None:
+            fields["folder"] = self.folder
         return fields
 
     @classmethod
@@ -174,6 +189,7 @@ class Layout:
                 if "holding" in fields
                 else None,
                 storage_options=storage_options,
+                folder=fields.text("folder") if "folder" in fields else None,
             )
         except ConfigError as error:
             raise JsonError(str(error)) from error

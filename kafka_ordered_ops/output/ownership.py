@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
@@ -19,7 +21,7 @@ from kafka_ordered_ops.output.filesystem import (
     is_own_folder,
     marker_path,
 )
-from kafka_ordered_ops.output.layout import REPLACED_FOLDER, Layout, Output
+from kafka_ordered_ops.output.layout import REPLACED_FOLDER, WINDOW_PREFIX, Layout, Output
 from kafka_ordered_ops.output.parts import sizes_of_part
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,23 @@ def check_replaceable(files: LocalFiles, output: Layout, published: Layout | Non
         )
     if published is not None:
         check_newest(output, published)
+    for place, other in other_places(files, output):
+        check_owned(files, place, other)
+        check_newest(place, other)
+
+
+def other_places(files: LocalFiles, output: Output) -> list[tuple[Output, Output]]:
+    """Return folders of other names that hold this window, and their markers: by an earlier version, or of other times."""
+    found = []
+    for name in files.names(output.root):
+        folder = name.removeprefix(WINDOW_PREFIX)
+        if name == folder or digest_in(folder) != id_digest(output.window_id):
+            continue
+        place = replace(output, folder=folder)
+        marker = output.read(files, output.root, place.final_path)
+        if place.final_path != output.final_path and marker is not None:
+            found.append((place, marker))
+    return found
 
 
 def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> None:

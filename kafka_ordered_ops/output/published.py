@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import (
     LocalFiles,
@@ -87,13 +87,20 @@ def _in_folders(
     files: LocalFiles, root: str, wanted: tuple[str, ...] | None
 ) -> dict[str, list[str]]:
     """Return the files of the folders that say whose output they hold."""
-    if wanted is None:
-        folders = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
-    else:
-        folders = [f"{WINDOW_PREFIX}{safe_name(one)}" for one in wanted]
-    found = {}
-    for folder in (f"{root}/{name}" for name in folders):
+    names = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
+    if wanted is not None:
+        digests = {id_digest(one) for one in wanted}
+        names = [name for name in names if digest_in(name.removeprefix(WINDOW_PREFIX)) in digests]
+    folders: dict[str, str] = {}
+    for folder in (f"{root}/{name}" for name in names):
         marker = Layout.read(files, root, folder)
-        if marker is not None:
-            found[marker.window_id] = [f"{folder}/{name}" for name in data_names(files, folder)]
-    return found
+        if marker is None:
+            continue
+        if (other := folders.setdefault(marker.window_id, folder)) != folder:
+            raise ConfigError(
+                f"{other} and {folder} both hold window {marker.window_id}: one of them was copied there. Move it away"
+            )
+    return {
+        window_id: [f"{folder}/{name}" for name in data_names(files, folder)]
+        for window_id, folder in folders.items()
+    }

@@ -36,6 +36,7 @@ from kafka_ordered_ops.output.ownership import (
     check_replaceable,
     is_own_name,
     lost_files,
+    other_places,
     shown_marker,
     under_way,
     whole_marker,
@@ -109,6 +110,8 @@ class RenamePublisher:
             check_own_folder(files, folder)
         if files.exists(output.final_path):
             check_owned(files, output, output.read(files, output.root, output.final_path))
+        for place, marker in other_places(files, output):
+            check_owned(files, place, marker)
 
     def _check_stage(self, files: LocalFiles, output: Layout) -> None:
         """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
@@ -224,10 +227,11 @@ class RenamePublisher:
         return True
 
     def _swap(self, files: LocalFiles, output: Layout) -> None:
-        if files.exists(output.final_path):
+        shown = [output, *(place for place, _ in other_places(files, output))]
+        for path in (one.final_path for one in shown if files.exists(one.final_path)):
             # One left by a crash is older than what is published: it was on its way out.
             files.remove(output.replaced_path)
-            files.rename(output.final_path, output.replaced_path)
+            files.rename(path, output.replaced_path)
         files.rename(output.stage_path, output.final_path)
 
     def _restore_replaced(self, files: LocalFiles, output: Layout) -> None:

@@ -33,6 +33,7 @@ class StagedOutput(Layout):
         part: the part of a split window that was written; None: the whole window.
         facts: counts and times of what was written; none before `seal`.
         group_id: the consumer group of the window; None: unknown, as for outputs of earlier versions.
+        folder: the name of the folder that readers see; None: named after the id alone, as by earlier versions.
         holding: the files that were written; None before `seal`, and from earlier versions.
         storage_options: credentials and settings of an object store.
 

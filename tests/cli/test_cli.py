@@ -17,6 +17,7 @@ import pytest
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.window.window import id_digest
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.cli_support import (
@@ -124,7 +125,7 @@ def test_run_tells_people_what_it_did(cluster: Cluster) -> None:
     words = ("run", *cluster.where, *cluster.question(60), "--output", cluster.output)
     first, second = (cli(*words, "--engine", "local", "--window-id", "noon") for _ in range(2))
     assert (first.code, second.code) == (0, 0)
-    assert "window_id=noon-" in first.stdout
+    assert f"window_id=2026-03-01T12-01-00Z-{id_digest('noon')}" in first.stdout
     assert "window noon is published" in first.stderr
     assert "already published" in second.stderr
 
@@ -298,7 +299,9 @@ _PREVIEW = ("preview", "-b", NOWHERE, "-g", "g", "-t", "t", "--cutoff", at(0))
         pytest.param(("preview", *_PREVIEW[3:]), "bootstrap.servers", id="no-broker"),
         pytest.param((*_PREVIEW, "-X", SECRET), "-X number 1", id="pair"),
         pytest.param((*_PREVIEW, "-X", f"plugin.library.paths={SECRET}"), "allow-list", id="key"),
-        pytest.param((*_PREVIEW, "--config", "/nowhere/at/all"), "cannot read client settings", id="config"),
+        pytest.param(
+            (*_PREVIEW, "--config", "/nowhere/at/all"), "cannot read client settings", id="config"
+        ),
         pytest.param(("windows", "fly"), "fly", id="unknown-command"),
         pytest.param(("windows", "show", "-b", NOWHERE, "-g", "g"), "WINDOW_ID", id="no-window"),
     ],

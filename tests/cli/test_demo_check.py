@@ -20,6 +20,7 @@ from kafka_ordered_ops.cli.demo.check import (
 )
 from kafka_ordered_ops.cli.demo.data import Flights
 from kafka_ordered_ops.cli.demo.output import read_published, window_folder
+from kafka_ordered_ops.cli.demo.story import Step
 from tests.support.demo_support import SHORT, flights_of
 from tests.support.demo_support import flights as flights
 from tests.support.demo_support import perfect as perfect
@@ -65,6 +66,13 @@ def _swap_first_two(table: pa.Table) -> pa.Table:
 
 
 DAY = "2013-02-05"
+
+
+def step_of(window_id: str) -> Step:
+    """The step of a window."""
+    return next(step for step in SHORT.steps if step.window_id == window_id)
+
+
 ORDER = "in order of (timestamp, topic, partition, offset), by file name"
 ONCE = "each flight exactly once"
 
@@ -87,7 +95,7 @@ ONCE = "each flight exactly once"
         (
             lambda day: shutil.move(
                 day / "part-00001-x.parquet",
-                window_folder(day.parent, "2013-02-06") / "part-00000-a.parquet",
+                window_folder(day.parent, step_of("2013-02-06")) / "part-00000-a.parquet",
             ),
             ["in the right window", ORDER],
         ),
@@ -111,7 +119,7 @@ def test_the_check_finds_a_spoiled_output(
     output: Path, flights: Flights, spoil: Callable[[Path], object], found: list[str]
 ) -> None:
     """Each fault is found by the line that names it, and by no other."""
-    day = window_folder(output, DAY)
+    day = window_folder(output, step_of(DAY))
     first = pq.read_table(day / "part-00000-x.parquet")
     # So that the faults really are ones: the day's first records are late, and come in an order.
     assert first["late"][0].as_py()

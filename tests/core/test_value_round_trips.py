@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -51,6 +52,9 @@ from kafka_ordered_ops.core.window.window import (
     Window,
     check_window_id,
     default_window_id,
+    digest_in,
+    folder_name,
+    id_digest,
     safe_name,
 )
 from tests.support.strategies import time_ranges, timestamps, window_plans, windows
@@ -268,6 +272,51 @@ def test_a_safe_name_is_a_file_name_and_tells_ids_apart(one: str, other: str) ->
     assert len(name) <= 60
     assert all(char.isascii() and (char.isalnum() or char in "-_") for char in name)
     assert (safe_name("x" + one.encode("utf-8", "replace").decode()) == name) is False
+
+
+_IDS = st.text(min_size=1, max_size=520).map(lambda text: text.encode("utf-8", "replace").decode())
+
+
+@given(windows, _IDS, _IDS)
+def test_a_folder_s_name_has_the_window_s_times_and_tells_ids_apart(
+    window: Window, one: str, other: str
+) -> None:
+    """It is a name in every file system and to Hive, its times are read back, and no other id has it."""
+    name = folder_name(one, window)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name)
+    times = [
+        datetime.fromisoformat(re.sub(r"T(\d\d)-(\d\d)-(\d\d)(?:_(\d+))?", _iso, text))
+        for text in re.findall(r"[\d-]+T[\d_-]+?Z", name)
+    ]
+    assert times == [one for one in (window.since, window.cutoff) if one is not None]
+    assert digest_in(name) == digest_in(safe_name(one)) == id_digest(one)
+    assert (folder_name(other, window) == name) is (one == other)
+
+
+def _iso(time: re.Match[str]) -> str:
+    hours, minutes, seconds, fraction = time.groups()
+    return f"T{hours}:{minutes}:{seconds}" + (f".{fraction}" if fraction else "")
+
+
+@given(windows, windows, _IDS, _IDS)
+def test_folders_sort_by_time(one: Window, other: Window, first: str, second: str) -> None:
+    """Windows of one kind: by their start, then by their end, to the millisecond, whatever their ids are."""
+    bounds = [
+        (window.cutoff if window.since is None else window.since, window.cutoff)
+        for window in (one, other)
+    ]
+    if (one.since is None) != (other.since is None) or bounds[0] == bounds[1]:
+        return
+    names = [
+        folder_name(window_id, window) for window_id, window in ((first, one), (second, other))
+    ]
+    assert (names[0] < names[1]) == (bounds[0] < bounds[1])
+
+
+@pytest.mark.parametrize("name", ["", "x", "x-0123456789a", "../0123456789ab", "a b-0123456789ab"])
+def test_other_names_are_no_folders_of_windows(name: str) -> None:
+    """A name is looked at before it becomes a path."""
+    assert digest_in(name) is None
 
 
 @pytest.mark.parametrize("window_id", ["", "x" * 513, "a\nb", "a\0b"])

@@ -15,7 +15,7 @@ import pytest
 
 from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.airflow.support.lineage import FACET, lineage_of, namespace_of
-from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.core.window.window import id_digest
 from tests.support.airflow_context import context_of
 from tests.support.airflow_context import kafka_connection as kafka_connection
 
@@ -77,7 +77,7 @@ def test_topics_in_and_files_out(
     [output] = told["outputs"]
     assert (output.given["namespace"], output.given["name"]) == (
         "file",
-        str(tmp_path / f"window_id={safe_name('w')}"),
+        str(tmp_path / f"window_id=2023-11-14T22-13-32Z-{id_digest('w')}"),
     )
     assert output.given["outputFacets"]["outputStatistics"].given == {"rowCount": 3}
     facet = told["run_facets"][FACET]

@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy
-from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.core.window.window import id_digest
 from kafka_ordered_ops.hosting.window_spec import span_of
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
@@ -102,7 +102,9 @@ def test_templates_are_rendered(make: Make, orders: str, tmp_path: Path) -> None
     task.render_template_fields(context)
     facts = task.execute(context)
     assert facts["window_id"] == "w-7"
-    assert facts["output"] == str(tmp_path / "7" / f"window_id={safe_name('w-7')}")
+    assert facts["output"] == str(
+        tmp_path / "7" / f"window_id=2023-11-14T22-13-32Z-{id_digest('w-7')}"
+    )
     assert facts["cutoff_source"] == "the task's cutoff"
     claim_age: Any = task.claim_age
     assert task.spec().policy(task.covered(), span_of(claim_age, "claim_age")) == Policy(

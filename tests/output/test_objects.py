@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
 from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
@@ -254,3 +256,17 @@ def test_a_write_whose_answer_is_lost_is_read_back(
             staged.publish()
     staged.publish()
     assert globbed_rows(root) == named_rows(root) == [1, 2, 3]
+
+
+def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_its_old_folder(
+    kafka: InMemoryKafka, memory: MakeRoot
+) -> None:
+    """A folder's name has the window's times: neither a glob nor the manifest finds a record twice."""
+    root = memory()
+    with service(kafka) as windows:
+        windows.run(HOUR, "w", output=root, ordered=False)
+        plan = replace(windows.show("w").plan, window=replace(HOUR, cutoff="2026-11-20T13:00:00Z"))
+    again = stage_window(replace(plan, attempt=plan.attempt + 1), kafka.settings, root)
+    again.publish()
+    assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
+    assert all("T13-00-00Z" in path for path in files(root))

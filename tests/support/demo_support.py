@@ -66,9 +66,9 @@ def publish(flights: Flights, told: Story, root: Path) -> None:
     table = table.append_column("late", pa.array(told.late_of(flights)))
     windows = told.window_of(flights)
     order = np.lexsort((offset, partition, flights.scheduled_ms))
-    for place, window_id in enumerate(told.ids):
+    for place, step in enumerate(told.steps):
         rows = table.take(order[windows[order] == place])
-        folder = window_folder(root, window_id)
+        folder = window_folder(root, step)
         folder.mkdir(parents=True)
         half = rows.num_rows // 2
         pq.write_table(rows.slice(0, half), folder / "part-00000-x.parquet")

@@ -12,8 +12,9 @@ from typing import Any, Final
 from kafka_ordered_ops.cli.demo.story import TOPIC, Step
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window, safe_name
+from kafka_ordered_ops.core.window.window import Window, folder_name
 from kafka_ordered_ops.embedded.java import java_home_for_spark
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read.read import read_window
 from kafka_ordered_ops.spark.session import local_session
@@ -81,7 +82,7 @@ def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) 
     staged = write_window(flights, folder / FLIGHTS_FOLDER, plan, ordered=False)
     # From the stage, so that Kafka is read once.
     spark.read.parquet(staged.stage_uri).createOrReplaceTempView("demo_departures")
-    delays = folder / DELAYS_FOLDER / f"window_id={safe_name(plan.window_id)}"
+    delays = folder / DELAYS_FOLDER / f"{WINDOW_PREFIX}{folder_name(plan.window_id, plan.window)}"
     # A retry writes the same over it. Only the flights go by stage, commit and publish.
     spark.sql(_DELAYS).coalesce(1).write.mode("overwrite").parquet(str(delays))
     return staged

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_ordered_ops.cli.demo.data import Int64Array
-from kafka_ordered_ops.cli.demo.story import BoolArray, Story
-from kafka_ordered_ops.core.window.window import safe_name
+from kafka_ordered_ops.cli.demo.story import TOPIC, BoolArray, Step, Story
+from kafka_ordered_ops.core.window.window import Window, folder_name
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX
 
 _COLUMNS: Final[dict[str, pa.DataType]] = {
     "id": pa.int64(),
@@ -72,16 +73,16 @@ class Published:
         return found
 
 
-def window_folder(root: Path, window_id: str) -> Path:
-    """Return where readers find a window."""
-    return root / f"window_id={safe_name(window_id)}"
+def window_folder(root: Path, step: Step) -> Path:
+    """Return where readers find a step's window."""
+    return root / f"{WINDOW_PREFIX}{folder_name(step.window_id, Window([TOPIC], step.cutoff))}"
 
 
 def read_published(root: Path, story: Story) -> Published:
     """Read every window's folder below `root`."""
-    folders = [window_folder(root, window_id) for window_id in story.ids]
+    folders = [window_folder(root, step) for step in story.steps]
     tables = [_read_window(folder, n) for n, folder in enumerate(folders) if folder.is_dir()]
-    there = {path.name for path in root.glob("window_id=*")}
+    there = {path.name for path in root.glob(f"{WINDOW_PREFIX}*")}
     wanted = {folder.name for folder in folders}
     return Published(
         table=pa.concat_tables([SCHEMA.empty_table(), *tables]).combine_chunks(),

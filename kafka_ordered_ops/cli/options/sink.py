@@ -40,7 +40,7 @@ class Sink:
         kept_option(
             "--output",
             metavar="DIR",
-            help="Folder for the Parquet files, in window_id=<id>/.",
+            help="Folder for the Parquet files, in window_id=<times>-<digest>/.",
         ),
     ]
     engine: Annotated[

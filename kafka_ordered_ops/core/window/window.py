@@ -39,6 +39,9 @@ PATTERN_LENGTH_MAX: Final = 4_096
 #: Longest window id: shown in tables and hashed into paths, never used in paths unchanged.
 WINDOW_ID_LENGTH_MAX: Final = 512
 
+#: What `folder_name` makes, and what earlier versions made of an id alone.
+_FOLDER_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,100}-)?([0-9a-f]{12})")
+
 #: Ledger names that differ from the argument's name: the ledger keeps the names of its first version.
 _ARGUMENTS: Final = {"start": "starting_offsets", "allowed_lateness": "max_out_of_orderness"}
 
@@ -236,8 +239,31 @@ def check_window_id(window_id: str) -> str:
 def safe_name(text: str) -> str:
     """Return a file name for any id: a readable beginning, and a digest that keeps different ids apart."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[:40]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    digest = id_digest(text)
     return f"{readable}-{digest}" if readable else digest
+
+
+def folder_name(window_id: str, window: Window) -> str:
+    """Return the name of a window's folder: the times that it asks for, and a digest of its id.
+
+    Windows of one kind sort by time: ``2026-11-20T11-00-00Z_2026-11-20T12-00-00Z-<digest>`` with `since`, else
+    ``2026-11-20T12-00-00Z-<digest>``. A colon is not allowed in HDFS and on Windows, and Hive and Spark escape it.
+    """
+    bounds = [window.cutoff_ms] if window.since_ms is None else [window.since_ms, window.cutoff_ms]
+    # Milliseconds follow an underscore, which sorts after the Z of a whole second.
+    times = "_".join(time_text(bound).replace(":", "-").replace(".", "_") for bound in bounds)
+    return f"{times}-{id_digest(window_id)}"
+
+
+def digest_in(folder: str) -> str | None:
+    """Return the digest of the window's id in a folder's name, whatever its times; None for no name of a window."""
+    found = _FOLDER_NAME.fullmatch(folder)
+    return None if found is None else found[1]
+
+
+def id_digest(window_id: str) -> str:
+    """Return the digest that ends the name of a window's folder."""
+    return hashlib.sha256(window_id.encode()).hexdigest()[:12]
 
 
 def check_window(value: object) -> Window:

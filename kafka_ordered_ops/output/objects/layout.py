@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/window_id=<safe id>/<claim>-<attempt>-<generation>-part-00000.parquet    what readers see
+    <root>/window_id=<times>-<digest>/<claim>-<attempt>-<generation>-part-00000.parquet    what readers see
     <parent>/.koo/<name>/windows/<safe id>.json                                     which of them make up the window
     <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~draft-<token>/           what a job has written
     <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~seal.json                which files make up the stage

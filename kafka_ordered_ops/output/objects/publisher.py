@@ -267,6 +267,9 @@ class ManifestPublisher:
         paths = {f"{folder}/{name}": size for name, size in files.items()}
         published = Manifest(taken.generation, seal.output, paths)
         if is_copied and self._put(output, published, state) is not None:
+            # Of a window that was forgotten, and planned again under its id for other times.
+            elsewhere = [path for path in before.files if not path.startswith(f"{folder}/")]
+            self._store.delete([f"{output.root}/{path}" for path in elsewhere])
             return True
         self._store.delete(targets)
         return False

@@ -48,7 +48,7 @@ def write_window(
 
     Pass the result to ``windows.commit(plan, output)``, which commits the window and then publishes. Writing
     the same attempt again replaces its earlier output. All columns of `df` are written except ``window_id``, which
-    is in the folder's name: ``<path>/window_id=<safe id>/``. The plan may be a part of a split window: see
+    is in the folder's name: ``<path>/window_id=<times>-<digest>/``. The plan may be a part of a split window: see
     `StagedOutput.merged`.
 
     Facts of the result: ``records``, ``bytes``, ``files``, ``elapsed_ms``; and where `df` has the columns of
