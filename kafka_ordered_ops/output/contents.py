@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.ports import Files
 
 #: Footers read at a time: on a mounted folder the way there takes longer than the reading.
 _FOOTERS_AT_ONCE: Final = 8

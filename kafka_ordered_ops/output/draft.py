@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.publisher import files_of, publisher_of
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 

@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
 from kafka_ordered_ops.output.address import SCHEME, is_in_store, root_in_store
-from kafka_ordered_ops.output.files import Files
+from kafka_ordered_ops.output.ports import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa

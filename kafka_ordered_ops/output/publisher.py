@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.output.address import is_in_store
-from kafka_ordered_ops.output.files import Files
 from kafka_ordered_ops.output.filesystem import files_for
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
+from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.renaming import RenamePublisher
 
 

@@ -16,8 +16,8 @@ from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.files import Files
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
+from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA, partition_of, timestamps_ms_of
 from kafka_ordered_ops.output.staged_output import Facts
 

@@ -7,10 +7,13 @@ that use the same id, the one that comes later is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output.layout import STAGE_FOLDER as STAGE_FOLDER
@@ -85,6 +88,32 @@ class StagedOutput(Layout):
     def discard(self) -> None:
         """Remove the stage, and a whole window's parts; published output stays. Repeating it changes nothing."""
         publisher_of(self).discard(self)
+
+    @staticmethod
+    def clean(
+        root: str | os.PathLike[str],
+        *,
+        older_than: timedelta | str = "P7D",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Remove what attempts have staged in an object store and nobody will finish; return how many objects.
+
+        Published files are not touched. The next publication of a window removes what its older attempts left, so
+        only windows that are never delivered need this.
+
+        Args:
+            root: the prefix that the windows were written to.
+            older_than: how long ago a stage was last written to. Longer than a written window may wait for its
+                commit, and than a job may take.
+            storage_options: credentials and settings of the store; None: as the environment has them.
+
+        Raises:
+            ConfigError: a root that is not in an object store, or an invalid argument.
+            SinkError: the store failed.
+        """
+        from kafka_ordered_ops.output.objects.cleaning import clean
+
+        return clean(root, as_span(older_than, what="older_than"), storage_options)
 
     def _check_whole(self) -> None:
         if self.part is not None:

@@ -41,7 +41,7 @@ def test_type_checkers_see_the_same_names() -> None:
     assert seen_by_type_checkers(kafka_ordered_ops) == homes | all_errors
 
 
-@pytest.mark.parametrize("room", ["", ".spark", ".airflow", ".dagster"])
+@pytest.mark.parametrize("room", ["", ".output", ".spark", ".airflow", ".dagster"])
 def test_no_public_name_is_a_modules(room: str) -> None:
     """A module is set on its package once it is imported, in place of a function of that name."""
     package = importlib.import_module(f"kafka_ordered_ops{room}")

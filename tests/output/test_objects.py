@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import publisher as publisher_module
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -270,3 +271,19 @@ def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_i
     again.publish()
     assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))
     assert all("T13-00-00Z" in path for path in files(root))
+
+
+# --- what dead attempts leave ----------------------------------------------------------------------
+
+
+def test_clean_removes_old_stages_and_nothing_else(memory: MakeRoot) -> None:
+    """An attempt's objects go together; what readers see, and what is young, stays."""
+    root = memory()
+    staged_rows(root, [1], window_id="done").publish()
+    waiting = staged_rows(root, [2], window_id="waiting")
+    assert StagedOutput.clean(root) == 0
+    assert waiting.exists()
+    assert StagedOutput.clean(root, older_than=timedelta(0)) == 4
+    assert (staged_names(root), named_rows(root)) == ([], [1])
+    with pytest.raises(ConfigError, match="nothing to clean"):
+        StagedOutput.clean("/lake/orders")

@@ -15,9 +15,9 @@ from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.times import time_at
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import State, Store
-from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka

@@ -66,6 +66,12 @@ def _wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return each if name in ("copy", "delete") else one
 
 
+def hooked_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operations of all stores be hooked, until the test ends."""
+    for name in (*_CHANGES, *_LOOKS):
+        monkeypatch.setattr(Store, name, _wrapped(name, getattr(Store, name)))
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Makes roots in fresh buckets, kept in memory by the library itself, whose operations can be hooked."""
@@ -73,8 +79,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     monkeypatch.setattr(
         door, "_connect", lambda bucket, _: stores.setdefault(bucket.bucket, MemoryStore())
     )
-    for name in (*_CHANGES, *_LOOKS):
-        monkeypatch.setattr(Store, name, _wrapped(name, getattr(Store, name)))
+    hooked_stores(monkeypatch)
     return lambda: f"s3://memory-{next(_numbers)}/lake/orders"
 
 

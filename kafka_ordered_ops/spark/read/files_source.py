@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.output.address import is_in_store, spark_path
-from kafka_ordered_ops.output.files import Files
 from kafka_ordered_ops.output.filesystem import LocalFiles
+from kafka_ordered_ops.output.ports import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
