@@ -266,7 +266,9 @@ def test_a_window_that_was_forgotten_and_has_other_times_now_leaves_nothing_in_i
     root = memory()
     with service(kafka) as windows:
         windows.run(HOUR, "w", output=root, ordered=False)
-        plan = replace(windows.show("w").plan, window=replace(HOUR, cutoff="2026-11-20T13:00:00Z"))
+        plan = replace(
+            windows.show("w").plan, window=replace(HOUR, cutoff=HOUR.cutoff + timedelta(hours=1))
+        )
     again = stage_window(replace(plan, attempt=plan.attempt + 1), kafka.settings, root)
     again.publish()
     assert sorted(globbed_rows(root)) == sorted(named_rows(root)) == list(range(10))

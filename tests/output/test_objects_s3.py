@@ -75,7 +75,7 @@ def test_a_window_is_copied_and_read_back_by_everybody(
     first = windows.run(HOUR, "noon", output=root, storage_options=s3)
     again = windows.run(HOUR, "noon", output=root, storage_options=s3)
     assert (first.records, first.ran, again.ran) == (10, True, False)
-    assert first.output == StagedOutput(root, "noon", "c", 1).final_path
+    assert first.output == StagedOutput.of(windows.show("noon").plan, root).final_path
     names = files(root, storage_options=s3)
     assert files(root, ["noon"], storage_options=s3) == names
     frame = pl.read_parquet(names, storage_options=s3)
