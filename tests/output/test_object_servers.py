@@ -1,0 +1,95 @@
+"""The protocol on real stores: every crash point, and publishers that race."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.output.objects.probe import check_store
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from tests.support.object_servers import SERVERS, Server
+from tests.support.objects_support import (
+    globbed_rows,
+    hooked_stores,
+    killed_at,
+    named_rows,
+    staged_names,
+    staged_rows,
+)
+
+#: Those that have to be built or installed are for the long run.
+_KINDS = [
+    pytest.param("moto", marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.long) for name in SERVERS if name != "moto"),
+]
+
+
+@pytest.fixture(scope="module", params=_KINDS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A running store."""
+    folder = tmp_path_factory.mktemp(request.param) / "data"
+    with SERVERS[request.param](folder) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _hooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked_stores(monkeypatch)
+
+
+def test_the_store_is_good_for_publishing(server: Server) -> None:
+    """Its probe says so, leaves nothing, and names what is missing where something is."""
+    check_store(f"{server.root}/probed", server.options)
+    assert staged_names(f"{server.root}/probed", server.options) == []
+    elsewhere = server.root.replace("bucket", "no-bucket").replace("container@", "no-container@")
+    with pytest.raises(ConfigError, match=r"there is no bucket no-(bucket|container)"):
+        check_store(elsewhere, server.options)
+
+
+def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(server: Server) -> None:
+    """Replacing an older attempt: old or new for who reads manifests, and in the end new for everybody."""
+    options, old, new = server.options, [1, 2, 3], [4, 5, 6, 7, 8]
+    for step in range(1, 100):
+        root = f"{server.root}/killed/{step}"
+        staged_rows(root, old, attempt=1, options=options).publish()
+        staged = staged_rows(root, new, attempt=2, options=options)
+        with killed_at(step) as kills:
+            staged.publish()
+        assert named_rows(root, options) in (old, new)
+        found = StagedOutput.found(staged.to_json(), options)
+        assert found is not None
+        found.publish()
+        assert globbed_rows(root, options) == named_rows(root, options) == new
+        assert staged_names(root, options) == []
+        if not kills:
+            break
+    assert step > 8
+
+
+def test_publishers_that_race_leave_one_whole_window(server: Server) -> None:
+    """Jobs of two attempts, twice each: the newer one is there in the end, and files of no other."""
+    options = server.options
+    for turn in range(5):
+        root = f"{server.root}/raced/{turn}"
+        older = [staged_rows(root, [1, 2, 3], attempt=1, options=options) for _ in range(2)]
+        newer = [staged_rows(root, [4, 5, 6, 7], attempt=2, options=options) for _ in range(2)]
+
+        def published(output: StagedOutput) -> type[Exception] | None:
+            try:
+                output.publish()
+            except (WindowSupersededError, SinkError) as error:
+                return type(error)
+            return None
+
+        with ThreadPoolExecutor(4) as pool:
+            ended = list(pool.map(published, [*older, *newer]))
+        assert None in ended[2:], ended
+        assert named_rows(root, options) == [4, 5, 6, 7]
+        newer[0].publish()
+        assert globbed_rows(root, options) == [4, 5, 6, 7]
+        assert staged_names(root, options) == []
