@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import check_flag, shown
@@ -33,11 +34,12 @@ from kafka_ordered_ops.spark.job_checks import (
     check_submission,
     check_writable,
 )
+from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 from kafka_ordered_ops.windows import ClientSettings, Policy, Staged
 from kafka_ordered_ops.windows import OrderedWindows as Service
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.spark import SparkSubmit
+    from kafka_ordered_ops.spark import SparkSubmit, TableSink
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,10 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         policy: Policy = _DEFAULT_POLICY,
         *,
         output: str | os.PathLike[str] | Sink | None = None,
+        table: str | None = None,
+        mode: str | None = None,
+        keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         function: Callable[[OpenWindow], Any] | None = None,
         application: str | os.PathLike[str] | None = None,
         arguments: Sequence[str] = (),
@@ -91,7 +97,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     ) -> RunResult:
         """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
-        Without a function or an application, the records are copied to `output` unchanged. A call that fails or is
+        Without a function or an application, the records are copied to `output` or `table` unchanged. A call that fails or is
         killed commits everything or nothing, and the next call takes up the same records.
 
         Args:
@@ -99,7 +105,12 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
             output: the folder that gets ``window_id=<times>-<digest>/`` with Parquet files, a prefix in an object store such as
-                ``s3://bucket/lake/orders``, or a sink such as a `DeltaSink`.
+                ``s3://bucket/lake/orders``, or a sink such as a `TableSink`.
+            table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``; needs `spark`. Without a
+                function, its columns are filled from those of a record that have the same name.
+            mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see `TableSink`.
+            keys: for mode ``merge``, the columns that identify a row.
+            delete_tombstones: with mode ``merge``, a row whose ``value`` is null deletes the row with its key.
             function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
                 Without an output, a normal return means that the records were delivered, at least once.
             application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
@@ -123,6 +134,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             self.settings,
             self.group_id,
             output=output,
+            target=table_target(table, mode, keys, delete_tombstones, output=output),
             function=function,
             application=application,
             arguments=arguments,
@@ -134,7 +146,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         )
         plan = self.plan(window, window_id, check_policy(policy))
         delivery = self.deliver(plan, job.write, job.reopen(plan))
-        return run_result(self._window_id(window, window_id), plan, delivery, job.folder)
+        return run_result(self._window_id(window, window_id), plan, delivery, job.place)
 
     @contextlib.contextmanager
     def open(
@@ -144,6 +156,10 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         policy: Policy = _DEFAULT_POLICY,
         *,
         output: str | os.PathLike[str] | Sink | None = None,
+        table: str | None = None,
+        mode: str | None = None,
+        keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         spark: Any = None,
         engine: Engine | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -159,6 +175,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             window_id: the window's id; None: made from the group and the window's topics and times.
             policy: what to do if other windows are in the way.
             output: the folder or sink for ``window.write(df)``, published after the commit.
+            table, mode, keys, delete_tombstones: instead of `output`, a table; see `run`.
             spark: the session for ``window.read()``.
             engine: who reads Kafka if Spark is used.
             storage_options: as for `run`.
@@ -174,6 +191,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             self.settings,
             self.group_id,
             output=output,
+            target=table_target(table, mode, keys, delete_tombstones, output=output),
             spark=spark,
             engine=engine,
             storage_options=storage_options,
@@ -205,6 +223,7 @@ class _Job:
     settings: ClientSettings
     group_id: str
     output: str | os.PathLike[str] | Sink | None = None
+    target: TableTarget | None = None
     function: Callable[[OpenWindow], Any] | None = None
     application: str | os.PathLike[str] | None = None
     arguments: Sequence[str] = ()
@@ -240,6 +259,13 @@ class _Job:
             raise ConfigError(
                 "storage_options are for an output in an object store: give output=, or leave them out"
             )
+        if self._table is not None and self.function is None and not self.is_block:
+            self._table.check_copy()
+
+    @property
+    def place(self) -> str | None:
+        """The folder or the table for the window's rows; None for a sink."""
+        return self.folder if self.target is None else self.target.table
 
     @property
     def folder(self) -> str | None:
@@ -271,7 +297,8 @@ class _Job:
             if self.function is not None:
                 return window.outputs(self.function(window))[0]
             if self.spark is not None:
-                return window.write(window.read())
+                rows = window.read()
+                return window.write(rows if self._table is None else self._table.fitting(rows))
             return window.copy()
 
     @contextlib.contextmanager
@@ -292,8 +319,18 @@ class _Job:
         with contextlib.closing(window):
             yield window
 
+    @cached_property
+    def _table(self) -> TableSink | None:
+        if self.target is None:
+            return None
+        from kafka_ordered_ops.spark.write.table_windows import table_sink
+
+        return table_sink(self.spark, self.target)
+
     @property
     def _sink(self) -> Sink | None:
+        if self._table is not None:
+            return self._table
         if self.output is None or isinstance(self.output, str | os.PathLike):
             return None
         return check_sink(self.output)
@@ -312,6 +349,15 @@ class _Job:
     def _check_combination(self) -> None:
         if self.function is not None and self.application is not None:
             raise ConfigError("function and application are both given: give one of them")
+        if self.target is not None and self.application is not None:
+            raise ConfigError(
+                "application and table are both given: an application has its own session, with which run cannot "
+                "publish to the table. Pass spark= and a function, or use TableSink in the application"
+            )
+        if self.target is not None and self.spark is None:
+            raise ConfigError(
+                f"table is {self.target.table!r}, which Spark writes: give spark=, a session with the table's catalogue"
+            )
         if self.application is None and (self.arguments or self.submit is not None):
             raise ConfigError("arguments and submit are for an application: give application=")
         if self.application is not None and self.spark is not None:
@@ -322,8 +368,8 @@ class _Job:
         if self._copies_alone:
             if self.output is None:
                 raise ConfigError(
-                    "there is nothing to do with the window's records: give output= (a folder or a sink), function= or "
-                    "application="
+                    "there is nothing to do with the window's records: give output= (a folder or a sink), table=, function= "
+                    "or application="
                 )
             if self._sink is not None:
                 raise ConfigError(

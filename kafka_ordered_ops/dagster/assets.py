@@ -43,6 +43,7 @@ from kafka_ordered_ops.dagster.step.liveness import live_result, live_specs
 from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
     Function,
+    check_has_place,
     job_without_function,
     step_function,
 )
@@ -75,6 +76,11 @@ def ordered_window_asset(
     grace: timedelta | str | None = None,
     open_lag: timedelta | str | None = None,
     output: str | None = None,
+    table: str | None = None,
+    table_mode: str | None = None,
+    table_keys: str | Sequence[str] = (),
+    delete_tombstones: bool = False,
+    table_conf: Mapping[str, str] | None = None,
     ordered: bool = True,
     engine: str = "python",
     redefine: bool = False,
@@ -191,7 +197,12 @@ def build_ordered_window_asset(
     key: AssetKey | str | Sequence[str],
     topics: str | Sequence[str],
     group_id: str,
-    output: str,
+    output: str | None = None,
+    table: str | None = None,
+    table_mode: str | None = None,
+    table_keys: str | Sequence[str] = (),
+    delete_tombstones: bool = False,
+    table_conf: Mapping[str, str] | None = None,
     application: str | os.PathLike[str] | None = None,
     application_args: Sequence[str] = (),
     submit: SparkSubmit | None = None,
@@ -225,25 +236,26 @@ def build_ordered_window_asset(
     options: dict[str, Any] | None = None,
     cluster: str | None = None,
 ) -> AssetsDefinition:
-    """Make an asset without a function: a Spark application writes its windows, or they are copied without Spark.
+    """Make an asset without a function: a Spark application writes its windows, or they are copied unchanged.
 
     Takes the arguments of `ordered_window_asset`, and:
 
     Args:
         key: the asset's.
-        output: the folder for the windows' files, which every process of the job sees.
+        output: the folder for the windows' files, which every process of the job sees. Or give `table`.
         application: a Spark application that gets its windows with `kafka_ordered_ops.spark.current_window`, run by
             spark-submit. None: the records are copied unchanged, as Parquet.
         application_args: its arguments.
         submit: the options of spark-submit.
 
     Raises:
-        ConfigError: arguments for an application, but no application.
+        ConfigError: neither `output` nor `table`, or arguments for an application, but no application.
     """
+    check_has_place(output, table)
     asset = ordered_window_asset(
         **arguments(locals(), own=["application", "application_args", "submit"])
     )
-    return asset(job_without_function(application, application_args, submit))
+    return asset(job_without_function(application, application_args, submit, table=table))
 
 
 def _result_of(

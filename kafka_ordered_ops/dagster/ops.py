@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from kafka_ordered_ops.dagster.step.delivery import Delivered, Step
 from kafka_ordered_ops.dagster.step.step_functions import (
     KAFKA,
     Function,
+    check_has_place,
     job_without_function,
     step_function,
 )
@@ -55,6 +56,11 @@ def ordered_window_op(
     grace: timedelta | str | None = None,
     open_lag: timedelta | str | None = None,
     output: str | None = None,
+    table: str | None = None,
+    table_mode: str | None = None,
+    table_keys: str | Sequence[str] = (),
+    delete_tombstones: bool = False,
+    table_conf: Mapping[str, str] | None = None,
     ordered: bool = True,
     engine: str = "python",
     redefine: bool = False,
@@ -111,7 +117,12 @@ def build_ordered_window_op(
     name: str,
     topics: str | Sequence[str],
     group_id: str,
-    output: str,
+    output: str | None = None,
+    table: str | None = None,
+    table_mode: str | None = None,
+    table_keys: str | Sequence[str] = (),
+    delete_tombstones: bool = False,
+    table_conf: Mapping[str, str] | None = None,
     application: str | os.PathLike[str] | None = None,
     application_args: Sequence[str] = (),
     submit: SparkSubmit | None = None,
@@ -141,10 +152,11 @@ def build_ordered_window_op(
     Raises:
         ConfigError: arguments for an application, but no application.
     """
+    check_has_place(output, table)
     definition = ordered_window_op(
         **arguments(locals(), own=["application", "application_args", "submit"])
     )
-    return definition(job_without_function(application, application_args, submit))
+    return definition(job_without_function(application, application_args, submit, table=table))
 
 
 def _check_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
@@ -13,7 +13,8 @@ from dagster import AssetKey
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
-from kafka_ordered_ops.spark.job_checks import check_engine, check_output
+from kafka_ordered_ops.spark.job_checks import check_engine, check_output, check_spark_conf
+from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 
 class OnNotLive(StrEnum):
@@ -53,6 +54,14 @@ class WindowSettings(WindowSpec):
         open_lag: also take a partition that has not ended, up to this long before the run began. Later runs of the
             partition take the rest. None: such a partition is refused.
         output: the folder for the windows' files; None: the job has its own sink.
+        table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. A function writes to it with
+            ``windows.write``; without one, records are copied by Spark. The step uses the Spark session of the process,
+            and starts one if there is none.
+        table_mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see
+            `kafka_ordered_ops.spark.TableSink`.
+        table_keys: for ``merge``, the columns that identify a row.
+        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
+        table_conf: Spark's settings of the session that the step starts for `table`.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
         redefine: make this asset's topics, mode and isolation the group's, and this asset the one that plans its
@@ -66,6 +75,11 @@ class WindowSettings(WindowSpec):
     grace: timedelta | str | None = None
     open_lag: timedelta | str | None = None
     output: str | None = None
+    table: str | None = None
+    table_mode: str | None = None
+    table_keys: str | Sequence[str] = ()
+    delete_tombstones: bool = False
+    table_conf: Mapping[str, str] | None = None
     ordered: bool = True
     engine: str = "python"
 
@@ -76,8 +90,23 @@ class WindowSettings(WindowSpec):
         check_engine(self.engine)
         if self.output is not None:
             check_output(self.output)
+        _ = self.target
+        if self.table_conf is not None:
+            check_spark_conf(self.table_conf)
         for name in ("grace", "open_lag"):
             object.__setattr__(self, name, span_of(getattr(self, name), name))
+
+    @property
+    def target(self) -> TableTarget | None:
+        """The table, and how rows get into it; raises `ConfigError`."""
+        return table_target(
+            self.table,
+            self.table_mode,
+            self.table_keys,
+            self.delete_tombstones,
+            output=self.output,
+            prefix="table_",
+        )
 
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> WindowSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
@@ -27,6 +28,7 @@ from kafka_ordered_ops.spark.job_checks import (
     check_writable,
 )
 from kafka_ordered_ops.spark.job_outputs import outputs_of
+from kafka_ordered_ops.spark.table_target import TableTarget
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,7 @@ class Job:
         java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
         output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
         storage_options: credentials and settings of an object store.
+        table: instead of `output`, the table for the windows' rows.
         engine: who reads Kafka.
     """
 
@@ -64,6 +67,7 @@ class Job:
     java_home: Path | None = None
     output: str | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    table: TableTarget | None = None
     engine: str = "python"
 
     def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
@@ -71,6 +75,15 @@ class Job:
         check_engine(self.engine)
         if self.output is not None and is_known(self.output):
             check_output(self.output)
+        if self.table is not None and self.application is not None:
+            raise ConfigError(
+                "an application and a table are both given: an application has its own session, with which this "
+                "process cannot publish. Give a function with Spark, or use TableSink in the application"
+            )
+        if self.table is not None and self.batch_function is not None:
+            raise ConfigError(
+                "a function of batches and a table are both given: Spark writes tables. Give a function with Spark"
+            )
         if self.application is not None and is_known(self.application):
             _check_path(self.application)
         if self.spark_function is not None:
@@ -97,11 +110,25 @@ class Job:
             check_submission(self.application, client, submit_of(self.submit) or SparkSubmit())
             # Another process has the session.
             check_reading(self.engine, client, conf=None, group_id=group_id)
-        elif self.spark_function is not None:
+        elif self.spark_function is not None or self.table is not None:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, client, conf=self.spark_conf, group_id=group_id)
         if self.output is not None:
             check_writable(self.output, self.storage_options)
+
+    def session(self, stopped: Callable[[], bool]) -> AbstractContextManager[Found]:
+        """Return what a host keeps open until it has published: it yields what finds earlier outputs.
+
+        Raises:
+            ConfigError: the table is not as required; on entering.
+        """
+        return table_session(
+            self.table,
+            conf=self.spark_conf,
+            stopped=stopped,
+            copies=self.spark_function is None,
+            java_home=self.java_home,
+        )
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
         """Bring the records to where they belong, hidden until the commit.
@@ -180,14 +207,15 @@ class SparkWindow:
         """Exactly the window's records, a DataFrame; see `kafka_ordered_ops.spark.read_window`."""
         return self._windows.read(self.spark, ordered=ordered)
 
-    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> StagedOutput:
-        """Write the window's output, hidden until the task has committed; by default below `output`.
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> Any:
+        """Write the window's output, hidden until the task has committed; by default below `output`, or to `table`.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
         """
-        return self._windows.write(df, path)[0]
+        [staged] = self._windows.write(df, path)
+        return staged
 
     def report(self, staged: Staged) -> None:
         """Report the task what a sink of your own has staged, to be published after the commit."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where windows go, other than a folder: `DeltaSink`, `IcebergSink`, or one of your own."""
+    """Where windows go, other than a folder: `TableSink`, or one of your own."""
 
     def write(self, df: Any, plan: WindowPlan, /) -> Staged:
         """Write a window's result to a hidden place."""
@@ -35,7 +35,7 @@ def check_sink(value: object) -> Sink:
     """Return a sink, and not the class of one; raises `ConfigError`."""
     if isinstance(value, type) or not isinstance(value, Sink):
         raise ConfigError(
-            f"output is {shown(value)}: give the path of a folder, or a sink such as DeltaSink(spark, table, staging)"
+            f"output is {shown(value)}: give the path of a folder, or a sink such as TableSink(spark, table)"
         )
     return value
 
@@ -186,7 +186,8 @@ class OpenWindow:
         """
         self._check_open()
         if self._sink is None or path is not None:
-            return self._handle.write(df, path)[0]
+            written: Staged = self._handle.write(df, path)[0]
+            return written
         staged = self._sink.write(df, self.plan)
         self._handle.report([staged])
         return staged
@@ -209,7 +210,8 @@ class OpenWindow:
 
     def copy(self) -> Staged:
         """Return the records as they are, in files, without Spark."""
-        return self._handle.copy()[0]
+        copied: Staged = self._handle.copy()[0]
+        return copied
 
     def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
         """What an application has written below the folder for outputs."""

@@ -15,6 +15,7 @@ from kafka_ordered_ops.hosting.held_text import held_text
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.reported import result_facts, returned_by
 from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows import Delivery
 
 
@@ -74,10 +75,11 @@ def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str |
         asked: the id of the window that was asked for; another one may stand in for it.
         before: the plan as it was made or taken up.
         delivery: what became of it.
-        output: the folder that was asked for, if it was one.
+        output: the folder or the table that was asked for, if it was one.
     """
     record = delivery.record
     plan, facts, found = record.plan, result_facts(record.result), output_of(record.result)
+    table = table_of(record.result)
     return RunResult(
         window_id=plan.window_id,
         group_id=plan.group_id,
@@ -94,9 +96,9 @@ def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str |
         out_of_order=facts.get("out_of_order") if plan.tells_out_of_order else None,
         first=_moment(facts, "timestamp_ms_min"),
         last=_moment(facts, "timestamp_ms_max"),
-        output=None if found is None else found.final_path,
+        output=table if found is None else found.final_path,
         returned=returned_by(record.result),
-        notes=tuple(_notes(asked, before, None if found is None else found.root, output)),
+        notes=tuple(_notes(asked, before, table if found is None else found.root, output)),
     )
 
 
@@ -121,8 +123,8 @@ def _notes(asked: str, before: WindowPlan, root: str | None, output: str | None)
         notes.append(f"window {asked} is covered: window {before.window_id} holds its records")
     if (held := held_text(before)) is not None:
         notes.append(held)
-    if root is not None and output is not None and root != normal_root(output):
-        notes.append(f"its files are in {root}, where an earlier call wrote them, not in {output}")
+    if root is not None and output is not None and root not in (output, normal_root(output)):
+        notes.append(f"its rows are in {root}, where an earlier call wrote them, not in {output}")
     return notes
 
 

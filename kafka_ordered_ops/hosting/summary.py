@@ -29,6 +29,7 @@ def plan_summary(plan: WindowPlan) -> dict[str, Any]:
 def window_summary(record: WindowRecord) -> dict[str, Any]:
     """What became of a window: with its counts as the sink has them; None: the sink does not say."""
     from kafka_ordered_ops.output.staged_output import output_of
+    from kafka_ordered_ops.spark.table_target import table_of
 
     facts, output = result_facts(record.result), output_of(record.result)
     return {
@@ -39,7 +40,7 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
-        "output": None if output is None else output.final_path,
+        "output": table_of(record.result) if output is None else output.final_path,
         "result": returned_by(record.result),
     }
 

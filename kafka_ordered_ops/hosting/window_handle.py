@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.output.staged_output import StagedOutput
     from kafka_ordered_ops.spark import SparkSubmit
     from kafka_ordered_ops.spark.applications.result import JobProgress
+    from kafka_ordered_ops.spark.table_target import TableTarget
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
 _log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class WindowHandle:
         say: gets the lines that an application writes; None: they stay in its own log.
         display: is shown how far the job is; None: a line in this process's log now and then.
         storage_options: credentials and settings of an object store; None: as the environment has them.
+        table: instead of `output`, the table for the windows' rows.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class WindowHandle:
         say: Callable[[str], None] | None,
         display: Display | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        table: TableTarget | None = None,
     ) -> None:
         self.plans = tuple(plans)
         self.client = client
         self.output = output
         self._storage_options = storage_options
+        self.table = table
         self.ordered = ordered
         self.engine = engine
         self.stop = stop
@@ -131,13 +135,18 @@ class WindowHandle:
             local_root=self.local_root,
         )
 
-    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
-        """Write each window's rows to a separate folder, by default below the `output` of the host.
+    def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> list[Any]:
+        """Write each window's rows to a separate folder, by default below the `output` of the host, or to its table.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_windows` does.
         """
+        if self.table is not None and path is None:
+            from kafka_ordered_ops.spark.write.table_windows import write_to_table
+
+            self._check_no_output()
+            return self._kept(write_to_table(df, self.table, self.plans))
         from kafka_ordered_ops.spark.write.write_many import write_each
 
         return self._kept(
@@ -150,13 +159,21 @@ class WindowHandle:
             )
         )
 
-    def copy(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
+    def copy(self, path: str | os.PathLike[str] | None = None) -> list[Any]:
         """Copy the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
+
+        To a table of the host, with the Spark session of this thread.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `stage_windows` does.
         """
+        if self.table is not None and path is None:
+            from kafka_ordered_ops.spark.write.table_windows import copy_to_table
+
+            self._check_no_output()
+            self.show_phase("running in Spark", "tasks")
+            return self._kept(copy_to_table(self.read, self.table, self.plans))
         return self._kept(self.staged_below(self._folder(path), self._options(path)))
 
     def submit(
@@ -232,7 +249,8 @@ class WindowHandle:
             SinkError: there is a folder for outputs, and the job has neither written nor reported any; or they are
                 not those of these windows.
         """
-        return outputs_of(self.plans, self.staged, returned, output=self.output)
+        place = self.output if self.table is None else self.table.table
+        return outputs_of(self.plans, self.staged, returned, output=place)
 
     def staged_below(
         self, folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
@@ -313,7 +331,7 @@ class WindowHandle:
 
         return progress
 
-    def _kept(self, staged: list[StagedOutput]) -> list[StagedOutput]:
+    def _kept(self, staged: list[Any]) -> list[Any]:
         self.report(staged)
         return staged
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.spark.read.published import read_output as read_output
     from kafka_ordered_ops.spark.read.read import read_window as read_window
     from kafka_ordered_ops.spark.read.read import read_windows as read_windows
-    from kafka_ordered_ops.spark.write.table_formats import DeltaSink as DeltaSink
-    from kafka_ordered_ops.spark.write.table_formats import IcebergSink as IcebergSink
+    from kafka_ordered_ops.spark.write.tables import TableSink as TableSink
     from kafka_ordered_ops.spark.write.write import write_window as write_window
     from kafka_ordered_ops.spark.write.write_many import write_windows as write_windows
 else:  # A type checker that saw this would let any name pass.
@@ -33,9 +32,8 @@ else:  # A type checker that saw this would let any name pass.
 
 
 _HOMES = {
-    "DeltaSink": "kafka_ordered_ops.spark.write.table_formats",
-    "IcebergSink": "kafka_ordered_ops.spark.write.table_formats",
     "SparkSubmit": "kafka_ordered_ops.spark.applications.spark_submit",
+    "TableSink": "kafka_ordered_ops.spark.write.tables",
     "current_window": "kafka_ordered_ops.spark.applications.context",
     "map_by_key": "kafka_ordered_ops.spark.keyed",
     "planned_window": "kafka_ordered_ops.spark.applications.planned",
@@ -49,9 +47,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "DeltaSink",
-    "IcebergSink",
     "SparkSubmit",
+    "TableSink",
     "current_window",
     "map_by_key",
     "planned_window",

@@ -63,13 +63,3 @@ def check_frame(df: object) -> None:
             f"a window's result is a Spark DataFrame, and not a {type(df).__name__}: make it one with "
             "spark.createDataFrame"
         )
-
-
-def check_tables(spark: object, table: object, staging: object) -> None:
-    """Raise `ConfigError` unless these are a Spark session and the names of two tables."""
-    check_spark(spark)
-    for what, name in (("table", table), ("staging", staging)):
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigError(f"{what} is {shown(name)}: give the name of a table")
-    if table == staging:
-        raise ConfigError(f"{table} cannot be its own staging table: use another one")

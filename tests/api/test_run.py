@@ -16,7 +16,7 @@ from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, Sin
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.spark import DeltaSink, SparkSubmit
+from kafka_ordered_ops.spark import SparkSubmit, TableSink
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.conftest import MakeTopic, Produce
 from tests.support.spark_support import spark
@@ -228,7 +228,7 @@ def test_a_sink_takes_the_place_of_a_folder(face: OrderedWindows) -> None:
     """Of a function's result; the next call asks the sink what it has, and does nothing."""
 
     class Table:
-        """A sink as `DeltaSink` is one."""
+        """A sink as `TableSink` is one."""
 
         def write(self, df: Any, plan: Any) -> Reported:
             rows.append(df)
@@ -264,7 +264,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         "object store",
     ),
     "output: number": (lambda _: {"output": 5}, "output is 5"),
-    "output: class": (lambda _: {"output": DeltaSink}, "DeltaSink"),
+    "output: class": (lambda _: {"output": TableSink}, "TableSink"),
     "output: empty": (lambda _: {"output": " "}, "name a folder"),
     "output: a file": (lambda tmp: {"output": str(tmp / "job.py")}, "cannot be written"),
     "function: async": (lambda _: {"function": _async}, "async function"),
@@ -312,6 +312,39 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "engine": (lambda tmp: {"output": tmp, "engine": "jvm"}, "'jvm'.*connector"),
     "engine without Spark": (lambda tmp: {"output": tmp, "engine": "python"}, "give spark="),
     "ordered": (lambda tmp: {"output": tmp, "ordered": "yes"}, "ordered is 'yes'"),
+    "table: output": (lambda tmp: {"output": tmp, "table": "lake.orders"}, "both given"),
+    "table: no Spark": (lambda _: {"table": "lake.orders"}, "give spark="),
+    "table: number": (lambda _: {"table": 5, "spark": _Session()}, "table is 5"),
+    "table: mode": (
+        lambda _: {"table": "t", "mode": "upsert", "spark": _Session()},
+        "one of 'append', 'replace', 'merge'",
+    ),
+    "table: near mode": (
+        lambda _: {"table": "t", "mode": "repalce", "spark": _Session()},
+        "did you mean 'replace'",
+    ),
+    "table: no keys": (
+        lambda _: {"table": "t", "mode": "merge", "spark": _Session()},
+        "needs keys",
+    ),
+    "table: keys twice": (
+        lambda _: {"table": "t", "mode": "merge", "keys": ["a", "a"], "spark": _Session()},
+        "twice",
+    ),
+    "table: keys": (
+        lambda _: {"table": "t", "keys": "a", "spark": _Session()},
+        "keys is for mode 'merge'",
+    ),
+    "table: tombstones": (
+        lambda _: {"table": "t", "delete_tombstones": True, "spark": _Session()},
+        "delete_tombstones is for mode 'merge'",
+    ),
+    "table: application": (
+        lambda tmp: {"table": "t", "application": tmp / "job.py"},
+        "application and table",
+    ),
+    "mode: no table": (lambda tmp: {"output": tmp, "mode": "append"}, "also give table="),
+    "keys: no table": (lambda tmp: {"output": tmp, "keys": ["a"]}, "also give table="),
     "policy": (lambda tmp: {"output": tmp, "policy": Policy}, "policy is"),
     "window id": (lambda tmp: {"output": tmp, "window_id": ""}, "window id"),
 }

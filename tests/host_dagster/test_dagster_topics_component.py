@@ -328,7 +328,10 @@ def test_what_counts_can_be_told(house: House, topic: MakeTopic) -> None:
         ({"topics": []}, "at least one"),
         ({"topics": ["a b"]}, "a b"),
         ({"topics": ["a"], "exclude": ["^a.*"]}, "every topic is excluded"),
-        ({"topics": ["a"], "automation_condition": "soon"}, "'soon' is not an automation condition"),
+        (
+            {"topics": ["a"], "automation_condition": "soon"},
+            "'soon' is not an automation condition",
+        ),
         ({"topic": ["a"]}, "topic"),
         ({"topics": "a"}, "topics"),
         ({"topics": ["a"], "isolation": "some"}, "read_committed"),

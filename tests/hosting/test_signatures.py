@@ -133,11 +133,13 @@ def test_a_decorator_takes_all_settings_of_windows(make: Callable[..., Any]) -> 
 def test_a_builder_takes_what_the_decorator_takes(
     build: Callable[..., Any], decorator: Callable[..., Any]
 ) -> None:
-    """And an application; the folder is needed then."""
+    """And an application; a folder or a table is needed then."""
     found, wanted = spelled_out(build), spelled_out(decorator)
     assert found.keys() == wanted.keys() | {"application", "application_args", "submit"}
-    differ = {name for name in wanted if found[name] != wanted[name]}
-    assert differ == {"output"}
+    assert {name: found[name] for name in wanted} == wanted
+    given = {"key": "a"} if "key" in wanted else {"name": "a"}
+    with pytest.raises(ConfigError, match="give output= or table="):
+        build(topics="t", group_id="g", **given)
 
 
 def test_the_resource_opens_windows_by_arguments_with_names() -> None:

@@ -28,7 +28,10 @@ from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
-from kafka_ordered_ops.spark.write.tables import TableOutput, TableState, TableWrite
+from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spark.write.table_formats import TableState
+from kafka_ordered_ops.spark.write.table_output import TableOutput
+from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
 
@@ -336,15 +339,16 @@ def test_an_attempt_whose_stage_was_cleaned_is_told_that_it_is_superseded(
 
 
 class FakeTable:
-    """What `TableOutput` asks of a sink before the commit: whose rows show."""
+    """What `TableOutput` asks of a format before the commit: whose rows show."""
 
-    table, staging = "lake.orders", "lake.staging"
-
-    def __init__(self, shown: TableWrite | None) -> None:
+    def __init__(self, shown: TableWrite | None, staged_rows: int = 0) -> None:
         self.shown = shown
+        self.target = TableTarget("lake.orders", "replace")
+        self.facts = SimpleNamespace(table="lake.orders", format="delta")
+        self.stage = SimpleNamespace(name="lake.staging", count=lambda _: staged_rows)
 
-    def look(self, window_id: str) -> TableState:
-        return TableState(self.shown, None)
+    def look(self, _: TableWrite, *, turn: int, since: int | None) -> TableState:
+        return TableState(self.shown)
 
 
 @pytest.mark.parametrize(
@@ -368,11 +372,9 @@ def test_a_table_is_looked_at_before_the_commit(
     plan = plan_of(one)
     write = TableWrite.of(plan)
     shown = None if group_id is None else replace(write, group_id=group_id, token="abc")
-    sink: Any = FakeTable(shown)
-    output = TableOutput(sink, write, {"records": 3, "elapsed_ms": 1})
-    monkeypatch.setattr(TableOutput, "_count", lambda _: staged_rows)
+    table: Any = FakeTable(shown, staged_rows)
+    output = TableOutput(table, write, {"records": 3, "elapsed_ms": 1})
     monkeypatch.setattr(TableOutput, "publish", lambda _: None)
-    sink.format = SimpleNamespace(name="delta")
     if error is None:
         assert one.commit(plan, output).status is WindowStatus.PUBLISHED
         return
@@ -384,8 +386,7 @@ def test_a_table_is_looked_at_before_the_commit(
 def test_a_table_s_output_is_of_its_plan(one: OrderedWindows) -> None:
     """What is written down of it says whose it is, too."""
     plans = [plan_of(one, "a", 3), plan_of(one, "b", 6)]
-    sink: Any = FakeTable(None)
-    sink.format = SimpleNamespace(name="delta")
-    other = TableOutput(sink, TableWrite.of(plans[1]), {"records": 0, "elapsed_ms": 1})
+    table: Any = FakeTable(None)
+    other = TableOutput(table, TableWrite.of(plans[1]), {"records": 0, "elapsed_ms": 1})
     with pytest.raises(WindowMismatchError, match="window_id 'b' instead of 'a'"):
         one.commit(plans[0], other)

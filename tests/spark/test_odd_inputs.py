@@ -80,10 +80,14 @@ CASES: dict[str, tuple[Callable[[Any, Any, Path], object], str]] = {
         lambda s, p, to: stage.stage_window(p, s, to, ordered="no"),
         "ordered is 'no'",
     ),
-    "sink: session": (lambda *_: spark.DeltaSink(None, "t", "s"), "spark is None"),
-    "sink: table": (lambda *_: spark.IcebergSink(_Session(), 5, "s"), "table is 5"),
-    "sink: staging": (lambda *_: spark.DeltaSink(_Session(), "t", ""), "staging is ''"),
-    "sink: itself": (lambda *_: spark.DeltaSink(_Session(), "t", "t"), "its own staging table"),
+    "sink: session": (lambda *_: spark.TableSink(None, "t"), "spark is None"),
+    "sink: table": (lambda *_: spark.TableSink(_Session(), 5), "table is 5"),
+    "sink: mode": (lambda *_: spark.TableSink(_Session(), "t", "apend"), "did you mean 'append'"),
+    "sink: no keys": (lambda *_: spark.TableSink(_Session(), "t", "merge"), "needs keys"),
+    "sink: keys": (
+        lambda *_: spark.TableSink(_Session(), "t", keys=["k"]),
+        "keys is for mode 'merge'",
+    ),
     "settings: key": (lambda s, *_: settings.from_mapping({**s, 5: "x"}), "setting is 5"),
     "settings: allowed": (
         lambda s, *_: settings.from_mapping(s, extra_allowed=[5]),

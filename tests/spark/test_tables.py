@@ -26,17 +26,26 @@ from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.read.read import read_window
-from kafka_ordered_ops.spark.write.tables import TableOutput, TableSink, beside_others
+from kafka_ordered_ops.spark.write.table_errors import beside_others
+from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.windows import OrderedWindows
 from kafka_ordered_ops.windows.delivery import Delivery
 from tests.support.spark_support import Crash, part_of, plan_of, spark
-from tests.support.tables_support import COLUMNS, WAREHOUSE, Lake, lake, lake_spark, offsets
+from tests.support.tables_support import (
+    COLUMNS,
+    WAREHOUSE,
+    Lake,
+    any_lake,
+    lake,
+    lake_spark,
+    offsets,
+)
 from tests.support.windows_support import before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["lake", "lake_spark", "spark"]  # fixtures
+__all__ = ["any_lake", "lake", "lake_spark", "spark"]  # fixtures
 
 pytestmark = [
     pytest.mark.spark41,
@@ -108,9 +117,10 @@ class _Dying(OrderedWindows):
 def _die_in_publish(lake: Lake, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Around the two changes that publishing makes to tables."""
     format_class = type(lake.sink.format)
-    show, remove = format_class.replace, TableSink.remove_staged
+    stage_class = type(lake.sink.format.stage)
+    show, remove = format_class.show, stage_class.clear
 
-    def shown(*arguments: Any) -> None:
+    def shown(*arguments: Any) -> bool:
         show(*arguments)
         raise Crash
 
@@ -119,9 +129,9 @@ def _die_in_publish(lake: Lake, point: str, monkeypatch: pytest.MonkeyPatch) -> 
         raise Crash
 
     if point == "shown":
-        monkeypatch.setattr(format_class, "replace", shown)
+        monkeypatch.setattr(format_class, "show", shown)
     elif point == "removed":
-        monkeypatch.setattr(TableSink, "remove_staged", removed)
+        monkeypatch.setattr(stage_class, "clear", removed)
 
 
 @pytest.mark.parametrize("point", ["staged", "written", "committed", "shown", "removed"])
@@ -129,12 +139,12 @@ def test_a_try_that_dies_anywhere_ends_well(
     bootstrap: str,
     group_id: str,
     orders: str,
-    lake: Lake,
+    any_lake: Lake,
     point: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next attempt shows the same rows once; the job runs again only where the ledger knew of no stage."""
-    settings = {"bootstrap.servers": bootstrap}
+    lake, settings = any_lake, {"bootstrap.servers": bootstrap}
     asked = before(orders, 12, Earliest())
     dying = _Dying(settings, group_id)
     with dying, monkeypatch.context() as patch:
@@ -157,11 +167,12 @@ def test_a_try_that_dies_anywhere_ends_well(
 
 
 def test_a_try_that_is_killed_in_the_table_s_commit_ends_well(
-    bootstrap: str, windows: OrderedWindows, orders: str, lake: Lake
+    bootstrap: str, windows: OrderedWindows, orders: str, any_lake: Lake
 ) -> None:
     """Kill -9 of the driver: whether its commit came through is unknown, and the next attempt finds out."""
+    lake = any_lake
     warehouse = lake.spark.conf.get(WAREHOUSE)
-    words = (bootstrap, windows.group_id, orders, lake.format, lake.table, lake.staging, warehouse)
+    words = (bootstrap, windows.group_id, orders, lake.table, lake.mode, warehouse)
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.table_worker", *map(str, words)],
         capture_output=True,
@@ -230,19 +241,18 @@ def test_publishing_again_changes_nothing(lake: Lake) -> None:
 
 def test_publishers_at_the_same_time_show_each_window_once(lake: Lake, tmp_path: Path) -> None:
     """Three windows, one of them by two publishers; in Delta even where their files are not kept apart."""
-    table = lake.table
+    at_once = lake
     if lake.format == "delta":
-        table = f"delta.`{tmp_path}/flat`"
-        lake.spark.sql(f"CREATE TABLE {table} USING delta AS SELECT * FROM {lake.table}")
-    at_once = replace(lake, table=table)
+        at_once = replace(lake, table=f"delta.`{tmp_path}/flat`")
+        lake.spark.sql(f"CREATE TABLE {at_once.table} USING delta AS SELECT * FROM {lake.table}")
     sink = at_once.sink
-    outputs = [sink.write(lake.frame(n), _plan(name)) for n, name in enumerate("abc")]
+    outputs = [sink.write(at_once.frame(n), _plan(name)) for n, name in enumerate("abc")]
     twin = sink.found(outputs[0].to_json())
     assert twin is not None
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(TableOutput.publish, [*outputs, twin]))
     assert at_once.rows() == {name: offsets(n) for n, name in enumerate("abc")}
-    assert lake.staged_count() == 0
+    assert at_once.staged_count() == 0
 
 
 @pytest.mark.parametrize(("failures", "comes_through"), [(0, True), (3, True), (99, False)])
@@ -278,16 +288,15 @@ def test_a_commit_on_an_old_look_changes_nothing(lake: Lake, shown: int) -> None
     for attempt in range(1, shown + 1):
         sink.write(lake.frame(attempt), _plan(attempt=attempt)).publish()
     late = sink.write(lake.frame(8), _plan(attempt=8))
-    look = sink.look(window_id)
+    state = sink.format.look(late.write)
     sink.write(lake.frame(9), _plan(attempt=9)).publish()
-    rows = lake.frame(8).selectExpr("*", f"'{window_id}' AS window_id")
     refused = (
         pytest.raises(Exception, match="Found conflicting")
         if lake.format == "iceberg"
         else nullcontext()
     )
     with refused:
-        sink.format.replace(lake.table, rows, late.write, look.basis)
+        assert not sink.format.show(late.write, 1, state.basis)
     assert lake.rows() == {window_id: offsets(9)}
 
 
@@ -313,7 +322,7 @@ def test_an_empty_window_is_published(lake: Lake) -> None:
     output = lake.sink.write(lake.frame(), _plan())
     output.publish()
     assert lake.rows() == {}
-    assert lake.sink.look(_plan().window_id).shown == output.write
+    assert lake.sink.format.look(output.write).shown == output.write
 
 
 def test_rows_deleted_from_the_stage_are_written_again(lake: Lake) -> None:
@@ -348,23 +357,23 @@ def test_foreign_results_are_not_found(lake: Lake) -> None:
         {},
         {"rows": 3},
         {**told, "table": "x"},
-        {**told, "version": 2},
+        {**told, "version": 3},
         {**told, "a": 1},
     ):
         assert lake.sink.found(result) is None
 
 
-def _without_a_column(lake: Lake) -> tuple[TableSink, DataFrame]:
-    return lake.sink, lake.frame(1).drop("value")
+def _without_a_column(lake: Lake) -> object:
+    return lake.sink.write(lake.frame(1).drop("value"), _plan())
 
 
-def _with_another_column(lake: Lake) -> tuple[TableSink, DataFrame]:
-    return lake.sink, lake.frame(1).selectExpr("*", "1 AS more")
+def _with_another_column(lake: Lake) -> object:
+    return lake.sink.write(lake.frame(1).selectExpr("*", "1 AS more"), _plan())
 
 
-def _into_no_table(lake: Lake) -> tuple[TableSink, DataFrame]:
+def _into_no_table(lake: Lake) -> object:
     table = lake.table.removesuffix("`") + "_missing" + ("`" if "`" in lake.table else "")
-    return type(lake.sink)(lake.spark, table, lake.staging), lake.frame(1)  # type: ignore[call-arg]
+    return replace(lake, table=table).sink
 
 
 @pytest.mark.parametrize(
@@ -376,34 +385,17 @@ def _into_no_table(lake: Lake) -> tuple[TableSink, DataFrame]:
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_job(
-    lake: Lake, given: Callable[[Lake], tuple[TableSink, DataFrame]], told: str
+    lake: Lake, given: Callable[[Lake], object], told: str
 ) -> None:
     """A missing column would be filled with nulls, or fail after minutes of reading."""
-    sink, frame = given(lake)
     with pytest.raises(ConfigError, match=told):
-        sink.write(frame, _plan())
+        given(lake)
 
 
 def test_plans_that_a_table_cannot_hold_are_refused(lake: Lake) -> None:
-    """A covered window, whose rows others deliver; a part of one; a table as its own stage."""
+    """A covered window, whose rows others deliver; a part of one."""
     covered = replace(_plan(), content=PlanContent.COVERED)
     with pytest.raises(WindowCoveredError):
         lake.sink.write(lake.frame(), covered)
     with pytest.raises(ConfigError, match="part"):
         lake.sink.write(lake.frame(1), shares(_plan(), 2)[0])
-    with pytest.raises(ConfigError, match="its own staging table"):
-        TableSink(lake.spark, lake.table, lake.table, lake.sink.format)
-
-
-def test_an_iceberg_table_is_partitioned_by_window(lake: Lake) -> None:
-    """Iceberg replaces whole files; Delta rewrites those that hold rows of other windows."""
-    table = lake.table.removesuffix("`") + "_flat" + ("`" if "`" in lake.table else "")
-    lake.spark.sql(f"CREATE TABLE {table} (offset bigint, window_id string) USING {lake.format}")
-    flat = type(lake.sink)(lake.spark, table, lake.staging)  # type: ignore[call-arg]
-    if lake.format == "iceberg":
-        with pytest.raises(ConfigError, match="not partitioned by window_id"):
-            flat.write(lake.frame(1).select("offset"), _plan())
-        return
-    for window_id in ("a", "b", "a"):
-        flat.write(lake.frame(1).select("offset"), _plan(window_id)).publish()
-    assert sorted(row.window_id for row in lake.spark.table(table).collect()) == ["a", "b"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kafka_ordered_ops.spark.write.table_formats import DeltaSink, IcebergSink
+from kafka_ordered_ops.spark.write.table_stages import staging_name
 from kafka_ordered_ops.spark.write.tables import TableSink
 
 if TYPE_CHECKING:
@@ -23,10 +22,8 @@ WAREHOUSE = f"spark.sql.catalog.{CATALOG}.warehouse"
 COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 _DDL = "topic string, partition int, offset bigint, timestamp timestamp, value binary, window_id string"
 
-SINKS: dict[str, Callable[[SparkSession, str, str], TableSink]] = {
-    "delta": DeltaSink,
-    "iceberg": IcebergSink,
-}
+
+_DAILY = ("iceberg", "append")
 
 
 def tables_conf(warehouse: Path) -> dict[str, str]:
@@ -42,28 +39,48 @@ def tables_conf(warehouse: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lake:
-    """One fresh table and its staging table."""
+    """One fresh table."""
 
     spark: SparkSession
     format: str
     table: str
-    staging: str
+    mode: str = "replace"
 
     @classmethod
-    def make(cls, spark: SparkSession, format_: str, folder: Path) -> Lake:
-        """Makes the table; the staging table is the sink's business."""
+    def make(
+        cls,
+        spark: SparkSession,
+        format_: str,
+        folder: Path,
+        *,
+        mode: str = "replace",
+        columns: str = _DDL,
+        partitions: str = "window_id",
+        properties: str = "",
+    ) -> Lake:
+        """Makes the table; where its rows wait is the sink's business."""
+        table = f"{CATALOG}.db.orders_{uuid.uuid4().hex[:8]}"
         if format_ == "delta":
-            names = (f"delta.`{folder}/orders`", f"delta.`{folder}/orders_staging`")
-        else:
-            name = f"{CATALOG}.db.orders_{uuid.uuid4().hex[:8]}"
-            names = (name, f"{name}_staging")
-        spark.sql(f"CREATE TABLE {names[0]} ({_DDL}) USING {format_} PARTITIONED BY (window_id)")
-        return cls(spark, format_, *names)
+            table = f"delta.`{folder}/orders`"
+        by = f" PARTITIONED BY ({partitions})" if partitions else ""
+        more = f" TBLPROPERTIES ({properties})" if properties else ""
+        spark.sql(f"CREATE TABLE {table} ({columns}) USING {format_}{by}{more}")
+        return cls(spark, format_, table, mode)
+
+    @property
+    def staging(self) -> str:
+        """The table in which rows wait, where that is no branch."""
+        return staging_name(self.table)
 
     @property
     def sink(self) -> TableSink:
         """A sink as a new process has it."""
-        return SINKS[self.format](self.spark, self.table, self.staging)
+        keys = ("topic", "partition", "offset") if self.mode == "merge" else ()
+        return self.sink_for(self.mode, keys=keys)
+
+    def sink_for(self, mode: str, **more: Any) -> TableSink:
+        """A sink of any mode."""
+        return TableSink(self.spark, self.table, mode, **more)
 
     def rows(self) -> dict[str, list[tuple[str, int, int]]]:
         """What the table shows: (topic, partition, offset) by window, sorted, doubles kept."""
@@ -73,7 +90,9 @@ class Lake:
         return {window_id: sorted(rows) for window_id, rows in found.items()}
 
     def staged_count(self) -> int:
-        """How many rows wait in the staging table."""
+        """How many rows wait in the staging table, or how many branches there are for them."""
+        if self.mode == "append" and self.format == "iceberg":
+            return self.spark.table(f"{self.table}.refs").where("name LIKE 'koo%'").count()
         return self.spark.table(self.staging).count()
 
     def frame(self, *offsets: int) -> DataFrame:
@@ -92,8 +111,10 @@ def offsets(*values: int) -> list[tuple[str, int, int]]:
 @pytest.fixture(scope="session")
 def lake_spark(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The session of the other tests, with a catalog for Iceberg."""
-    for key, value in tables_conf(tmp_path_factory.mktemp("warehouse")).items():
-        spark.conf.set(key, value)
+    # Once, also where several modules ask: a catalogue that is in use keeps the warehouse that it began with.
+    if spark.conf.get(WAREHOUSE, None) is None:
+        for key, value in tables_conf(tmp_path_factory.mktemp("warehouse")).items():
+            spark.conf.set(key, value)
     return spark
 
 
@@ -101,3 +122,16 @@ def lake_spark(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 def lake(request: pytest.FixtureRequest, lake_spark: SparkSession, tmp_path: Path) -> Lake:
     """A fresh table of each format. Delta takes twice the time, and the recipes hold it every day."""
     return Lake.make(lake_spark, request.param, tmp_path)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(f"{one}-{mode}", marks=() if (one, mode) == _DAILY else pytest.mark.long)
+        for one in ("iceberg", "delta")
+        for mode in ("append", "replace", "merge")
+    ]
+)
+def any_lake(request: pytest.FixtureRequest, lake_spark: SparkSession, tmp_path: Path) -> Lake:
+    """A fresh table of each format for each mode; one of them every day."""
+    format_, mode = request.param.split("-")
+    return Lake.make(lake_spark, format_, tmp_path, mode=mode)

@@ -104,19 +104,24 @@ class WindowDecoratedOperator(DecoratedOperator, OrderedWindowOperator):  # type
         self._from_context = _asked_for(self.python_callable, given.arguments, context)
         return super().execute(context)
 
-    def _job(self) -> Job:
+    def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> Job:
         # Its arguments are from the call and the context, and Airflow's base class has checked them. While the base
         # class is initialized, the job is the one passed to it.
         given = vars(self).get("python_callable") or self.batch_callable
-        return self._with(given, None)
+        return self._with(given, None, is_known)
 
     def _called_job(self) -> Job:
         return self._with(self._call, {**self._from_context, **self.op_kwargs})
 
-    def _with(self, function: Callable[..., Any] | None, keywords: Mapping[str, Any] | None) -> Job:
+    def _with(
+        self,
+        function: Callable[..., Any] | None,
+        keywords: Mapping[str, Any] | None,
+        is_known: Callable[[Any], bool] = lambda _: True,
+    ) -> Job:
         is_spark = self.job is JobKind.SPARK
         return replace(
-            super()._job(),
+            super()._job(is_known),
             spark_function=function if is_spark else None,
             batch_function=None if is_spark else function,
             keywords=keywords,
@@ -161,6 +166,10 @@ def kafka_window_task(
     max_offsets: int | str | None = None,
     spark_conf: Mapping[str, str] | None = None,
     output: str | None = None,
+    table: str | None = None,
+    table_mode: str | None = None,
+    table_keys: str | Sequence[str] = (),
+    delete_tombstones: bool = False,
     ordered: bool = True,
     engine: str = "python",
     window_url: str | None = None,

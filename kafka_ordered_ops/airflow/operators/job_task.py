@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kafka_ordered_ops.airflow.compat import BaseOperator
@@ -11,7 +12,9 @@ from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.table_session import Found
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -37,8 +40,14 @@ class JobTask(BaseOperator):
             attempt's output for the same window.
         batch_callable: see above; with its own sink.
         op_kwargs: more arguments for the function. (templated)
-        spark_conf: Spark's settings for `python_callable`. (templated)
+        spark_conf: Spark's settings for `python_callable` and `table`. (templated)
         output: the folder for the windows' outputs, which every process of the job sees. (templated)
+        table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. `python_callable` writes to it
+            with ``window.write``; without one, records are copied by a Spark session in this process. (templated)
+        table_mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see
+            `kafka_ordered_ops.spark.TableSink`. (templated)
+        table_keys: for ``merge``, the columns that identify a row. (templated)
+        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka: ``python``, ``connector`` or ``local``.
 
@@ -53,6 +62,9 @@ class JobTask(BaseOperator):
         "output_root",
         "spark_conf",
         "submit",
+        "table",
+        "table_keys",
+        "table_mode",
     )
     operator_extra_links: Any = (SparkJobLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {
@@ -72,6 +84,10 @@ class JobTask(BaseOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
         output: str | None = None,
+        table: str | None = None,
+        table_mode: str | None = None,
+        table_keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         ordered: bool = True,
         engine: str = "python",
         **kwargs: Any,
@@ -85,9 +101,9 @@ class JobTask(BaseOperator):
         given = [name for name, job in jobs.items() if job is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: a task runs one job, give one of them")
-        if output is None and given in ([], ["application"]):
+        if output is None and table is None and given in ([], ["application"]):
             raise ConfigError(
-                "output= is missing: the folder for the windows' outputs. Or give python_callable or "
+                "output= is missing: the folder for the windows' outputs. Or give table=, or python_callable or "
                 "batch_callable, with its own sink"
             )
         self.application = application
@@ -100,6 +116,10 @@ class JobTask(BaseOperator):
         self.spark_conf = {} if spark_conf is None else spark_conf
         # Not `output`: Airflow uses this name for the XCom of a task.
         self.output_root = output
+        self.table = table
+        self.table_mode = table_mode
+        self.table_keys = table_keys
+        self.delete_tombstones = delete_tombstones
         self.ordered = ordered
         self.engine = engine
         #: The page of the attempt's Spark job, once it is known.
@@ -121,12 +141,16 @@ class JobTask(BaseOperator):
     def _check_literals(self) -> None:
         """Raise `ConfigError` for parameters that are known to be invalid without a run."""
         self._check_keywords(is_known=is_literal)
-        self._job().check_form(is_known=is_literal)
+        self._job(is_known=is_literal).check_form(is_known=is_literal)
 
     def _check_keywords(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
         given: object = self.op_kwargs
         if not isinstance(given, Mapping) and is_known(given):
             raise ConfigError(f"op_kwargs is a mapping, not a {type(given).__name__}")
+
+    def job_session(self) -> AbstractContextManager[Found]:
+        """What is kept open until the window is published; it yields what finds earlier outputs."""
+        return self._job().session(self._stop.__bool__)
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
         """Run the job; its output stays hidden until the commit.
@@ -146,6 +170,7 @@ class JobTask(BaseOperator):
             lacks="this task needs output=, the folder for the windows' outputs",
             stop=self._stop,
             say=lambda line: _log.info("%s", line),
+            table=self._target(),
         )
         windows.on_page = self._show_page
         [staged] = self._called_job().deliver(windows)
@@ -160,8 +185,17 @@ class JobTask(BaseOperator):
         if self._ti is not None:
             self._ti.xcom_push(key=SparkJobLink().xcom_key, value=page)
 
-    def _job(self) -> Job:
-        """Return the job, as far as it is known."""
+    def _target(self, is_known: Callable[[Any], bool] = lambda _: True) -> TableTarget | None:
+        """The table, if it is known; raises `ConfigError`."""
+        given = (self.table, self.table_mode, self.table_keys)
+        if not all(map(is_known, given)):
+            return None
+        return table_target(
+            *given, self.delete_tombstones, output=self.output_root, prefix="table_"
+        )
+
+    def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> Job:
+        """The job, as far as it is known."""
         keywords: Any = self.op_kwargs
         return Job(
             application=self.application,
@@ -173,6 +207,7 @@ class JobTask(BaseOperator):
             keywords=keywords if isinstance(keywords, Mapping) else None,
             spark_conf=self.spark_conf,
             output=self.output_root,
+            table=self._target(is_known),
             engine=self.engine,
         )
 

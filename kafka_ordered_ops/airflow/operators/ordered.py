@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from kafka_ordered_ops.core.types import (
 )
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
-from kafka_ordered_ops.output.reported import found_output
+from kafka_ordered_ops.hosting.table_session import Found
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -92,6 +93,10 @@ class OrderedWindowOperator(JobTask, PlanTask):
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
         output: str | None = None,
+        table: str | None = None,
+        table_mode: str | None = None,
+        table_keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         ordered: bool = True,
         engine: str = "python",
         window_url: str | None = None,
@@ -122,23 +127,24 @@ class OrderedWindowOperator(JobTask, PlanTask):
         self._ti = context.get("ti")
         with errors_for_airflow():
             times = self.times_of(context)
-            with self.open_windows(context) as windows:
+            with self.open_windows(context) as windows, ExitStack() as stack:
                 self.check_job(windows.settings, windows.group_id)
+                found = stack.enter_context(self.job_session())
                 plan = self.plan(windows, context, times)
                 self.link_facts = self._known = plan_facts(plan)
                 self._brokers = windows.settings.bootstrap_servers
                 if not plan.offsets and self.on_empty is OnEmpty.SKIP:
                     self.skip_empty(windows, plan)
-                facts = self._delivered(windows, plan, times)
+                facts = self._delivered(windows, plan, times, found)
         self._known = facts
         add_to_outlets(context, self.outlets, facts)
         return facts
 
     def _delivered(
-        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes
+        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes, found: Found
     ) -> dict[str, Any]:
         delivery = windows.deliver(
-            plan, lambda one: self.run_job(one, windows.settings), self._reopen(plan)
+            plan, lambda one: self.run_job(one, windows.settings), self._reopen(plan, found)
         )
         facts = delivery_facts(delivery.record, ran=delivery.ran, times=times)
         self.log.info(
@@ -156,10 +162,12 @@ class OrderedWindowOperator(JobTask, PlanTask):
     def _scanned(self, done: int, total: int) -> None:
         self._stop.check(self.window_id or self.task_id)
 
-    def _reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
+    def _reopen(
+        self, plan: WindowPlan, found: Found
+    ) -> Callable[[Mapping[str, Any]], Staged | None]:
         """Return a function that finds an earlier attempt's output; None for a published window, which is replayed."""
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
-            return None if plan.status is WindowStatus.PUBLISHED else found_output(result)
+            return None if plan.status is WindowStatus.PUBLISHED else found(result)
 
         return reopen

@@ -52,10 +52,19 @@ class WindowPartOperator(JobTask, WindowFollower):
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
         output: str | None = None,
+        table: str | None = None,
+        table_mode: str | None = None,
+        table_keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
         ordered: bool = True,
         engine: str = "python",
         **kwargs: Any,
     ) -> None:
+        if table is not None:
+            raise ConfigError(
+                f"table is {table!r}, and a part of a window cannot be written to a table: use OrderedWindowOperator "
+                "for the whole window, or output="
+            )
         super().__init__(**arguments(locals()))
 
     def execute(self, context: Context) -> dict[str, Any]:

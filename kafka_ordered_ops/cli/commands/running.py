@@ -25,6 +25,7 @@ from kafka_ordered_ops.core.window.window import Window, default_window_id
 from kafka_ordered_ops.hosting.held_text import held_texts
 from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
+from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows import Delivery, Policy
 
 #: Windows of a series that are named one by one.
@@ -56,10 +57,15 @@ def deliver(
         ConfigError: the job cannot run; nothing was planned.
     """
     sink.check(connection.settings(), connection.group_id)
-    with connection.open(screen) as windows, screen.progress("planning"):
+    with (
+        sink.opened() as found,
+        connection.open(screen) as windows,
+        screen.progress("planning"),
+    ):
         plans = windows.plan_many(questions, window_ids, policy)
         writer = sink.writer(windows.settings, screen)
-        after = windows.deliver_many(plans, writer, StagedOutput.found)
+        reopen = StagedOutput.found if sink.table is None else found
+        after = windows.deliver_many(plans, writer, reopen)
         asked = [
             name or default_window_id(windows.group_id, question)
             for question, name in zip(questions, window_ids, strict=True)
@@ -78,7 +84,7 @@ def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
     screen.show(delivery_text(after.record))
     say_stand_in(screen, delivered.asked[0], before)
     say_notes(screen, [before])
-    screen.say(_outcome(before, after, sink.output))
+    screen.say(_outcome(before, after, sink.place))
 
 
 def tell_many(screen: Screen, delivered: Delivered) -> None:
@@ -158,10 +164,9 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
         WindowStatus.WRITTEN: "was written by an earlier attempt, and is now committed and published",
         WindowStatus.COMMITTED: "was committed by an earlier attempt, and is now published",
     }.get(before.status, "is already published; nothing was done")
-    if output is not None and output.root != normal_root(asked):
-        return (
-            f"{name} {told}: in {output.root}, not in {asked} (windows replay writes it elsewhere)"
-        )
+    root = table_of(delivery.record.result) if output is None else output.root
+    if root is not None and root not in (asked, normal_root(asked)):
+        return f"{name} {told}: in {root}, not in {asked} (windows replay writes it elsewhere)"
     return f"{name} {told}"
 
 

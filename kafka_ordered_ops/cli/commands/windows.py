@@ -196,13 +196,13 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
 @app.command("replay", epilog=_REPLAY_EXAMPLES)
 @command
 def replay_window(screen: Screen, connection: Connection, window_id: WindowId, sink: Sink) -> None:
-    """Read a committed window again into another folder. Commits nothing."""
+    """Read a committed window again into another folder or table. Commits nothing."""
     from kafka_ordered_ops.cli.show.facts import delivery_json
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.hosting.summary import window_summary
 
     sink.check(connection.settings(), connection.group_id)
-    with connection.open(screen) as windows, screen.progress("planning"):
+    with sink.opened(), connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
         [output] = sink.writer(windows.settings, screen)([plan])
         output.publish()

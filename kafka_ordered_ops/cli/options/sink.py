@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,10 +20,12 @@ from kafka_ordered_ops.cli.options.profile import kept_option
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.engine import Engine
+from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.hosting.job import Job, SparkWindow
+    from kafka_ordered_ops.hosting.table_session import Found
     from kafka_ordered_ops.windows import ClientSettings, Staged
 
     Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
@@ -36,13 +39,47 @@ class Sink:
     """Where and how records are written."""
 
     output: Annotated[
-        str,
+        str | None,
         kept_option(
             "--output",
             metavar="DIR",
             help="Folder for the Parquet files, in window_id=<times>-<digest>/.",
         ),
-    ]
+    ] = None
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            help="Instead of --output: an existing Delta or Iceberg table. --spark-conf names its jars and catalogue.",
+        ),
+    ] = None
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            rich_help_panel=JOB,
+            help="How rows get into the table: append (default), replace or merge.",
+        ),
+    ] = None
+    keys: Annotated[
+        list[str],
+        typer.Option(
+            "--key",
+            metavar="COLUMN",
+            rich_help_panel=JOB,
+            help="With --mode merge: a column that identifies a row (repeatable).",
+        ),
+    ] = field(default_factory=list)
+    delete_tombstones: Annotated[
+        bool,
+        typer.Option(
+            "--delete-tombstones",
+            rich_help_panel=JOB,
+            help="With --mode merge: a record without a value deletes its row.",
+        ),
+    ] = False
     engine: Annotated[
         Engine,
         typer.Option(
@@ -72,6 +109,8 @@ class Sink:
         """Raise `ConfigError` for a job that cannot run, before its windows are planned."""
         from kafka_ordered_ops.spark.job_checks import check_session
 
+        if self.output is None and self.table is None:
+            raise ConfigError("--output is missing: the folder for the files. Or give --table")
         job = self._job()
         if job.spark_function is not None:
             try:
@@ -81,6 +120,23 @@ class Sink:
                     f"{error}. Or use --engine local, which needs no Spark"
                 ) from error
         job.check(settings, group_id)
+
+    def opened(self) -> AbstractContextManager[Found]:
+        """Return what is kept open until windows are published; it yields what finds earlier outputs."""
+        # Ctrl-C interrupts the job itself.
+        return self._job().session(lambda: False)
+
+    @property
+    def place(self) -> str:
+        """The folder or the table."""
+        return self.output or self.table or ""
+
+    @property
+    def target(self) -> TableTarget | None:
+        """The table, and how rows get into it; raises `ConfigError`."""
+        return table_target(
+            self.table, self.mode, self.keys, self.delete_tombstones, output=self.output
+        )
 
     def writer(self, settings: ClientSettings, screen: Screen) -> Write:
         """Return a function that reads plans in one pass, and writes each one to its hidden stage."""
@@ -101,6 +157,7 @@ class Sink:
                 # What an application prints is no part of the command's output.
                 say=None,
                 display=screen,
+                table=self.target,
             )
             with _quiet_py4j():
                 staged = self._job().deliver(windows)
@@ -113,7 +170,11 @@ class Sink:
         """Build the job; raises `ConfigError`."""
         from kafka_ordered_ops.hosting.job import Job
 
-        conf = self._conf()
+        conf, target = self._conf(), self.target
+        if target is not None and self.engine is not Engine.LOCAL:
+            return Job(
+                spark_conf=conf, java_home=bundled_java(), table=target, engine=self.engine.value
+            )
         if self.engine is not Engine.LOCAL:
             return Job(
                 spark_function=_copy,
@@ -121,6 +182,10 @@ class Sink:
                 java_home=bundled_java(),
                 output=self.output,
                 engine=self.engine.value,
+            )
+        if self.table is not None:
+            raise ConfigError(
+                "--table needs Spark, and --engine local runs without it: omit one of them"
             )
         if conf:
             raise ConfigError(
@@ -179,6 +244,7 @@ class JobSink(Sink):
                 arguments=self.arguments,
                 submit=how,
                 output=self.output,
+                table=self.target,
                 engine=self.engine.value,
             )
         if self.master is not None:

@@ -30,6 +30,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.staged_output import output_of
+from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows.queries.groups import GroupLag
 
 #: Ranges shown of one partition; the JSON has all of them.
@@ -136,6 +137,7 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
     """In which folders the output of windows is."""
     outputs = [output_of(record.result) for record in records]
     roots = dict.fromkeys(output.root for output in outputs if output is not None)
+    roots |= dict.fromkeys(name for one in records if (name := table_of(one.result)) is not None)
     return _lines(*(("output", root) for root in roots or [_NOTHING]))
 
 

@@ -126,6 +126,30 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         str | None,
         dg.Resolver.default(description="The folder for the windows' files."),
     ] = None
+    table: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="Instead of output: an existing Delta or Iceberg table.",
+            examples=["lake.orders"],
+        ),
+    ] = None
+    table_mode: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="How rows get into the table.", examples=["append", "replace", "merge"]
+        ),
+    ] = None
+    table_keys: Annotated[
+        Sequence[str],
+        dg.Resolver.default(
+            description="For merge: the columns that identify a row.", examples=[["order_id"]]
+        ),
+    ] = ()
+    delete_tombstones: bool = False
+    table_conf: Annotated[
+        dict[str, str] | None,
+        dg.Resolver.default(description="Settings of the Spark session that writes the table."),
+    ] = None
     function: Annotated[
         Callable[..., Any] | None,
         dg.Resolver(
@@ -269,7 +293,12 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         return self.execute if is_overridden else None
 
     def _usual(self) -> Callable[..., Any]:
-        return job_without_function(self.application, self.application_args, self.submit)
+        return job_without_function(
+            self.application,
+            self.application_args,
+            self.submit,
+            table=self.table,
+        )
 
     def _check(self) -> None:
         key = self.key.to_user_string()
@@ -282,9 +311,9 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
         if self._own is None and self.application is not None:
             # Beside the YAML file: a file missing there is missing in every run.
             check_application(self.application)
-        if self._own is None and self.output is None:
+        if self._own is None and self.output is None and self.table is None:
             raise ConfigError(
-                f"{key} has no output: give it an output, or a function with its own sink"
+                f"{key} has no output: give it an output or a table, or a function with its own sink"
             )
 
     def _cluster(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,11 +44,11 @@ from kafka_ordered_ops.dagster.step.open_partitions import (
     pieces_metadata,
     with_pieces,
 )
-from kafka_ordered_ops.dagster.step.step_functions import Submitted
+from kafka_ordered_ops.dagster.step.step_functions import Submitted, copied
 from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
 from kafka_ordered_ops.hosting.held_text import held_texts
+from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
-from kafka_ordered_ops.output.reported import found_output
 from kafka_ordered_ops.spark.job_checks import check_reading, check_writable
 
 if TYPE_CHECKING:
@@ -103,14 +103,15 @@ class Step:
         started = time.monotonic()
         job_told: dict[str, Any] = {}
         plans: list[WindowPlan] = []
-        with errors_for_dagster(), self._open() as windows:
+        with errors_for_dagster(), self._open() as windows, ExitStack() as stack:
             self._check_job(windows, function)
+            found = stack.enter_context(self._table_session(function))
             pieces = self._asked(windows)
             asked = pieces.asked
             live = look_at(windows, self.settings, asked)
             if live is not None and not live.is_live:
                 self.context.log.warning("%s", not_live_text(asked, live))
-            records, ran = self._delivered(windows, asked, job, job_told, plans)
+            records, ran = self._delivered(windows, asked, job, job_told, plans, found)
             lag = self._lag(windows, records)
         seconds = time.monotonic() - started
         windows_of = self._by_partition(pieces, records)
@@ -144,6 +145,16 @@ class Step:
             function.job.check(windows.settings, windows.group_id)
         if self.settings.output is not None:
             check_writable(self.settings.output)
+
+    def _table_session(self, function: object) -> AbstractContextManager[Found]:
+        """What is kept open until the windows are published; it yields what finds earlier outputs."""
+        return table_session(
+            self.settings.target,
+            conf=self.settings.table_conf or {},
+            # Dagster ends the process.
+            stopped=lambda: False,
+            copies=function is copied,
+        )
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
         """Return the windows that the step must deliver."""
@@ -183,6 +194,7 @@ class Step:
         job: Job,
         metadata: dict[str, Any],
         plans: list[WindowPlan],
+        found: Found,
     ) -> tuple[list[WindowRecord], set[str]]:
         """Return the windows' records in the ledger, and the windows that the job ran for.
 
@@ -214,7 +226,7 @@ class Step:
             return [outputs[plan.window_id] for plan in missing]
 
         if fresh:
-            windows.deliver_many(fresh, write, found_output)
+            windows.deliver_many(fresh, write, found)
         if again:
             if not outputs:
                 write(())

@@ -43,10 +43,11 @@ class AssetWindows(WindowHandle):
             output=settings.output,
             ordered=settings.ordered,
             engine=settings.engine,
-            lacks="no folder for the windows' files: give the asset output=, or pass a path",
+            lacks="no folder for the windows' files: give the asset output= or table=, or pass a path",
             # Dagster ends the process.
             stop=Stop("Dagster"),
             say=say,
+            table=settings.target,
         )
         #: The partition of each window, by its id; None if the asset has none.
         self.partition_keys = partition_keys

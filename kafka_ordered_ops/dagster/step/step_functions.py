@@ -34,12 +34,19 @@ def job_without_function(
     application: str | os.PathLike[str] | None,
     application_args: Sequence[str],
     submit: SparkSubmit | Mapping[str, Any] | None,
+    *,
+    table: str | None,
 ) -> Function:
     """Return a job that runs a Spark application for the windows, or copies them if there is none.
 
     Raises:
-        ConfigError: arguments for an application, but no application.
+        ConfigError: arguments for an application, but no application; or a table for an application.
     """
+    if table is not None and application is not None:
+        raise ConfigError(
+            "application and table are both given: an application has its own session, with which the step cannot "
+            "publish. Give a function with Spark, or use TableSink in the application"
+        )
     if application is None:
         if application_args or submit is not None:
             raise ConfigError(
@@ -49,6 +56,12 @@ def job_without_function(
     job = Job(application=str(application), arguments=arguments_of(application_args), submit=submit)
     job.check_form()
     return Submitted(job)
+
+
+def check_has_place(output: str | None, table: str | None) -> None:
+    """Raise `ConfigError` unless there is a place for what no function delivers."""
+    if output is None and table is None:
+        raise ConfigError("there is nowhere to write to: give output= or table=")
 
 
 def copied(_context: Any, windows: AssetWindows) -> None:

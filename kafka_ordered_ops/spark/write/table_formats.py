@@ -1,144 +1,174 @@
-"""Delta and Iceberg tables as sinks: how each records whose rows it shows, and commits on top of that."""
+"""What the formats have in common: how a window gets into a table in one commit that says whose rows it shows."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields
-from kafka_ordered_ops.spark.write.tables import TableSink, TableState, TableWrite
+from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, literal, quoted
+from kafka_ordered_ops.spark.write.table_stages import (
+    DELETED_COLUMN,
+    Stage,
+    StagingTable,
+)
+from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-#: Above what a commit says of itself: others write there, too.
-_KEY: Final = "kafka_ordered_ops"
+    from pyspark.sql import SparkSession
 
 #: What a commit says of itself is some hundred bytes.
 _METADATA_BYTES_MAX: Final = 64 * 1024
 
-#: The same as properties of an Iceberg snapshot.
-_WINDOW_PROPERTY: Final = "kafka-ordered-ops.window"
-_WRITE_PROPERTY: Final = "kafka-ordered-ops.write"
+#: By which the newest record of a key is found, in this order.
+ORDER_COLUMNS: Final = ("timestamp", "topic", "partition", "offset")
+
+_MARK: Final = "_koo_mark"
 
 
-class DeltaSink(TableSink):
-    """`TableSink` for Delta tables.
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The state of one window in a table."""
 
-    A commit says whose rows it shows in its ``userMetadata``, and counts the window's publications in
-    ``txnVersion``, under the window's own ``txnAppId``: Delta skips a version that is not above the last one,
-    so that of two publishers that have seen the same, one comes through.
-    """
-
-    def __init__(self, spark: SparkSession, table: str, staging: str) -> None:
-        super().__init__(spark, table, staging, _Delta(spark))
-
-
-class IcebergSink(TableSink):
-    """`TableSink` for Iceberg tables, which must be partitioned by ``window_id``.
-
-    A snapshot says whose rows it shows in its properties ``kafka-ordered-ops.*``. A commit is validated against
-    all that has changed since the snapshot that was looked at.
-    """
-
-    def __init__(self, spark: SparkSession, table: str, staging: str) -> None:
-        super().__init__(spark, table, staging, _Iceberg(spark))
+    #: Whose rows show; None where no commit is known that has shown any.
+    shown: TableWrite | None
+    #: What a commit on top of this must be based on; its meaning is the format's.
+    basis: int | None = None
+    #: Whether the table remembers all commits since `since`; False: the window may have been shown.
+    is_whole: bool = True
 
 
-class _Delta:
-    name = "delta"
+class TableFormat(Protocol):
+    """The operations of a table format that publishing needs."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    @property
+    def facts(self) -> TableFacts:
+        """The table."""
 
-    def check(self, table: str) -> None:
-        """Accept any Delta table."""
+    @property
+    def target(self) -> TableTarget:
+        """What is asked for."""
 
-    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
-        from pyspark.sql import functions as f
+    @property
+    def stage(self) -> Stage:
+        """Where rows wait."""
 
-        mine = f.get_json_object("userMetadata", f"$.{_KEY}.write.window_id") == f.lit(window_id)
-        history = self._spark.sql(f"DESCRIBE HISTORY {table}")
-        rows = history.where(mine).orderBy(f.desc("version")).select("userMetadata").head(1)
-        if rows:
-            fields = _fields(rows[0][0]).object(_KEY)
-            return TableState(
-                TableWrite.from_json(fields.object("write")), fields.integer("txn_version") + 1
-            )
-        # The first publication, unless it has just been skipped: then the history has forgotten older ones,
-        # and only the clock is surely above what they counted to.
-        return TableState(None, 1 if turn == 0 else int(time.time() * 1000))
+    def check(self) -> None:
+        """Raise `ConfigError` for a table or a session that cannot do what is asked."""
 
-    def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
-        told = {_KEY: {"write": write.to_json(), "txn_version": basis}}
-        (
-            rows.writeTo(table)
-            # One id for each window: with one for all, an older window behind a newer one is skipped.
-            .option("txnAppId", f"{write.group_id}/{write.window_id}")
-            .option("txnVersion", str(basis))
-            .option("userMetadata", strict_json.dumps(told))
-            .overwrite(_of_window(write))
-        )
+    def look(self, write: TableWrite, *, turn: int = 0, since: int | None = None) -> TableState:
+        """Return whose rows of a window show.
 
+        Args:
+            write: one write of the window.
+            turn: 0 if nothing was tried before.
+            since: the basis at the time of staging, from which on the table's memory is needed.
+        """
 
-class _Iceberg:
-    name = "iceberg"
+    def basis(self) -> int | None:
+        """Return what a later `look` is to reach back to."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def show(self, write: TableWrite, records: int, basis: int | None) -> bool:
+        """Make a write's staged rows visible in one commit, if the window is still as it was seen.
 
-    def check(self, table: str) -> None:
-        schema = self._spark.table(f"{table}.partitions").schema
-        partition: Any = schema["partition"].dataType if "partition" in schema.names else None
-        if partition is None or "window_id" not in partition.names:
-            raise ConfigError(
-                f"{table} is not partitioned by window_id: Iceberg replaces whole files, and a file must not "
-                "hold rows of two windows. Create the table PARTITIONED BY (window_id)"
-            )
-
-    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
-        from pyspark.sql import functions as f
-
-        # The snapshot first: what is committed between the two questions is then seen, or refuses the commit.
-        basis = self._snapshot(table)
-        if basis is None:
-            # There is no validating from before the first snapshot.
-            self._spark.table(table).limit(0).writeTo(table).append()
-            basis = self._snapshot(table)
-        current = self._spark.table(f"{table}.history").where("is_current_ancestor")
-        shown = (
-            self._spark.table(f"{table}.snapshots")
-            .where(f.element_at("summary", _WINDOW_PROPERTY) == f.lit(window_id))
-            .join(current, "snapshot_id")
-            .orderBy(f.desc("made_current_at"))
-        )
-        rows = shown.select(f.element_at("summary", _WRITE_PROPERTY)).head(1)
-        return TableState(TableWrite.from_json(_fields(rows[0][0])) if rows else None, basis)
-
-    def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
-        (
-            rows.writeTo(table)
-            .option(f"snapshot-property.{_WINDOW_PROPERTY}", write.window_id)
-            .option(f"snapshot-property.{_WRITE_PROPERTY}", strict_json.dumps(write.to_json()))
-            .option("validate-from-snapshot-id", str(basis))
-            .option("isolation-level", "serializable")
-            # Not overwritePartitions: a result without rows would leave the older rows as they are.
-            .overwrite(_of_window(write))
-        )
-
-    def _snapshot(self, table: str) -> int | None:
-        refs = self._spark.table(f"{table}.refs").where("name = 'main'")
-        rows = refs.select("snapshot_id").head(1)
-        return int(rows[0][0]) if rows else None
+        Returns:
+            False if the commit may have been skipped without a word: look again. A commit that comes too late fails.
+        """
 
 
-def _fields(text: str) -> Fields:
+def fields_of(text: str) -> Fields:
+    """Return what a commit says of itself; raise `JsonError`."""
     return Fields(strict_json.loads(text, limit_bytes=_METADATA_BYTES_MAX), "commit")
 
 
-def _of_window(write: TableWrite) -> Column:
-    from pyspark.sql import functions as f
+def merge_statement(facts: TableFacts, target: TableTarget, rows: str) -> str:
+    """Return the statement that upserts rows by key, and leaves newer rows in the table as they are."""
+    names = list(facts.fields)
+    keys = [facts.columns[facts.folded(key)] for key in target.keys]
+    same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+    newer = _newer(facts)
+    changed = [name for name in names if name not in keys]
+    update = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in changed or keys)
+    return (
+        f"MERGE INTO {facts.table} t USING {rows} s ON {same} "
+        f"WHEN MATCHED AND s.{DELETED_COLUMN}{newer} THEN DELETE "
+        f"WHEN MATCHED AND NOT s.{DELETED_COLUMN}{newer} THEN UPDATE SET {update} "
+        f"WHEN NOT MATCHED AND NOT s.{DELETED_COLUMN} "
+        f"THEN INSERT ({listed(names)}) VALUES ({listed(names, of='s.')})"
+    )
 
-    return f.col("window_id") == f.lit(write.window_id)
+
+def order_columns(facts: TableFacts) -> list[str]:
+    """Return the table's columns by which an older record is told from a newer one; none without a timestamp."""
+    if ORDER_COLUMNS[0] not in facts.columns:
+        return []
+    return [facts.columns[name] for name in ORDER_COLUMNS if name in facts.columns]
+
+
+def _newer(facts: TableFacts) -> str:
+    order = order_columns(facts)
+    if not order:
+        return ""
+    mine, theirs = (
+        "struct(" + ", ".join(f"{side}.{quoted(name)}" for name in order) + ")" for side in "st"
+    )
+    return f" AND {mine} >= {theirs}"
+
+
+def replace_statement(
+    facts: TableFacts, stage: StagingTable, write: TableWrite, records: int
+) -> str:
+    """Return the statement that puts rows in the place of a window's, whatever the table is partitioned by.
+
+    One marking row of the source matches all rows of the window, which go; no other row matches anything, and is
+    added. The marking row exists only while all staged rows do.
+    """
+    names, rows = list(facts.fields), stage.statement(write)
+    window = quoted(facts.columns["window_id"])
+    nulls = ", ".join(f"CAST(NULL AS {facts.fields[n].simpleString()}) {quoted(n)}" for n in names)
+    gone = literal("kafka_ordered_ops: staged rows were deleted meanwhile")
+    mark = (
+        f"CASE WHEN count(*) = {records} THEN {literal(write.window_id)} "
+        f"ELSE CAST(raise_error({gone}) AS STRING) END"
+    )
+    source = (
+        f"(SELECT CAST(NULL AS STRING) {_MARK}, {listed(names)} FROM {rows} "
+        f"UNION ALL SELECT {mark} {_MARK}, {nulls} FROM {rows})"
+    )
+    return (
+        f"MERGE INTO {facts.table} t USING {source} s "
+        f"ON t.{window} = s.{_MARK} AND t.{window} = {literal(write.window_id)} "
+        "WHEN MATCHED THEN DELETE "
+        f"WHEN NOT MATCHED AND s.{_MARK} IS NULL "
+        f"THEN INSERT ({listed(names)}) VALUES ({listed(names, of='s.')})"
+    )
+
+
+def session_with(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session like this one, with more settings: what other threads do in this one is not stamped.
+
+    Statements have no options: what their commits carry comes from the session's settings.
+    """
+    own: Any = spark
+    if not hasattr(own, "_jsparkSession"):
+        like = own.cloneSession()
+    else:
+        like = own.newSession()
+        for key, value in own.conf.getAll.items():
+            # What differs was set on the running session, so it can be set here.
+            if like.conf.get(key, None) != value:
+                like.conf.set(key, value)
+        if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
+            like.catalog.setCurrentCatalog(current)
+        like.sql(f"USE {quoted(own.catalog.currentDatabase())}")
+    for key, value in conf.items():
+        like.conf.set(key, value)
+    return like  # type: ignore[no-any-return]
+
+
+def is_replacing(target: TableTarget) -> bool:
+    """Return whether a window's rows are found by its id alone, whichever group it is of."""
+    return target.mode is TableMode.REPLACE

@@ -1,194 +1,110 @@
-"""Write a window as rows of a Delta or Iceberg table: staged before the Kafka commit, visible after it.
+"""Write windows to a Delta or Iceberg table that exists: staged before the Kafka commit, visible after it.
 
 A table's commit is atomic, but it is not Kafka's. Written before the Kafka commit, the rows of an attempt whose commit
-is refused would show; so they wait in a *staging table* of the same format, and `TableOutput.publish` copies them
-over once the window is committed, in one commit of the table that replaces all rows of the window's id.
+is refused would show; so they wait in a hidden stage (`table_stages`), and `TableOutput.publish` shows them once the
+window is committed, in one commit of the table.
 
-Every such commit carries whose rows it shows (`TableWrite`). Publishing looks that up, and commits only on what
-it has seen: the format refuses a commit for a window that another program has replaced meanwhile. So publishing
-again changes nothing, and an older attempt does not come through after a newer one.
+Every such commit carries whose rows it shows (`TableWrite`), so that publishing again changes nothing, and an older
+attempt does not come through after a newer one.
 """
 
 from __future__ import annotations
 
-import re
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.errors import (
-    ConfigError,
-    JobFailedError,
-    KafkaOrderedOpsError,
-    SinkError,
-    WindowSupersededError,
-)
-from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.stage import check_has_output
-from kafka_ordered_ops.output.staged_output import Facts
-from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_tables
-from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
+from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
+from kafka_ordered_ops.spark.write.table_delta import Delta
+from kafka_ordered_ops.spark.write.table_errors import table_errors, told_by
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, listed, quoted
+from kafka_ordered_ops.spark.write.table_formats import ORDER_COLUMNS, TableFormat
+from kafka_ordered_ops.spark.write.table_iceberg import Iceberg
+from kafka_ordered_ops.spark.write.table_output import KeptOutput, TableOutput
+from kafka_ordered_ops.spark.write.table_stages import DELETED_COLUMN
+from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-#: Version of the JSON that the ledger keeps and that the table's commits carry.
-TABLE_VERSION: Final = 1
+_FORMATS: Final[dict[str, type[Delta] | type[Iceberg]]] = {"delta": Delta, "iceberg": Iceberg}
 
-#: In the staging table only: which write a row belongs to.
-WRITE_COLUMN: Final = "_koo_write"
+#: The columns of `read_windows`, as Spark's SQL has their types.
+_RECORD_COLUMNS: Final = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key: string, value: binary>>",
+    "late": "boolean",
+    "window_id": "string",
+}
 
-#: Each turn but the last was lost to another commit of the same window, or of the same files.
-_TURNS_MAX: Final = 5
+#: How EXPLAIN says that a statement is invalid.
+_INVALID: Final = "Error occurred during query planning"
 
-T = TypeVar("T")
-
-#: A write's name becomes part of a statement.
-_CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_.-]+")
-_TOKEN: Final = re.compile(r"[0-9a-f]+")
-
-#: The formats' words for "another program has committed meanwhile: look again".
-_CONFLICT: Final = re.compile(
-    r"Concurrent\w+Exception|DELTA_CONCURRENT_|CommitFailedException|Found conflicting"
-    # Iceberg's, of a reading: the table has moved on since Spark looked at it, a moment ago.
-    r"|Failed to enforce scan consistency"
-)
-
-#: What an exception of the JVM says, in the text that Python sees of it.
-_JVM_MESSAGE: Final = re.compile(r"^:? ?((?:[\w$]+\.)+\w*(?:Exception|Error): .*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class TableWrite:
-    """One attempt's rows of one window."""
-
-    group_id: str
-    window_id: str
-    claim_id: str
-    attempt: int
-    #: Tells two writes of the same attempt apart: a replay has the attempt of what it replaces.
-    token: str
-
-    def __post_init__(self) -> None:
-        if not _CLAIM_ID.fullmatch(self.claim_id) or not _TOKEN.fullmatch(self.token):
-            raise ConfigError(
-                f"claim {self.claim_id[:140]!r} of window {self.window_id}, write {self.token[:20]!r}: letters, "
-                "digits, '_', '.' and '-' are what rows can be told apart by"
-            )
-
-    @classmethod
-    def of(cls, plan: WindowPlan) -> TableWrite:
-        """Return a new write of this plan's attempt."""
-        token = uuid.uuid4().hex[:12]
-        return cls(plan.group_id, plan.window_id, plan.claim_id, plan.attempt, token)
-
-    @property
-    def name(self) -> str:
-        """Its name in the staging table."""
-        return f"{self.claim_id}-{self.attempt}-{self.token}"
-
-    def makes_worthless(self, name: str) -> bool:
-        """Return whether staged rows of the same window are of no more use once this write shows."""
-        claim_id, attempt, _ = name.rsplit("-", 2)
-        return claim_id != self.claim_id or int(attempt) <= self.attempt
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what the table's commit carries."""
-        return {
-            "group": self.group_id,
-            "window_id": self.window_id,
-            "claim_id": self.claim_id,
-            "attempt": self.attempt,
-            "token": self.token,
-        }
-
-    @classmethod
-    def from_json(cls, fields: Fields) -> TableWrite:
-        """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        try:
-            write = cls(
-                group_id=fields.text("group"),
-                window_id=fields.text("window_id"),
-                claim_id=fields.text("claim_id"),
-                attempt=fields.integer("attempt", least=0),
-                token=fields.text("token"),
-            )
-        except ConfigError as error:
-            raise JsonError(str(error)) from error
-        fields.done()
-        return write
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """The state of one window in a table."""
-
-    #: Whose rows show; None where no commit is known that has shown any.
-    shown: TableWrite | None
-    #: What a commit on top of this must be based on; its meaning is the format's.
-    basis: int | None
-
-
-class TableFormat(Protocol):
-    """The operations of a table format that publishing needs."""
-
-    #: As Spark's ``using`` takes it.
-    name: str
-
-    def check(self, table: str) -> None:
-        """Raise `ConfigError` for a table that windows cannot be replaced in."""
-
-    def look(self, table: str, window_id: str, *, turn: int) -> TableState:
-        """Return whose rows of a window show; at turn 0, nothing was tried before."""
-
-    def replace(self, table: str, rows: DataFrame, write: TableWrite, basis: int | None) -> None:
-        """Put rows in the place of the window's, in one commit, if the window is still as it was seen.
-
-        A commit that comes too late fails or is skipped without a word: look again.
-        """
+_ROW: Final = "_koo_row"
 
 
 class TableSink:
-    """Windows as rows of one table, distinguished by its column ``window_id``.
-
-    A table holds the windows of one group: their ids distinguish their rows, not their group's name.
+    """Windows as rows of an existing table. The catalogue says whether it is a Delta or an Iceberg table.
 
     Args:
         spark: the session; it has the format's jars and extensions.
-        table: the existing table in SQL syntax: ``lake.orders``, or ``delta.`/folder```. It must have a column
-            ``window_id`` of type string.
-        staging: a table of the same format that nobody else uses; created if it is missing. Attempts
-            that died leave rows in it until their window is published.
-        table_format: the format.
+        table: the table in SQL syntax: ``lake.orders``, or ``delta.`/folder```.
+        mode: ``append`` adds a window's rows, exactly once. ``replace`` puts them in the place of all rows with the
+            same ``window_id``, a column of type string that the table must have. ``merge`` updates or inserts by
+            `keys`; the newest record of a key by (timestamp, topic, partition, offset) wins.
+        keys: the columns that identify a row, for ``merge``.
+        delete_tombstones: with ``merge``, a row whose ``value`` is null deletes the row with its key.
+
+    Raises:
+        ConfigError: an invalid argument, no such table, neither Delta nor Iceberg, or a table or a session that
+            cannot do what the mode needs.
     """
 
     def __init__(
-        self, spark: SparkSession, table: str, staging: str, table_format: TableFormat
+        self,
+        spark: SparkSession,
+        table: str,
+        mode: TableMode | str = TableMode.APPEND,
+        *,
+        keys: str | Sequence[str] = (),
+        delete_tombstones: bool = False,
     ) -> None:
         check_pyspark()
-        check_tables(spark, table, staging)
+        check_spark(spark)
         self.spark = spark
-        self.table = table
-        self.staging = staging
-        self.format = table_format
-        self._has_staging = False
+        self.target = TableTarget(table, mode, keys, delete_tombstones)
+        self._facts = TableFacts.of(spark, self.target.table)
+        self.format: TableFormat = _FORMATS[self._facts.format](self._facts, self.target)
+        self._check_columns()
+        self.format.check()
+        self._facts.warn_of_unsafe_store()
 
     def write(self, df: DataFrame, plan: WindowPlan) -> TableOutput:
-        """Write a window's result to the staging table; nothing is visible yet.
+        """Write a window's result to a hidden stage; nothing is visible yet.
 
         Pass the result to ``windows.commit(plan, output)``, which commits the window and then publishes.
 
         Args:
-            df: the result of the user's job, with the table's columns; ``window_id`` is filled in.
+            df: the result of the user's job, with the table's columns; a column ``window_id`` of the table is filled
+                in. With mode ``merge``, it may also have the columns by which the newest record of a key is found,
+                and ``value``.
             plan: the window, whole.
 
         Raises:
-            ConfigError: the table or its columns are not as required; or the plan is a part of a window.
+            ConfigError: the columns are not as required; the plan is a part of a window; or mode ``append`` for a
+                window that was appended before.
             SinkError: the job failed; nothing was committed.
             ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
             WindowCoveredError: other windows deliver its records.
@@ -204,295 +120,186 @@ class TableSink:
                 "window, or its parts as Parquet (write_window)"
             )
         started = time.monotonic()
-        write = TableWrite.of(plan)
-        with table_errors(f"window {plan.window_id} cannot be written to {self.staging}"):
-            self._check_columns(df)
-            self.make_staging()
-            rows = df.drop("window_id", WRITE_COLUMN)
-            rows = rows.withColumn("window_id", f.lit(write.window_id))
-            rows = rows.withColumn(WRITE_COLUMN, f.lit(write.name))
-            observation = Observation()
-            rows = rows.observe(observation, f.count(f.lit(1)).alias("records"))
-            rows.writeTo(self.staging).append()
-            records = int(observation.get["records"])
-        elapsed_ms = round((time.monotonic() - started) * 1000)
-        return TableOutput(self, write, {"records": records, "elapsed_ms": elapsed_ms})
+        write, observation = TableWrite.of(plan), Observation()
+        with table_errors(f"window {plan.window_id} cannot be written to {self.target.table}"):
+            rows = self._rows(df, write)
+            basis = self.format.basis()
+            output = TableOutput(self.format, write, {"records": 0, "elapsed_ms": 0}, basis)
+            self._check_not_appended(plan, output)
+            nulls = [f.count_if(f.col(quoted(key)).isNull()) for key in self.target.keys]
+            counts = [f.count(f.lit(1)).alias("records")]
+            counts += [one.alias(f"null_{n}") for n, one in enumerate(nulls)]
+            self.format.stage.put(rows.observe(observation, *counts), write)
+            told = observation.get
+            records = int(told["records"])
+            output.facts = {
+                "records": records,
+                "elapsed_ms": round((time.monotonic() - started) * 1000),
+            }
+            try:
+                self._check_keys(df, told, output)
+            except Exception:
+                output.discard()
+                raise
+        return output
 
     def found(self, result: Mapping[str, Any]) -> TableOutput | None:
-        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or has another format.
+        """Return what an earlier attempt left, from its JSON in the ledger; None if it is gone or of another table.
 
         What the ledger knows as published counts as there: rows that somebody has deleted since come back by a
         replay only. For `OrderedWindows.deliver`.
 
         Raises:
-            SinkError: the table cannot be asked.
+            SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
         """
-        try:
-            output = TableOutput.from_json(self, Fields(dict(result), "result"))
-        except JsonError:
+        kept = KeptOutput.from_json(result)
+        if kept is None or (kept.target.table, kept.format) != (
+            self.target.table,
+            self._facts.format,
+        ):
             return None
-        if output is None or output.published or output.is_staged():
+        # As it was staged, whatever is asked for now.
+        format_ = _FORMATS[kept.format](self._facts, kept.target)
+        output = TableOutput(format_, kept.write, kept.facts, kept.basis, kept.published)
+        if output.published or output.is_staged():
             return output
         # Died between the table's commit and the ledger's.
-        return output if self.look(output.write.window_id).shown == output.write else None
+        return output if output.is_shown() else None
 
-    def look(self, window_id: str, *, turn: int = 0) -> TableState:
-        """Return whose rows of a window show; raise `SinkError`."""
-        with table_errors(f"{self.table} cannot be asked for window {window_id}"):
-            return beside_others(partial(self.format.look, self.table, window_id, turn=turn))
+    def check_copy(self) -> None:
+        """Raise `ConfigError` unless the table's columns can be filled from records as they are."""
+        given = {self._facts.folded(name) for name in _RECORD_COLUMNS}
+        if missing := [name for folded, name in self._facts.columns.items() if folded not in given]:
+            raise ConfigError(
+                f"the table {self.target.table} has columns that a record does not have: {', '.join(missing)}. A record "
+                f"has {', '.join(_RECORD_COLUMNS)}: give a function that makes the others, and calls window.write(df)"
+            )
+        names = self._facts.columns
+        values = ", ".join(
+            f"CAST(NULL AS {_RECORD_COLUMNS[folded]}) AS {quoted(name)}"
+            for folded, name in names.items()
+        )
+        columns = listed(list(names.values()))
+        statement = f"EXPLAIN INSERT INTO {self.target.table} ({columns}) SELECT {values}"
+        with table_errors(f"{self.target.table} cannot be asked"):
+            told = str(self.spark.sql(statement).collect()[0][0])
+        if told.startswith(_INVALID):
+            reason = told_by(RuntimeError(told.removeprefix(_INVALID).lstrip(": \n")))
+            raise ConfigError(
+                f"a record does not fit the table {self.target.table}: {reason}. Give a function that makes the table's "
+                "columns, and calls window.write(df)"
+            )
 
-    def staged(self, window_id: str) -> DataFrame:
-        """Return the staged rows of a window, of all its writes."""
-        return self.spark.table(self.staging).where(self._is_window(window_id))
+    def fitting(self, df: DataFrame) -> DataFrame:
+        """Return, of records as they are, the columns that `write` takes."""
+        known = {*self._facts.columns, *self._extras, "window_id"}
+        return df.select([name for name in df.columns if self._facts.folded(name) in known])
 
-    def make_staging(self) -> None:
-        """Make the staging table, if there is none: the table's columns, and which write a row is of."""
-        from pyspark.sql import functions as f
-
-        if self._has_staging:
-            return
-        like = self.spark.table(self.table).limit(0).withColumn(WRITE_COLUMN, f.lit(""))
-        writer = like.writeTo(self.staging).using(self.format.name)
-        try:
-            writer.partitionedBy(f.col("window_id"), f.col(WRITE_COLUMN)).create()
-        except Exception as error:
-            if "ALREADY_EXISTS" not in str(error):
-                raise
-        self._has_staging = True
-
-    def remove_staged(self, name: str) -> None:
-        """Remove the staged rows of one write; those that another process removes meanwhile are gone, too."""
-        # By a partition column alone, so that no file is read. A name holds nothing to be quoted.
-        statement = f"DELETE FROM {self.staging} WHERE {WRITE_COLUMN} = '{name}'"
-        beside_others(partial(self.spark.sql, statement))
+    # --- columns and rows --------------------------------------------------------------------------
 
     @cached_property
-    def _columns(self) -> frozenset[str]:
-        try:
-            columns = frozenset(self.spark.table(self.table).columns)
-        except Exception as error:
-            raise ConfigError(
-                f"the table {self.table} cannot be read: {_told(error)}. Create it before the first window, "
-                f"with a column window_id of type string, partitioned by it (using {self.format.name})"
-            ) from error
-        if "window_id" not in columns:
-            raise ConfigError(
-                f"the table {self.table} has no column window_id, by which a window's rows are found and "
-                "replaced: add it, of type string"
-            )
-        self.format.check(self.table)
-        return columns
+    def _extras(self) -> frozenset[str]:
+        """What a result may have beside the table's columns."""
+        if self.target.mode is not TableMode.MERGE:
+            return frozenset({"window_id"})
+        value = {"value"} if self.target.delete_tombstones else set[str]()
+        return frozenset({"window_id", *ORDER_COLUMNS, *value})
 
-    def _check_columns(self, df: DataFrame) -> None:
+    def _check_columns(self) -> None:
+        facts, target = self._facts, self.target
+        if target.mode is TableMode.REPLACE and not facts.has_window_id:
+            raise ConfigError(
+                f"mode 'replace' finds a window's rows by the column window_id, of type string, which {target.table} "
+                f"does not have: ALTER TABLE {target.table} ADD COLUMN window_id STRING, or use mode 'append' or "
+                "'merge'"
+            )
+        if missing := [key for key in target.keys if facts.folded(key) not in facts.columns]:
+            raise ConfigError(
+                f"keys has {', '.join(missing)}, which {target.table} does not have: its columns are "
+                f"{', '.join(facts.fields)}"
+            )
+
+    def _rows(self, df: DataFrame, write: TableWrite) -> DataFrame:
+        """Return the rows to be staged: the table's columns, each key once, and what deletes a key."""
+        from pyspark.sql import functions as f
+
+        facts = self._facts
+        given = {facts.folded(name): name for name in df.columns}
+        filled = {"window_id"} if facts.has_window_id else set[str]()
         # Delta would fill in nulls for what is missing.
-        given = set(df.columns) - {WRITE_COLUMN} | {"window_id"}
-        if given == self._columns:
-            return
-        missing = ", ".join(sorted(self._columns - given)) or "none"
-        unknown = ", ".join(sorted(given - self._columns)) or "none"
-        raise ConfigError(
-            f"the result does not have the columns of {self.table}: missing are {missing}; not in the table are "
-            f"{unknown}. Select the table's columns, or alter the table and its staging table"
-        )
-
-    def _is_window(self, window_id: str) -> Column:
-        from pyspark.sql import functions as f
-
-        return f.col("window_id") == f.lit(window_id)
-
-
-@dataclass
-class TableOutput:
-    """The rows that one attempt wrote to the staging table; a `Staged` for `OrderedWindows.commit`."""
-
-    sink: TableSink = field(repr=False, compare=False)
-    write: TableWrite
-    #: ``records`` and ``elapsed_ms``.
-    facts: Facts
-    #: Whether this output has shown in the table. The ledger keeps it: the table's own memory of its commits
-    #: ends with the retention of its log or snapshots.
-    published: bool = False
-
-    def is_staged(self) -> bool:
-        """Return whether all of its rows are in the staging table; raise `SinkError`."""
-        with table_errors(f"{self.sink.staging} cannot be read"):
-            # Of nothing, all is there.
-            return not self._records or self._count() == self._records
-
-    def check_ready(self) -> None:
-        """Look, before the window is committed, whether `publish` could show it; raises what that raises."""
-        shown = self.write if self.published else self.sink.look(self.write.window_id).shown
-        if shown == self.write:
-            return
-        self._check_newer(shown, 0)
-        with table_errors(f"{self.sink.staging} cannot be read"):
-            self._check_count(beside_others(self._count) if self._records else 0)
-
-    def publish(self) -> None:
-        """Replace the window's rows in the table by these rows, in one commit. Repeating it changes nothing.
-
-        Raises:
-            SinkError: the rows are neither staged nor shown; the window in the table is another group's; or the
-                table cannot be written.
-            WindowSupersededError: the table shows a newer attempt's rows of this window.
-        """
-        if self.published:
-            return
-        sink, window_id = self.sink, self.write.window_id
-        with table_errors(f"window {window_id} cannot be published to {sink.table}"):
-            if not self._show():
-                raise SinkError(
-                    f"window {window_id} cannot be published to {sink.table}: {_TURNS_MAX} attempts lost to other "
-                    "commits, or were skipped by the table. Run the same window again",
-                    window_id=window_id,
+        missing = [
+            name for folded, name in facts.columns.items() if folded not in {*given, *filled}
+        ]
+        unknown = [
+            name
+            for folded, name in given.items()
+            if folded not in facts.columns and folded not in self._extras
+        ]
+        if missing or unknown:
+            raise ConfigError(
+                f"the result does not have the columns of {self.target.table}: missing are "
+                f"{', '.join(sorted(missing)) or 'none'}; the table does not have "
+                f"{', '.join(sorted(unknown)) or 'none'}. Select the table's columns, or alter the table"
+            )
+        if filled:
+            df = df.withColumn(given.get("window_id", "window_id"), f.lit(write.window_id))
+        deleted = f.lit(False)
+        if self.target.delete_tombstones:
+            if "value" not in given:
+                raise ConfigError(
+                    "delete_tombstones finds tombstones by the column value, which the result does not have: keep it"
                 )
-            # Before the staged rows go: from here on, they are not needed.
-            self.published = True
-            for name in beside_others(self._staged_names):
-                if self.write.makes_worthless(name):
-                    sink.remove_staged(name)
+            deleted = f.col(given["value"]).isNull()
+        rows = df.withColumn(DELETED_COLUMN, deleted)
+        if self._is_ordered(df):
+            rows = self._newest(rows, given)
+        columns = [
+            f.col(quoted(given.get(k, name))).alias(name) for k, name in facts.columns.items()
+        ]
+        return rows.select(*columns, DELETED_COLUMN)
 
-    def discard(self) -> None:
-        """Remove the staged rows; visible rows stay. Repeating it changes nothing. Raises `SinkError`."""
-        with table_errors(f"the staged rows of window {self.write.window_id} cannot be removed"):
-            if self.write.name in self._staged_names():
-                self.sink.remove_staged(self.write.name)
+    def _is_ordered(self, df: DataFrame) -> bool:
+        given = {self._facts.folded(name) for name in df.columns}
+        return self.target.mode is TableMode.MERGE and given.issuperset(ORDER_COLUMNS)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
-        return {
-            "version": TABLE_VERSION,
-            "format": self.sink.format.name,
-            "table": self.sink.table,
-            "staging": self.sink.staging,
-            "write": self.write.to_json(),
-            "facts": dict(self.facts),
-            "published": self.published,
-        }
-
-    @classmethod
-    def from_json(cls, sink: TableSink, fields: Fields) -> TableOutput | None:
-        """Return the inverse of `to_json`; None for an output of other tables. Raises `JsonError`."""
-        if (version := fields.integer("version")) != TABLE_VERSION:
-            raise JsonError(f"output version {version}; this package reads version {TABLE_VERSION}")
-        where = (fields.text("format"), fields.text("table"), fields.text("staging"))
-        write = TableWrite.from_json(fields.object("write"))
-        facts = fields.object("facts")
-        kept = {name: facts.integer(name, least=0) for name in ("records", "elapsed_ms")}
-        facts.done()
-        output = cls(sink, write, kept, fields.boolean("published"))
-        fields.done()
-        return output if where == (sink.format.name, sink.table, sink.staging) else None
-
-    @property
-    def _records(self) -> int:
-        return self.facts["records"] or 0
-
-    def _show(self) -> bool:
-        """Return whether the table shows these rows in the end."""
-        for turn in range(_TURNS_MAX + 1):
-            # Before the look: rows that are gone by then may have been published by another process.
-            count = beside_others(self._count)
-            look = beside_others(
-                partial(self.sink.format.look, self.sink.table, self.write.window_id, turn=turn)
-            )
-            if look.shown == self.write:
-                return True
-            self._check_newer(look.shown, turn)
-            self._check_count(count)
-            if turn == _TURNS_MAX:
-                break
-            try:
-                rows = self._rows().drop(WRITE_COLUMN)
-                self.sink.format.replace(self.sink.table, rows, self.write, look.basis)
-            except Exception as error:
-                if not _is_conflict(error):
-                    raise
-        return False
-
-    def _check_count(self, count: int) -> None:
-        if count != self._records:
-            raise SinkError(
-                f"window {self.write.window_id} cannot be published: {self.sink.staging} holds {count:,} of "
-                f"{self._records:,} rows of attempt {self.write.attempt} of claim {self.write.claim_id}: the "
-                "others were deleted. Run the window again to write them again",
-                window_id=self.write.window_id,
-            )
-
-    def _check_newer(self, shown: TableWrite | None, turn: int) -> None:
-        if shown is None:
-            return
-        if shown.group_id != self.write.group_id:
-            raise SinkError(
-                f"{self.sink.table} shows window {shown.window_id} of group {shown.group_id}, but this window is of "
-                f"group {self.write.group_id}: each would replace the other. Give each group its own table",
-                window_id=self.write.window_id,
-            )
-        # The ledger has just said that this claim is the window's: another one in the table is older, unless it
-        # has come while this publish was at work.
-        newer = (
-            turn > 0
-            if shown.claim_id != self.write.claim_id
-            else shown.attempt > self.write.attempt
-        )
-        if newer:
-            raise WindowSupersededError(
-                f"attempt {self.write.attempt} of window {shown.window_id} comes too late: {self.sink.table} "
-                f"shows attempt {shown.attempt} of claim {shown.claim_id}. There is nothing to do",
-                window_id=self.write.window_id,
-            )
-
-    def _rows(self) -> DataFrame:
+    def _newest(self, rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+        from pyspark.sql import Window
         from pyspark.sql import functions as f
 
-        of_write = f.col(WRITE_COLUMN) == f.lit(self.write.name)
-        return self.sink.staged(self.write.window_id).where(of_write)
+        keys = [f.col(quoted(given[self._facts.folded(key)])) for key in self.target.keys]
+        order = [f.desc(quoted(given[name])) for name in ORDER_COLUMNS]
+        number = f.row_number().over(Window.partitionBy(*keys).orderBy(*order))
+        return rows.withColumn(_ROW, number).where(f.col(_ROW) == 1).drop(_ROW)
 
-    def _count(self) -> int:
-        self.sink.make_staging()
-        return self._rows().count()
+    def _check_not_appended(self, plan: WindowPlan, output: TableOutput) -> None:
+        """Raise for a replay that would add a window's rows a second time."""
+        if self.target.mode is not TableMode.APPEND or not plan.status.is_done:
+            return
+        # From the table's first commit on: this attempt has staged nothing yet.
+        state = self.format.look(output.write)
+        is_forgotten = not state.is_whole and plan.status is WindowStatus.PUBLISHED
+        if state.shown is not None or is_forgotten:
+            raise ConfigError(
+                f"window {plan.window_id} was appended to {self.target.table} before{', or may have been' if is_forgotten else ''}"
+                ": mode 'append' adds a window once. Use mode 'replace' or 'merge' to deliver it again"
+            )
 
-    def _staged_names(self) -> list[str]:
-        self.sink.make_staging()
-        staged = self.sink.staged(self.write.window_id)
-        return [str(row[0]) for row in staged.select(WRITE_COLUMN).distinct().collect()]
-
-
-@contextmanager
-def table_errors(what: str) -> Iterator[None]:
-    """Raise Spark's errors in the block as errors of this package: a task's own class, or `JobFailedError`."""
-    try:
-        yield
-    except KafkaOrderedOpsError:
-        raise
-    except Exception as error:
-        # Of Spark's own kinds or py4j's, which Connect does not have.
-        named = named_error(error)
-        if named is not None:
-            raise named from error
-        raise JobFailedError(
-            f"{what}: {_told(error)}. Nothing is lost: fix the cause and run the same window again"
-        ) from error
-
-
-def beside_others(action: Callable[[], T]) -> T:
-    """Repeat what fails only because others have committed meanwhile."""
-    for _ in range(_TURNS_MAX):
-        try:
-            return action()
-        except Exception as error:
-            if not _is_conflict(error):
-                raise
-    return action()
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return _CONFLICT.search(str(error)) is not None
-
-
-def _told(error: BaseException) -> str:
-    """Return the line of an error that says what happened."""
-    text = str(error)
-    if found := _JVM_MESSAGE.search(text):
-        return found[1]
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    def _check_keys(self, df: DataFrame, told: Mapping[str, Any], output: TableOutput) -> None:
+        """Raise where a key is null, or is there twice and nothing says which of them is newer."""
+        what = f"window {output.write.window_id}"
+        for number, key in enumerate(self.target.keys):
+            if nulls := int(told[f"null_{number}"] or 0):
+                raise SinkError(
+                    f"{what}: {nulls:,} rows have no {key}, which is a key of {self.target.table}. Nothing was "
+                    "committed: leave these rows out, or fill the column in",
+                    window_id=output.write.window_id,
+                )
+        if self.target.mode is not TableMode.MERGE or self._is_ordered(df):
+            return
+        if twice := self.format.stage.doubles(output.write, self.target.keys):
+            raise SinkError(
+                f"{what}: {twice:,} keys of {self.target.table} ({', '.join(self.target.keys)}) are in several rows. "
+                f"Nothing was committed: keep the columns {', '.join(ORDER_COLUMNS)}, by which the newest row is "
+                "found, or make the keys unique",
+                window_id=output.write.window_id,
+            )

@@ -1,0 +1,58 @@
+"""The Spark session that a host keeps from the check of a table to the publication of its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.output.reported import found_output
+from kafka_ordered_ops.spark.table_target import TableTarget
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.windows import Staged
+
+#: Finds what an earlier attempt has written.
+Found = Callable[[Mapping[str, Any]], "Staged | None"]
+
+
+@contextmanager
+def table_session(
+    target: TableTarget | None,
+    *,
+    conf: Mapping[str, str],
+    stopped: Callable[[], bool],
+    copies: bool,
+    java_home: Path | None = None,
+) -> Iterator[Found]:
+    """Check a table in a session that lasts as long as the block; yield what finds earlier outputs.
+
+    What the block does with Spark in this process uses the same session. A session that was there before is used, and
+    left alone. Without a target, nothing is started.
+
+    Args:
+        target: the table, or None.
+        conf: Spark's settings.
+        stopped: whether the job is to end.
+        copies: whether records are copied as they are, so that the table must have their columns.
+        java_home: see `job_session`.
+
+    Raises:
+        ConfigError: there is no Spark, or the table is not as required.
+    """
+    if target is None:
+        yield found_output
+        return
+    from kafka_ordered_ops.spark.job_session import job_session
+    from kafka_ordered_ops.spark.write.table_windows import table_sink
+
+    with job_session(f"table {target.table}", conf, stopped, java_home) as spark:
+        sink = table_sink(spark, target)
+        if copies:
+            sink.check_copy()
+
+        def found(result: Mapping[str, Any]) -> Staged | None:
+            return sink.found(result) or found_output(result)
+
+        yield found

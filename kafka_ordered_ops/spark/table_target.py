@@ -1,0 +1,123 @@
+"""Which table a window goes to, and how: what every host passes on, checked without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+from kafka_ordered_ops.core.arguments import as_names, check_flag, shown
+from kafka_ordered_ops.core.errors import ConfigError
+
+
+class TableMode(StrEnum):
+    """How a window's rows get into a table that exists."""
+
+    #: Added, exactly once.
+    APPEND = "append"
+    #: In place of all rows with the same ``window_id``.
+    REPLACE = "replace"
+    #: In place of the rows with the same keys, the newest record of each key.
+    MERGE = "merge"
+
+
+@dataclass(frozen=True)
+class TableTarget:
+    """A table, and what a window does to it.
+
+    Raises:
+        ConfigError: no name, an unknown mode, or keys that do not go with the mode.
+    """
+
+    table: str
+    mode: TableMode | str = TableMode.APPEND
+    keys: str | Sequence[str] = ()
+    delete_tombstones: bool = False
+
+    def __post_init__(self) -> None:
+        table: object = self.table
+        if not isinstance(table, str) or not table.strip() or "\0" in table:
+            raise ConfigError(
+                f"table is {shown(self.table)}: give the name of an existing Delta or Iceberg table"
+            )
+        object.__setattr__(self, "mode", _mode_of(self.mode))
+        keys = as_names(self.keys, what="keys") if self.keys else ()
+        if len(set(keys)) != len(keys):
+            raise ConfigError(f"keys names a column twice: {', '.join(keys)}")
+        object.__setattr__(self, "keys", keys)
+        check_flag(self.delete_tombstones, what="delete_tombstones")
+        is_merge = self.mode is TableMode.MERGE
+        if is_merge and not keys:
+            raise ConfigError(
+                "mode 'merge' needs keys: the columns that identify a row, for example keys=['order_id']"
+            )
+        if not is_merge and (keys or self.delete_tombstones):
+            given = "keys" if keys else "delete_tombstones"
+            raise ConfigError(
+                f"{given} is for mode 'merge', and the mode is '{self.mode}': omit one of them"
+            )
+
+
+def table_target(
+    table: object,
+    mode: TableMode | str | None,
+    keys: str | Sequence[str],
+    delete_tombstones: bool,
+    *,
+    output: object = None,
+    prefix: str = "",
+) -> TableTarget | None:
+    """Return the target that a host was given; None without a table.
+
+    Args:
+        table: the table's name, or None.
+        mode: how rows get into it; None: append.
+        keys: the columns of mode merge.
+        delete_tombstones: whether a record without a value deletes its row.
+        output: the folder that was given instead, or None.
+        prefix: of the host's names for mode and keys.
+
+    Raises:
+        ConfigError: both a table and an output, arguments of a table without one, or an invalid value.
+    """
+    if table is None:
+        given = {
+            f"{prefix}mode": mode is not None,
+            f"{prefix}keys": keys,
+            "delete_tombstones": delete_tombstones,
+        }
+        if named := [name for name, value in given.items() if value]:
+            raise ConfigError(f"{' and '.join(named)} is for a table: also give table=")
+        return None
+    if output is not None:
+        raise ConfigError(
+            "output and table are both given: a window goes to one place, give one of them"
+        )
+    return TableTarget(
+        table,  # type: ignore[arg-type]
+        TableMode.APPEND if mode is None else mode,
+        keys,
+        delete_tombstones,
+    )
+
+
+def table_of(result: Mapping[str, Any] | None) -> str | None:
+    """Return the table that a window went to, from what the ledger keeps of its output; None for another output."""
+    table = result.get("table") if isinstance(result, Mapping) and "write" in result else None
+    return table if isinstance(table, str) else None
+
+
+def _mode_of(value: object) -> TableMode:
+    if isinstance(value, str):
+        try:
+            return TableMode(value)
+        except ValueError:
+            near = get_close_matches(value, list(TableMode), n=1)
+            if near:
+                raise ConfigError(
+                    f"the table's mode is {value!r}: did you mean {str(near[0])!r}?"
+                ) from None
+    names = ", ".join(repr(one.value) for one in TableMode)
+    raise ConfigError(f"the table's mode is {shown(value)}: give one of {names}")

@@ -1,0 +1,151 @@
+"""What the catalogue says of a table, and whether several drivers can write to it safely."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.spark.write.table_errors import told_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_FORMATS: Final = ("delta", "iceberg")
+
+_SCHEME: Final = re.compile(r"([a-z0-9]+)://")
+_S3: Final = frozenset({"s3", "s3a", "s3n"})
+#: Stores whose rename is not atomic, so that a Hadoop catalogue loses commits there.
+_STORES: Final = _S3 | {"gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cos"}
+
+_SINGLE_DRIVER: Final = "S3SingleDriverLogStore"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as the catalogue has it."""
+
+    spark: SparkSession
+    #: As the user named it.
+    table: str
+    #: ``delta`` or ``iceberg``.
+    format: str
+    location: str
+    #: With its catalogue, where the catalogue says so.
+    full_name: str
+
+    @classmethod
+    def of(cls, spark: SparkSession, table: str) -> TableFacts:
+        """Ask the catalogue.
+
+        Raises:
+            ConfigError: there is no such table, or it is neither a Delta nor an Iceberg table.
+        """
+        try:
+            rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+        except Exception as error:
+            raise ConfigError(
+                f"there is no table {table} that this session can read: {told_by(error)}. Create it before the first "
+                "window, or correct the name"
+            ) from error
+        told = {str(row[0]): str(row[1]) for row in rows}
+        provider = told.get("Provider", "").lower()
+        if provider not in _FORMATS:
+            kind = provider or told.get("Type", "of an unknown kind").lower()
+            raise ConfigError(
+                f"{table} is {kind}, and neither a Delta nor an Iceberg table: only their commits are atomic. Use "
+                "output= for a folder of Parquet files"
+            )
+        name = told.get("Name", table)
+        return cls(spark, table, provider, told.get("Location", ""), name)
+
+    @property
+    def catalog(self) -> str:
+        """The catalogue's name."""
+        return self.full_name.partition(".")[0]
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The table's columns with their types, in order."""
+        return {field.name: field.dataType for field in self.spark.table(self.table).schema.fields}
+
+    @cached_property
+    def is_case_sensitive(self) -> bool:
+        """Whether the session tells ``Key`` and ``key`` apart."""
+        return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
+
+    def folded(self, name: str) -> str:
+        """Return a column's name as names are compared."""
+        return name if self.is_case_sensitive else name.lower()
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The table's columns by their folded names."""
+        return {self.folded(name): name for name in self.fields}
+
+    @cached_property
+    def has_window_id(self) -> bool:
+        """Whether the table has our column ``window_id``; one of another type is the user's own."""
+        name = self.columns.get("window_id")
+        return name is not None and self.fields[name].simpleString() == "string"
+
+    def refresh(self, name: str) -> None:
+        """Have the session look at a table anew: Iceberg's catalogue keeps what it has seen for half a minute."""
+        if self.format == "iceberg":
+            self.spark.sql(f"REFRESH TABLE {name}")
+
+    def check_extensions(self, what: str, extension: str) -> None:
+        """Raise `ConfigError` where the session lacks the SQL that a mode needs."""
+        found = self.spark.conf.get("spark.sql.extensions", "") or ""
+        if extension not in found:
+            raise ConfigError(
+                f"{what} of the {self.format} table {self.table} needs spark.sql.extensions to contain {extension}, and "
+                f"this session has {found or 'none'}: set it before the session starts"
+            )
+
+    def warn_of_unsafe_store(self) -> None:
+        """Log a warning where the configuration shows that two drivers could lose a commit of each other."""
+        found = _SCHEME.match(self.location)
+        scheme = found[1] if found else ""
+        conf = self.spark.conf
+        if self.format == "delta" and scheme in _S3:
+            store = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or _SINGLE_DRIVER
+            if _SINGLE_DRIVER in store:
+                _log.warning(
+                    "%s is on S3 with %s: commits of two drivers at the same time can overwrite each other. Write from "
+                    "one driver only, or set spark.delta.logStore.%s.impl=io.delta.storage.S3DynamoDBLogStore in all.",
+                    self.table,
+                    _SINGLE_DRIVER,
+                    scheme,
+                )
+        if self.format == "iceberg" and scheme in _STORES:
+            prefix = f"spark.sql.catalog.{self.catalog}"
+            kind = conf.get(f"{prefix}.type", None) or conf.get(f"{prefix}.catalog-impl", "") or ""
+            if kind == "hadoop" or kind.endswith("HadoopCatalog"):
+                _log.warning(
+                    "%s is in a Hadoop catalogue on %s: commits of two drivers at the same time can overwrite each "
+                    "other. Write from one driver only, or use a REST, Hive, JDBC, Glue or Nessie catalogue.",
+                    self.table,
+                    scheme,
+                )
+
+
+def quoted(name: str) -> str:
+    """Return a column's name for a statement."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    """Return a text for a statement."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def listed(names: Sequence[str], *, of: str = "") -> str:
+    """Return columns for a statement."""
+    return ", ".join(f"{of}{quoted(name)}" for name in names)
