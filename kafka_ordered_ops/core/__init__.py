@@ -1,4 +1,4 @@
-"""Pure decisions: facts go in, plans and states come out.
+"""Pure decisions from facts to plans and states.
 
 This room uses no client, clock, thread or logger.
 """

@@ -1,4 +1,4 @@
-"""Check arguments where they come in, by type and range, before anything is touched.
+"""Check arguments at the entry, by type and range, before anything is touched.
 
 Every process of a group reads back from the ledger what a constructor accepted. A value is therefore refused by
 name unless it reads back as itself.

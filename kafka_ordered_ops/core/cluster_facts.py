@@ -75,7 +75,7 @@ class CommittedOffset:
     metadata: bytes = b""
 
 
-#: What a group has stored for each partition that was asked about; None: nothing.
+#: The group's committed offset of each requested partition; None: nothing.
 CommittedOffsets = Mapping[TopicPartition, CommittedOffset | None]
 
 

@@ -33,7 +33,7 @@
         JobFailedError                 the job itself raised, was killed, or took too long
 
 A message states what happened, where (``topic[partition]``, group, window), which numbers were expected and
-found, and what to do. The same facts are fields. Hosts look at `retriable` and nothing else.
+found, and what to do. The same facts are fields. Hosts only use `retriable`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class TopicRecreatedError(PlanError):
 class LogTruncatedError(PlanError):
     """A log was truncated: offsets that the group has done or claimed are gone or hold other records now."""
 
-    #: By partition: the offset up to which the group knows the log, and the end of what is left.
+    #: By partition: the offset up to which the group knows the log, and the end of the remaining log.
     truncated: Mapping[str, tuple[int, int]]
 
 
@@ -291,7 +291,7 @@ class WindowFencedError(CommitError):
 
 
 class WindowSupersededError(CommitError):
-    """The window was abandoned, planned again, or taken up by a newer attempt: this attempt may not commit it."""
+    """The window was abandoned, planned again, or resumed by a newer attempt: this attempt may not commit it."""
 
     window_id: str
 

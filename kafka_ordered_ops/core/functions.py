@@ -15,7 +15,7 @@ def check_does_work(function: Callable[..., Any]) -> None:
     called = function
     while isinstance(called, functools.partial):
         called = called.func
-    # For a callable object, its `__call__`; a class is a callable of its own kind.
+    # For a callable object, its `__call__`; a class is called differently.
     kinds = () if inspect.isclass(called) else type(called).__mro__
     own = next((vars(kind)["__call__"] for kind in kinds if "__call__" in vars(kind)), None)
     for check, kind in (

@@ -1,13 +1,13 @@
 """Sets of offsets of one partition, as sorted, disjoint, half-open ranges.
 
-`OffsetSet` is a value: everything a plan, a commit or a claim says about a partition is one of these, and
-every decision is algebra on them. `GrowingOffsetSet` is its mutable twin for progress that arrives record
+`OffsetSet` is a value: every plan, commit or claim has one for each partition, and every decision is algebra on them.
+`GrowingOffsetSet` is its mutable twin for progress that arrives record
 by record.
 
 The algebra works on *boundaries*, the flat sorted sequence ``[start, end, start, end, ...]``: an offset is
-inside exactly when an odd number of boundaries lie at or below it. Any boolean operation on two sets is
-then the same sweep: look at every boundary of both, ask whether the combination is inside there, and keep
-the places where the answer changes. O((n + m) log(n + m)), whatever the operation, over no more than where
+inside exactly when an odd number of boundaries are at or below it. Any boolean operation on two sets is then the same
+sweep: visit every boundary of both, test whether the combination is inside there, and keep the places where the
+result changes. O((n + m) log(n + m)), whatever the operation, over no more than where
 the two sets meet.
 
 Most sets are of one range or a few, and a plan makes some thirty of them for every partition: numpy's calls
@@ -315,5 +315,5 @@ class GrowingOffsetSet:
         return max(at_or_after, int(self._ends.peekitem(at)[1]))
 
     def freeze(self) -> OffsetSet:
-        """Return the set as it is now, as a value."""
+        """Return the current set as a value."""
         return OffsetSet(np.array(list(self._ends.items()), dtype=np.int64).ravel())

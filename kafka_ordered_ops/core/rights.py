@@ -12,7 +12,7 @@ _NAMED_MAX: Final = 20
 
 
 class Resource(StrEnum):
-    """What a right is granted on."""
+    """The kind of resource that a right is granted on."""
 
     TOPIC = "topic"
     GROUP = "group"

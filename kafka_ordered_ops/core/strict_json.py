@@ -30,7 +30,7 @@ def dumps(value: Any) -> str:
 
 
 def as_read_back(value: Any, *, limit_bytes: int) -> Any:
-    """Return what `loads` gives for the text of `dumps`; raise `JsonError` if the value does not survive.
+    """Return a value through `dumps` and `loads`; raise `JsonError` if it changes.
 
     For example, a number beyond 64 bits can be written but not read back.
     """

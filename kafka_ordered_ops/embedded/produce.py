@@ -1,7 +1,6 @@
-"""Write records to an embedded broker, fast and counted, and look at them with a plain client.
+"""Write records to an embedded broker, fast and counted, and read its state with a plain client.
 
-For demos, trials and tests. It uses the client as anybody would, so what it finds is a second opinion on
-what the package says.
+For demos, trials and tests. It uses the plain client, so its results are an independent check of the package.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from kafka_ordered_ops.core.errors import BrokerError
 #: ``(topic, key, value, timestamp in ms)``
 Record = tuple[str, bytes | None, bytes | None, int]
 
-#: Told how many records have been handed to the client so far.
+#: Called with the number of records passed to the client so far.
 Progress = Callable[[int], None]
 
 REQUEST_TIMEOUT_S: Final = 30.0
 
-#: Delivery of what is still queued when the last record has been handed over.
+#: The time for delivering queued records after the last record.
 FLUSH_TIMEOUT_S: Final = 60.0
 
-#: Between two looks at delivery reports: each costs as much as some hundred records.
+#: Records between two polls of delivery reports: each poll costs as much as some hundred records.
 _RECORDS_PER_POLL: Final = 5_000
 
 _PRODUCER: Final[Mapping[str, str | int | bool]] = {
@@ -153,8 +152,8 @@ def _hand_over(
             )
             return
         except BufferError:
-            # The queue is full: the broker is behind. `flush` at the end bounds the wait for one that
-            # never answers, because records expire meanwhile and make room.
+            # The queue is full: the broker is slower. `flush` at the end bounds the wait for one that never answers,
+            # because records expire meanwhile and make room.
             producer.poll(0.1)
         except KafkaException as error:
             raise _broker_error(f"a record cannot be sent to {topic}", error.args[0]) from error

@@ -1,6 +1,6 @@
-"""Writes ``jars.sha256`` again: ``make jars``. For whoever moves the package to another Kafka.
+"""Writes ``jars.sha256`` again: ``make jars``. Use it to move the package to another Kafka version.
 
-What it writes is trusted from then on, so its difference is for a person to read.
+Its result is trusted from then on, so a person must read the difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafka_ordered_ops.embedded import jars
 
 
 def main() -> None:
-    """Resolve the roots, hashes what they need, and replace the list."""
+    """Resolve the roots, hash their dependencies, and replace the list."""
     listed = resolve()
     lines = [f"{digest}  {path}\n" for path, digest in sorted(listed.items())]
     jars.LIST.write_text("".join(lines), encoding="ascii")
@@ -28,7 +28,7 @@ def resolve() -> dict[str, str]:
     from jgo.parse import Coordinate
 
     with tempfile.TemporaryDirectory() as folder:
-        # Empty, and from the source itself: neither an old download nor a mirror has a say.
+        # An empty cache, and the original source: neither an old download nor a mirror counts.
         repository = Path(folder)
         context = MavenContext(
             repo_cache=repository,

@@ -42,7 +42,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Reading committed offsets: longer than an abandoned transaction can hold them back.
 TIMEOUT_S: Final = 30.0
-#: One attempt, of many: the error callback, which tells of a wrong password, runs only between them.
+#: The time of one of many attempts: the error callback, which reports a wrong password, runs only between them.
 TRY_S: Final = 1.0
 #: For the question why there is no answer, asked at the deadline.
 EXPLAIN_TIMEOUT_S: Final = 2.0
@@ -119,8 +119,8 @@ class OffsetsReader:
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Return the committed offsets; None where the group has none.
 
-        Waits while another process's open transaction holds an offset of the group back, so that what is
-        returned cannot change by itself.
+        Waits while another process's open transaction delays an offset of the group, so that the result cannot change
+        by itself.
 
         Raises the `BrokerError` family, and `LedgerUnavailableError` when such a transaction is still open
         at the deadline.
@@ -147,8 +147,8 @@ def send_offsets_to_transaction(
 ) -> None:
     """Put offsets into the producer's open transaction, metadata exactly as given.
 
-    Not as a member of the group: whoever calls makes sure that it is empty. `timeout_s` is what the client
-    is told; a hung broker holds it up to ``socket.timeout.ms`` longer.
+    Not as a member of the group: the caller makes sure that it is empty. `timeout_s` is the client's timeout; a hung
+    broker can delay it by up to ``socket.timeout.ms``.
 
     Raises `OffsetMapTooLargeError` before anything is sent, and `TransactionCallError`.
     """
@@ -195,7 +195,7 @@ def _read(
     library = _library()
     handle = library.handle_of(consumer, "consumer")
     doing, where = "reading committed offsets", f"group {group_id}"
-    # What is left at the end is for the question why there was no answer.
+    # The rest of the time is for the query why there was no answer.
     deadline = within(timeout_s - min(EXPLAIN_TIMEOUT_S, timeout_s / 4))
     asked = False
     while True:
@@ -217,7 +217,7 @@ def _read(
         if left_s <= 0:
             raise _held_back(settings, group_id, timeout_s)
         if not asked:
-            # Without the right to the group the client says nothing and tries for ever; this asks.
+            # Without the right to the group the client retries silently for ever; this query reports it.
             _ask_members(settings, group_id, left_s)
             asked = True
 
@@ -239,7 +239,7 @@ def _ask_members(settings: ClientSettings, group_id: str, timeout_s: float) -> N
 
 
 def _held_back(settings: ClientSettings, group_id: str, timeout_s: float) -> LedgerUnavailableError:
-    """Raise what the broker says is the matter; when it has no complaint, an open transaction is."""
+    """Raise the broker's error; without one, report an open transaction."""
     _ask_members(settings, group_id, EXPLAIN_TIMEOUT_S)
     return LedgerUnavailableError(
         f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the group's "
@@ -332,7 +332,7 @@ class _Library:
     def handle_of(self, client: ck.Producer | ck.Consumer, kind: str) -> int:
         """Return the address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
 
-        Raises `ConfigError` when the client does not look as it must.
+        Raises `ConfigError` if the client's internals differ from those expected.
         """
         size = object.__basicsize__
         if type(client).__basicsize__ < size + c.sizeof(c.c_void_p):
@@ -355,12 +355,12 @@ class _Library:
                     partition_list, tp.topic.encode(), tp.partition
                 ).contents
                 if committed is None:
-                    # Else what the client does not answer would read "nothing is committed".
+                    # Otherwise a missing answer would read as "nothing is committed".
                     added.offset = UNANSWERED
                     continue
                 added.offset = committed.offset
                 if size := len(committed.metadata):
-                    # The list frees it, so it must come from the library's own allocator.
+                    # The list frees it, so the library's own allocator must provide it.
                     added.metadata = self.rd_kafka_mem_malloc(None, size)
                     c.memmove(added.metadata, committed.metadata, size)
                     added.metadata_size = size
@@ -371,7 +371,7 @@ class _Library:
     def committed(
         self, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
-        """Return the call's error code, and for each partition what is committed and its own error code."""
+        """Return the call's error code, and each partition's committed offset and error code."""
         found: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
         with self.partition_list(dict.fromkeys(partitions)) as partition_list:
             code = self.rd_kafka_committed(handle, partition_list, _milliseconds(timeout_s))

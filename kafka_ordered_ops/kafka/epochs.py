@@ -1,8 +1,8 @@
 """Find where the log of an older leader's epoch ends: only asked when a partition has a new leader.
 
-The client has no call for it. But a consumer that is given an offset together with a leader's epoch has the
-broker compare the two before it fetches, and says what it found: the log is cut, and where. So each partition is
-assigned, and its first sign of life awaited: a record, the end of the partition, or that error.
+The client has no call for it. But if a consumer gets an offset together with a leader's epoch, the broker compares
+the two before a fetch, and the client reports the result: the log is cut, and where. Each partition is therefore
+assigned, and its first event awaited: a record, the end of the partition, or that error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: One wait for a sign of life.
 _POLL_S: Final = 0.2
-#: What the client says when the log was cut; where it says so in other words, nothing of the log is believed.
+#: The client's message about a cut log; after any other wording, nothing of the log is trusted.
 _CUT: Final = re.compile(r"truncation detected .*broker end offset is (\d+)")
-#: What it says when the broker knows no epoch as new as the one asked about: an older leader that has not noticed
-#: its successor, for every leader knows its own epoch. It is asked again.
+#: Its message if the broker knows no epoch as new as the requested one: an older leader that has not noticed its
+#: successor, because every leader knows its own epoch. The request is repeated.
 _NO_EPOCH: Final = "No epoch found less or equal to"
-#: What passes by itself while leaders change.
+#: Errors that pass by themselves while leaders change.
 _PASSING: Final = LEADERSHIP_UNSETTLED | {
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._ALL_BROKERS_DOWN,
@@ -72,7 +72,7 @@ def _look(
     claims: Mapping[TopicPartition, LogClaim],
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, LogClaim]]:
-    """Return what was found, and the claims that nobody could judge yet."""
+    """Return the cuts found, and the claims that could not be decided yet."""
     reasons = FaultReasons(settings.secret_values())
     config = settings.consumer(
         group_id=group_id,

@@ -1,8 +1,8 @@
 """Look up what the cluster knows now: topics, log starts, end offsets, offsets by time, group members.
 
-Every question is one admin call for all partitions. Asking creates nothing: a metadata request *for one
-topic* creates it on a broker with its default settings, so only the describe calls and the listing of the
-whole cluster are used. What the client says becomes a fact in `kafka.client.answers`, or is asked again.
+Every request is one admin call for all partitions, and creates nothing. A metadata request *for one topic* creates it
+on a broker with its default settings, so only the describe calls and the listing of the whole cluster are used. The
+client's answers become facts in `kafka.client.answers`, or the request is repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kafka_ordered_ops.kafka.client.errors import UNKNOWN_TOPIC, FaultReasons
 from kafka_ordered_ops.kafka.epochs import diverged
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: A whole look-up; within it, answers that pass by themselves are asked for again.
+#: The time of a whole look-up; within it, requests are repeated after errors that pass by themselves.
 TIMEOUT_S: Final = 30.0
 #: A name that is not known is asked about again this long: right after its creation, a broker may not have
 #: heard of it. Longer would make every mistyped name slow.
@@ -53,7 +53,7 @@ _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _GREATEST: Final[OffsetSpec] = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
 
-#: A broker that does not know a kind of question: the client notices by the versions, or the broker says so.
+#: A broker that does not support a request: the client detects it by the versions, or the broker reports it.
 _NOT_SUPPORTED: Final = ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION")
 
 _Key = TypeVar("_Key")
@@ -72,9 +72,9 @@ class _AtTime(NamedTuple):
 
 _ANYTHING: Final = Rules()
 _TOPIC: Final = Rules(UNKNOWN_TOPIC, UNKNOWN_NAME_RETRY_S)
-#: Of partitions that exist: a leader is being elected, which may take as long as the whole look-up.
+#: For existing partitions: a leader is being elected, which may take as long as the whole look-up.
 _LEADER: Final = Rules(passing=UNKNOWN_TOPIC)
-#: Newer brokers say "no such group" instead of describing a dead one.
+#: Newer brokers return "no such group" instead of describing a dead one.
 _GROUP: Final = Rules(frozenset({ck.KafkaError.GROUP_ID_NOT_FOUND}))
 
 
@@ -234,7 +234,7 @@ class Lookup:
 
         keys = [_AtTime(tp, time_ms) for time_ms in times_ms for tp in partitions]
         found, unknown = self._ask("looking up offsets by time", keys, ask, _by_time, _TOPIC)
-        # One by one they are told from those that do not exist.
+        # Single requests distinguish them from topics that do not exist.
         alone = {one.time_ms for one in unknown}
         return {
             time_ms: self.first_at_or_after(partitions, time_ms, isolation)
@@ -248,7 +248,7 @@ class Lookup:
     ) -> dict[TopicPartition, int | None]:
         """Return the greatest timestamp in each log (ms), markers and aborted records too; None for an empty log.
 
-        For people: brokers before Kafka 3.0 cannot tell, and then all are None.
+        For display: brokers before Kafka 3.0 do not support it, and then all are None.
         """
         try:
             return self._offsets("greatest timestamps", partitions, _GREATEST, _greatest)
@@ -314,9 +314,9 @@ class Lookup:
         return {TopicPartition(tp.topic, tp.partition): one for tp, one in answers.items()}
 
     def _check_existence(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raise what describing the topics tells: that they do not exist, or may not be seen.
+        """Raise the error of describing the topics: they do not exist, or may not be seen.
 
-        The offset look-up itself says "no leader" in all these cases.
+        The offset look-up itself returns "no leader" in all these cases.
         """
         partitions = list(partitions)
         check_partitions_exist(partitions, self.topics({tp.topic for tp in partitions}))

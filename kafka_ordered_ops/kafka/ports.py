@@ -1,7 +1,7 @@
-"""The doors to a cluster: what the rooms above ask, and who answers.
+"""The doors to a cluster: the requests of the rooms above, and their implementations.
 
-A door is opened by settings. Where ``bootstrap.servers`` names real brokers, confluent-kafka stands behind it;
-where it is ``memory:<name>``, the `InMemoryKafka` of that name in this process. Nobody above can tell which.
+Settings open a door. If ``bootstrap.servers`` names real brokers, confluent-kafka answers; if it is
+``memory:<name>``, the `InMemoryKafka` of that name in this process does. The rooms above do not know which.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 
 class _Door(Protocol):
-    """A context manager that closes what was opened."""
+    """A context manager that closes its connections."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
 
     def close(self) -> None:
-        """Close what was opened; may be called twice."""
+        """Close the connections; may be called twice."""
 
 
 class LookupDoor(_Door, Protocol):
-    """Requests to the cluster; see `kafka.lookup.Lookup` for what each of them raises."""
+    """Requests to the cluster; see `kafka.lookup.Lookup` for the errors of each."""
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Describe topics by name."""
@@ -91,7 +91,7 @@ class LookupDoor(_Door, Protocol):
     def greatest_timestamps(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
-        """Return the greatest timestamp in each log, ms; None for an empty log, or where a broker cannot tell."""
+        """Return the greatest timestamp in each log, ms; None for an empty log, or if a broker does not support it."""
 
     def group_members(self, group_id: str) -> list[str]:
         """Return a group's live members, described for people."""
@@ -148,8 +148,8 @@ class LedgerDoor(_Door, Protocol):
     ) -> GroupView | None:
         """Change the group's state by a decision made on its newest state; the view after it.
 
-        `prepare` runs before the fence. Inside it only the ledger and the committed offsets are read: what the
-        transaction writes.
+        `prepare` runs before the fence. Inside it only the ledger and the committed offsets are read: the state that
+        the transaction writes.
         """
 
     def committed_offsets(
@@ -167,7 +167,7 @@ def outages_pass(settings: ClientSettings) -> bool:
 
 
 def open_lookup(settings: ClientSettings, *, timeout_s: float = TIMEOUT_S) -> LookupDoor:
-    """Return a look-up on the settings' cluster; `timeout_s` bounds each question."""
+    """Return a look-up on the settings' cluster; `timeout_s` bounds each request."""
     check_timeout_s(timeout_s, what="timeout_s")
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.lookup import MemoryLookup
@@ -183,7 +183,7 @@ def open_ledger(
     topic: str = LEDGER_TOPIC,
     timeout_s: float = UPDATE_TIMEOUT_S,
 ) -> LedgerDoor:
-    """Return the ledger in a topic of the settings' cluster; asks by a look-up that was opened by the same settings.
+    """Return the ledger in a topic of the settings' cluster; it uses a look-up with the same settings.
 
     Raises `ConfigError` for a name that no topic can have.
     """

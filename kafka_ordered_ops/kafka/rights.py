@@ -1,7 +1,7 @@
 """Which rights are missing: asked by calls that answer at once, and change nothing that anybody reads.
 
-A commit without the right to its group hangs for most of a minute and then says that it timed out; asked like
-this, the cluster says what is wrong in a second.
+A commit without the right to its group hangs for most of a minute and then reports a timeout. These queries report
+the missing right in a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1_000
 
 _REFUSALS_TOO: Final = Rules(refusals_too=True)
 
-#: By name: what was answered, and what was refused.
+#: By name: the answers and the refusals.
 _Answers = tuple[dict[str, Any], dict[str, ck.KafkaException]]
 
 
@@ -71,7 +71,7 @@ class RightsCheck:
         return found[where]
 
     def missing_on_group(self, group_id: str, *, changes: bool) -> list[MissingRight]:
-        """READ to commit progress to the group, DESCRIBE to see it."""
+        """Return the missing rights on the group: READ to commit progress, DESCRIBE to see it."""
         doing = "asking for the rights on the group"
         answers, refused = self._ask(
             doing,
@@ -87,7 +87,7 @@ class RightsCheck:
     def missing_on_topics(
         self, topics: Iterable[str], patterns: Sequence[str] = (), exclude: Sequence[str] = ()
     ) -> list[MissingRight]:
-        """READ on topics, and on those that patterns select: of topics that exist, as far as this principal sees."""
+        """Return the missing READ on topics, also by patterns: for topics that exist and that this principal sees."""
         names = set(topics)
         if patterns:
             listed = self._asker.listing(self._timeout_s)
@@ -101,7 +101,7 @@ class RightsCheck:
         return found
 
     def missing_on_ledger(self, topic: str, *, changes: bool) -> list[MissingRight]:
-        """READ, and to change a group WRITE, on the ledger's topic; for CREATE see `missing_to_create`."""
+        """Return the missing READ, and WRITE to change a group, on the ledger's topic; for CREATE see `missing_to_create`."""
         doing = "asking for the rights on the ledger's topic"
         answers, refused = self._describe_topics(doing, [topic])
         allowed = self._allowed(answers, refused, doing, topic)
@@ -109,7 +109,7 @@ class RightsCheck:
         return _missing(allowed, wanted, Resource.TOPIC, topic)
 
     def missing_to_create(self, topic: str) -> list[MissingRight]:
-        """CREATE, where there is no ledger, or where this principal cannot see whether there is one."""
+        """Return the missing CREATE, if there is no ledger, or this principal cannot see whether there is one."""
         answers, refused = self._describe_topics("asking for the ledger's topic", [topic])
         if topic in answers:
             return []
@@ -168,7 +168,7 @@ class RightsCheck:
         names: Sequence[str],
         ask: Callable[[list[str], float], Mapping[str, Future[Any]]],
     ) -> _Answers:
-        """Return the answers, and the broker's refusals; what passes by itself, a coordinator that loads, is asked again."""
+        """Return the answers, and the broker's refusals; repeat requests after errors that pass, such as a loading coordinator."""
         return self._asker.ask(
             doing, names, ask, lambda answer: answer, _REFUSALS_TOO, self._timeout_s
         )
@@ -180,7 +180,7 @@ class RightsCheck:
         doing: str,
         name: str,
     ) -> frozenset[AclOperation]:
-        """What this principal may do: nothing, where it may not even ask; all, where the cluster does not report it."""
+        """Return this principal's rights: none if it may not even ask; all if the cluster does not report them."""
         if (error := refused.get(name)) is None:
             return frozenset(answers[name].authorized_operations or {AclOperation.ALL})
         if error.args[0].code() in _NOT_THERE:
@@ -189,7 +189,7 @@ class RightsCheck:
         return frozenset()
 
     def _raise_unless_refused(self, error: ck.KafkaException, doing: str, where: str) -> None:
-        """Raise what is wrong, unless that is a right that is missing."""
+        """Raise the error, unless it is a missing right."""
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
         if not isinstance(translated, AuthorizationError):
             raise translated from error

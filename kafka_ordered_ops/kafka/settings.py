@@ -1,8 +1,8 @@
-"""Client settings: which keys are accepted, which values are forced, and what may be shown.
+"""Client settings: accepted keys, forced values, and hidden secrets.
 
-A client configuration can run code (plug-ins, engines, shell commands) and can undo a guarantee (a reset
-policy that skips records in silence). So keys pass an allow-list, and the keys that carry a guarantee
-always have our value, whatever a shared connection says about them.
+A client configuration can run code (plug-ins, engines, shell commands) and can undo a guarantee (a reset policy that
+silently skips records). Keys therefore pass an allow-list, and keys that carry a guarantee always have this package's
+value, whatever a shared connection sets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SettingValue = str | int | float | bool
 #: A call that a hung broker does not answer fails after this long. The client's own 60 s make a
 #: transaction's calls outlive the transaction, because they ignore the time-out of the call.
 SOCKET_TIMEOUT_MS: Final = 10_000
-#: A full local queue is looked at again after this long. The client's own 1,000 ms cut reading to a fifth; 0 spins.
+#: A full local queue is checked again after this long. The client's own 1,000 ms cut reading to a fifth; 0 spins.
 FETCH_QUEUE_BACKOFF_MS: Final = 5
 #: Records fetched ahead by a consumer: more does not read faster, and the client's own 64 MiB add up.
 QUEUED_MAX_MESSAGES_KBYTES: Final = 16_384
-#: And of each partition: the client goes on fetching until so many wait, also past the last one that is
-#: wanted. Its own 100,000 made small slices of a long log a third dearer, and full speed needs no more than this.
+#: And of each partition: the client fetches until this many wait, also past the last wanted one. Its own 100,000 made
+#: small slices of a long log a third dearer, and full speed needs no more than this.
 QUEUED_MIN_MESSAGES: Final = 20_000
 #: How long a broker may hold a fetch at the end of the log: the end of a bounded read is felt this late.
 FETCH_WAIT_MAX_MS: Final = 100
@@ -42,7 +42,7 @@ TRANSACTION_TIMEOUT_MS: Final = 10_000
 FORCED_COMMON: Final[Mapping[str, str]] = {
     # Asking about a mistyped topic must not create it.
     "allow.auto.create.topics": "false",
-    # Somebody in the middle would get the password and could serve other records.
+    # A man in the middle would get the password and could serve other records.
     "enable.ssl.certificate.verification": "true",
     "ssl.endpoint.identification.algorithm": "https",
 }
@@ -230,7 +230,7 @@ _ALLOWED_PRODUCER: Final = frozenset(
 )
 ALLOWED_KEYS: Final = _ALLOWED_COMMON | _ALLOWED_CONSUMER | _ALLOWED_PRODUCER
 
-#: Java's names for what librdkafka calls otherwise: in a file written for a Java client they are no typo.
+#: Java's names of settings that librdkafka names differently: in a file for a Java client they are no typo.
 _JAVA_HINTS: Final[Mapping[str, str]] = {
     "sasl.jaas.config": "set sasl.mechanism, sasl.username and sasl.password instead",
     "sasl.login.callback.handler.class": "set sasl.oauthbearer.method=oidc instead",
@@ -243,8 +243,7 @@ _JAVA_HINTS: Final[Mapping[str, str]] = {
     "default.api.timeout.ms": "set socket.timeout.ms instead",
 }
 
-#: Keys whose value is never shown. User names stay visible: without them nobody can tell which of two
-#: credentials was refused.
+#: Keys whose value is never shown. User names stay visible: they show which of two credentials was refused.
 _SECRET_KEY: Final = re.compile(
     r"password|passphrase|secret|jaas|token|key\.pem|oauthbearer\.(config|extensions)|user\.info"
 )
@@ -290,8 +289,7 @@ class ClientSettings:
         """Check every key and value.
 
         `extra_allowed` names keys that the deployment takes responsibility for: any librdkafka key, and
-        the two certificate checks, which otherwise cannot be turned off. `option` is what the caller's own users
-        know it by.
+        the two certificate checks, which otherwise cannot be turned off. `option` is the caller's own name for it.
 
         Raises `SettingNotAllowedError` for a key outside the allow-list and `ConfigError` for a value of
         another type, or when there is no ``bootstrap.servers``.
@@ -404,7 +402,7 @@ class ClientSettings:
 
     def _forced_common(self) -> dict[str, str]:
         if (name := self.memory_name) is not None:
-            # Else the client would look for a host of that name until its time-out.
+            # Otherwise the client would resolve a host of that name until its timeout.
             raise ConfigError(
                 f"no Kafka client can be made for {self.bootstrap_servers}: the InMemoryKafka {name!r} is reached by "
                 "the functions of kafka.ports, in its own process only"
@@ -420,7 +418,7 @@ class ClientSettings:
         return f"ClientSettings({shown})"
 
 
-#: What people have; see `ClientSettings.of`.
+#: The accepted forms of settings; see `ClientSettings.of`.
 GivenSettings = ClientSettings | Mapping[str, SettingValue] | str
 
 
@@ -428,7 +426,7 @@ def _as_text(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # JSON's and YAML's 1e4, say: the client takes digits only
+        return str(int(value))  # For example 1e4 in JSON or YAML: the client accepts digits only
     if isinstance(value, str | int | float):
         text = str(value)
         if re.search("[\0\ud800-\udfff]", text):

@@ -1,8 +1,8 @@
 """Where Spark's driver runs, and all the places where that can be set.
 
 spark-submit takes the first of: its option, ``--conf`` and its file of settings, ``spark-defaults.conf``, and the
-variable ``DEPLOY_MODE``. This package always gives the option, so any other place would be ignored in silence. What
-asks for the cluster there is refused instead.
+variable ``DEPLOY_MODE``. This package always sets the option, so any other place would be ignored silently. Cluster
+mode in another place is refused instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 MODE_KEY: Final = "spark.submit.deployMode"
 MASTER_KEY: Final = "spark.master"
 
-#: Options and system properties, as they stand in a variable.
+#: Options and system properties in a variable.
 _ARGUMENTS: Final = re.compile(
     rf"--deploy-mode[\s=]+['\"]?(\w+)|{re.escape(MODE_KEY)}\s*=\s*['\"]?(\w+)"
 )
@@ -114,7 +114,7 @@ def _set_elsewhere(variables: Mapping[str, str], home: Path) -> Iterator[tuple[s
     try:
         text = defaults.read_text("utf-8", errors="replace")
     except OSError:
-        # Spark finds none either, or says so itself.
+        # Spark finds none either, or reports it itself.
         return
     for mode in _PROPERTY.findall(text)[-1:]:
         yield f"{defaults}", mode

@@ -40,5 +40,5 @@ class Engine(StrEnum):
                 f"engine 'connector' cannot read memory:{settings.memory_name}: only this process sees a Kafka in "
                 "memory. Leave the engine out, or give the address of real brokers"
             )
-        # Executors are other processes: they cannot see what is in this one's memory.
+        # Executors are other processes: they cannot see this one's memory.
         return cls.LOCAL

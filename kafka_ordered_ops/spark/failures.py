@@ -26,13 +26,13 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.spark.worker_python import wrong_python
 
 #: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
-#: message ends where Spark or the JVM goes on.
+#: message ends where Spark or the JVM appends its own text.
 _NAMED: Final = re.compile(
     rf"^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
     re.MULTILINE | re.DOTALL,
 )
 
-#: Reading by the connector; it also writes, and what a job writes elsewhere is the job's.
+#: Reading by the connector. It also writes, but a job's writes are the job's errors.
 _CONNECTOR: Final = re.compile(
     r"\bsql\.kafka010\.(Kafka(SourceRDD|Relation|Batch|Offset|Exceptions|IllegalState|RecordTo)|consumer\.|"
     r"ConsumerStrategy)"
@@ -44,17 +44,17 @@ _JAVA: Final = re.compile(
     re.MULTILINE,
 )
 
-#: What the connector was about to read.
+#: The offset that the connector was about to read.
 _OFFSETS: Final = re.compile(r"offset \[(\d+), (\d+)\) for topic partition (\S+)-(\d+)")
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What an exception of the JVM means here; the message has `{where}` and `{said}`."""
+    """The named error for an exception of the JVM; the message has `{where}` and `{said}`."""
 
     kind: type[KafkaOrderedOpsError]
     message: str
-    #: Words that the exception's own message must have, where its class alone does not tell.
+    #: Words that the exception's message must have, if its class alone does not decide.
     words: str = ""
 
 
@@ -153,9 +153,8 @@ _MEANINGS: Final[Mapping[str, tuple[_Meaning, ...]]] = {
 def named_error(error: BaseException) -> KafkaOrderedOpsError | None:
     """Return the error of this package that made a Spark job fail, if one did.
 
-    What a task raises reaches the driver as text inside an error of Spark's. The result has the type (and
-    so `retriable`) and the message; the facts stayed in the task. What the Kafka connector says is told
-    from its exceptions, by the deepest one that is known.
+    A task's error reaches the driver as text inside an error of Spark. The result has the type (and so `retriable`)
+    and the message; the facts stayed in the task. For the Kafka connector, the deepest known exception decides.
     """
     text = str(error)
     found = _NAMED.findall(text)

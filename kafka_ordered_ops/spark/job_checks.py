@@ -1,8 +1,8 @@
 """Check a job before a window is planned for it: one check for each mistake, for all hosts.
 
-A planned window holds its records until it is delivered or abandoned. So a job that cannot run is refused
-first. The checks of *form* look at nothing but the argument, and suit the moment at which a job is defined;
-those of this *machine* (folders, files, programs) suit the process that runs the job.
+A planned window holds its records until it is delivered or abandoned. A job that cannot run is therefore refused
+first. Checks of *form* need only the argument, and run when a job is defined. Checks of the *machine* (folders,
+files, programs) run in the process of the job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Who reads Kafka, by name.
 ENGINES: Final = tuple(engine.value for engine in Engine)
 
-#: What Spark and spark-submit take as a master.
+#: The masters that Spark and spark-submit accept.
 _MASTER: Final = re.compile(
     r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[[\d\s,]+\]|yarn|spark://[^\s/]+(:\d+)?|k8s://\S+"
 )
@@ -46,7 +46,7 @@ _BRING_JARS: Final = frozenset(
 )
 _CONNECTOR_JAR: Final = "spark-sql-kafka-0-10*.jar"
 
-#: What makes a folder unusable for good, not only for now.
+#: System errors that make a folder unusable for good.
 _FOR_GOOD: Final = frozenset(
     {
         errno.EACCES,
@@ -62,7 +62,7 @@ _FOR_GOOD: Final = frozenset(
 
 
 class Submission(Protocol):
-    """How spark-submit is run, as far as it is checked here; see `submit.SparkSubmit`."""
+    """The options of spark-submit that are checked here; see `submit.SparkSubmit`."""
 
     @property
     def master(self) -> str | None:
@@ -109,7 +109,7 @@ def check_function(
 
     Args:
         function: the user's.
-        given: what it is called with, by name.
+        given: the arguments of the call, by name.
         keywords: its keyword arguments; None: they are not known yet.
     """
     if not callable(function):
@@ -122,7 +122,7 @@ def check_function(
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some functions of C do not say.
+        # Some C functions have no signature.
         return
     try:
         signature.bind(*given, **keywords)
@@ -171,7 +171,7 @@ def check_submit(how: Submission) -> None:
 def check_writable(
     output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a file that nobody sees to the folder for outputs, or to the one in which it is to be created.
+    """Write a hidden file to the output folder, or to the folder in which it will be created.
 
     Nothing is left, not even the folder: the call may still be refused for another reason. An object store is tried
     once for each root and process, conditional writes included.
@@ -250,7 +250,7 @@ def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] 
 
     Args:
         conf: Spark's settings.
-        java_home: the Java that the session will be told of.
+        java_home: the Java of the session.
     """
     check_spark_conf(conf)
     check_in_process(conf, os.environ)
@@ -308,7 +308,7 @@ def has_session() -> bool:
 
 
 def _may_have_connector(conf: Mapping[str, Any]) -> bool:
-    """Return whether there is any way by which a session may come to the connector."""
+    """Return whether a session could have the connector at all."""
     if has_session() or _BRING_JARS & conf.keys() or os.environ.get("SPARK_REMOTE"):
         return True
     home = _spark_home()

@@ -1,8 +1,8 @@
-"""Judge what a user's function has delivered, after it ends and before anything is committed.
+"""Check the output of a user's function, after it ends and before anything is committed.
 
-With a folder for outputs, a window is delivered by what was written or reported, and by nothing else: a function
-that returns early would be published with no files, its offsets done. Without one, the function's normal return is
-the delivery.
+With an output folder, only a written or reported output delivers a window. Otherwise a function that returns early
+would be published without files, with its offsets done. Without an output folder, the function's normal return is the
+delivery.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def outputs_of(
     output: object,
     facts: Mapping[str, Any] | None = None,
 ) -> list[Staged]:
-    """Return what a function has delivered, for each window.
+    """Return the outputs of a function, for each window.
 
     Args:
         plans: the windows.
-        reported: what it has written or reported; None: nothing.
-        returned: what it has returned. An output, or a list of them, counts as reported.
+        reported: the written or reported outputs; None: none.
+        returned: the return value. An output, or a list of outputs, counts as reported.
         output: the folder for outputs; None: the function has its own sink.
-        facts: what is known of the window beside that.
+        facts: further facts about the window.
 
     Raises:
         SinkError: it has delivered nothing, not every window, or the output of another window.
@@ -63,7 +63,7 @@ def outputs_of(
 
 
 def _staged_in(returned: Any) -> Sequence[Staged] | None:
-    """Return the outputs that a function has returned, if that is what it has returned."""
+    """Return the outputs in a function's return value, if it has any."""
     every = returned if isinstance(returned, list | tuple) else [returned]
     return every if every and all(map(_is_staged, every)) else None
 
@@ -99,7 +99,7 @@ def check_each(plans: Sequence[WindowPlan], reported: Sequence[Staged]) -> None:
 def check_parts_alike(plan: WindowPlan, result: Any) -> None:
     """Raise `SinkError` for a split window some of whose parts have files, and others their own sinks.
 
-    Its files could neither be joined nor left behind.
+    Its files could neither be joined nor left out.
     """
     parts = result.get("parts") if isinstance(result, Mapping) else None
     if not isinstance(parts, list):

@@ -16,7 +16,7 @@ from kafka_ordered_ops.spark.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Between two looks whether the job is to end.
+#: Time between two checks whether the job must end.
 _LOOK_S: Final = 0.2
 
 #: A session that does not end in this time is left to the end of the process.
@@ -31,9 +31,9 @@ def job_session(
     java_home: Path | None = None,
     tasks: Callable[[int, int], None] | None = None,
 ) -> Iterator[SparkSession]:
-    """Yield a local session for the block; what Spark computes in it is ended when `stopped` says yes.
+    """Yield a local session for the block; its computations are ended when `stopped` returns true.
 
-    The session ends with the block, unless it was there before: then it goes on, and only its work is ended.
+    The session ends with the block, unless it existed before: then it continues, and only its work is ended.
 
     Args:
         app_name: shown in Spark's log.
@@ -57,7 +57,7 @@ def job_session(
     over = threading.Event()
 
     def watch() -> None:
-        # Each thread has a connection to Java of its own: the job's waits for an answer on another one.
+        # Each thread has its own connection to Java: the job's thread waits for an answer on another one.
         while not over.wait(_LOOK_S):
             if stopped():
                 if is_ours:
@@ -93,8 +93,8 @@ def _report_tasks(spark: SparkSession, tasks: Callable[[int, int], None]) -> Non
 def _interrupts_held() -> Iterator[list[int]]:
     """Collect Ctrl-C while Spark starts: interrupted there, pyspark leaves its Java running for ever.
 
-    Afterwards Ctrl-C raises again as Python has it. The handler that pyspark puts in its place calls Java
-    on the very connection that the interrupted call is waiting on. A handler of the host's own is left alone.
+    Afterwards Ctrl-C raises again, as usual in Python. The handler that pyspark installs calls Java on the very
+    connection that the interrupted call waits on. A host's own handler is not replaced.
     """
     caught: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()

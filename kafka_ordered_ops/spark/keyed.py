@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: A key, and its records in order: batches with all columns, to be taken before the next key is.
 KeyGroup = tuple[Any, Iterator[pa.RecordBatch]]
 
-#: What `map_by_key` calls once in each task.
+#: The function that `map_by_key` calls once in each task.
 KeyFunction = Callable[[Iterator[KeyGroup]], Iterable[pa.RecordBatch]]
 
 #: Equal keys of these types have equal bytes. Others (floating point, collated text) do not.
@@ -49,14 +49,14 @@ def map_by_key(
 ) -> DataFrame:
     """Apply a function to records key by key, each key's records in time order.
 
-    All records of a key go to one task, sorted by (key, timestamp, topic, partition, offset). The function is
-    called once in each task with an iterator of groups, ``(key, batches)``: the key as a Python value, None for the
-    records without one, and an iterator over the key's records as Arrow batches with all columns of `df`. No
-    key is held as a whole. As with ``itertools.groupby``, taking the next group ends the previous one, whose rest
-    is skipped. Keys come in no particular order. The function's batches form one DataFrame, in no
+    All records of a key go to one task, sorted by (key, timestamp, topic, partition, offset). The function is called
+    once in each task with an iterator of groups, ``(key, batches)``. The key is a Python value, None for records
+    without one. The batches are the key's records as Arrow batches with all columns of `df`. No key is held as a
+    whole. As with ``itertools.groupby``, taking the next group ends the previous one, whose rest is skipped. Keys
+    have no particular order. The function's batches form one DataFrame, in no
     order.
 
-    The function goes to the executors, pickled with what it refers to.
+    The function is pickled for the executors, with the objects that it refers to.
 
     Args:
         df: records with the columns of `read_window` that make the order, and the key. Kafka is read once.

@@ -26,7 +26,7 @@ _NO_PACKAGE: Final = re.compile(
 _DEAD: Final = re.compile(
     r"Error from python worker:\s*(.+?)(?=\n(?:PYTHONPATH|org\.|java\.|\s+at )|\Z)", re.DOTALL
 )
-#: Where a module of the workers' Python lies.
+#: The place of a module in the workers' Python.
 _LIBRARY: Final = re.compile(r"/python(\d+\.\d+)/")
 
 _SETTING: Final = (
@@ -66,7 +66,7 @@ def _driver() -> str:
 
 
 def _workers() -> str:
-    """Return the program that this process's Spark gives its workers; asked of what is loaded already."""
+    """Return the Python program of Spark's workers, from modules that are loaded already."""
     pyspark: Any = sys.modules.get("pyspark")
     context = getattr(getattr(pyspark, "SparkContext", None), "_active_spark_context", None)
     program = getattr(context, "pythonExec", None)

@@ -1,8 +1,8 @@
 """A Kafka in memory for tests of code that plans, reads and commits windows.
 
-It keeps what Kafka keeps: offsets with gaps, transactions and their markers, retention and compaction, topic
-ids, groups with committed offsets and members, and the ledger with its records. It gives the same guarantees as the
-package gives on a broker: the same test scripts run on both.
+It simulates Kafka's state: offsets with gaps, transactions and their markers, retention and compaction, topic
+ids, groups with committed offsets and members, and the ledger with its records. It has the same guarantees as the
+package on a broker: the same test scripts run on both.
 """
 
 from kafka_ordered_ops.testing.kafka import InMemoryKafka
@@ -12,5 +12,5 @@ from kafka_ordered_ops.testing.kafka import StoredRecord as StoredRecord
 from kafka_ordered_ops.testing.kafka import Transaction as Transaction
 from kafka_ordered_ops.testing.log import TransactionState as TransactionState
 
-# The others are what its methods return.
+# The others are return types of its methods.
 __all__ = ["InMemoryKafka"]

@@ -1,6 +1,6 @@
 """The contents of one cluster: topics with their logs, transactions, groups with their offsets.
 
-One lock guards all of it. A change wakes whoever waits for one: for records, for a transaction's end.
+One lock guards all of it. A change wakes all waiting threads: for records, for a transaction's end.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GroupLock:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether somebody has begun a change since."""
+        """Whether another change has begun since."""
         return self._group.epoch != self._epoch
 
     @contextmanager
@@ -125,7 +125,7 @@ class GroupLock:
         try:
             yield
         finally:
-            # Without a deadline: whoever leaves the block of the turn releases it.
+            # Without a deadline: the end of the turn's block releases it.
             self._group.turn.acquire()
 
     def _acquire(self) -> None:
@@ -178,7 +178,7 @@ class Cluster:
             return topic
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and what groups have committed on it."""
+        """Delete a topic, and the groups' committed offsets on it."""
         with self.changed:
             self.topic(name)
             del self.topics[name]
@@ -294,7 +294,7 @@ class Cluster:
     # --- groups ---------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """Return a group; one that nobody has used is empty."""
+        """Return a group; an unused one is empty."""
         with self.changed:
             return self._groups.setdefault(name, Group())
 
@@ -318,7 +318,7 @@ class Cluster:
     def committed(
         self, group: str, partitions: Iterable[TopicPartition], *, deadline: float
     ) -> CommittedOffsets | None:
-        """Return what a group has committed; None if an open transaction holds some of it back until the deadline.
+        """Return a group's committed offsets; None if an open transaction delays some of them until the deadline.
 
         `deadline` is a `time.monotonic` moment.
         """

@@ -63,8 +63,8 @@ class InMemoryKafka:
 
     Everything created from `settings` uses it: services, look-ups, readers, `stage_window`. Threads may use it
     at once; other processes cannot. The test controls it with its methods, which also work and see everything
-    while the cluster is unreachable. They raise `UnknownTopicError` for topics that do not exist, and
-    `ConfigError` for what a broker would refuse.
+    while the cluster is unreachable. They raise `UnknownTopicError` for topics that do not exist, and `ConfigError`
+    for requests that a broker would refuse.
 
     Args:
         name: the name in settings: ``memory:<name>``; generated if left out.
@@ -178,7 +178,7 @@ class InMemoryKafka:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move a log's start forward to an offset, as ``kafka-delete-records.sh`` does.
 
-        The broker's time index still remembers what was deleted, and may then give wrong answers.
+        The broker's time index still has the deleted records, and may then give wrong answers.
         """
         self._cluster.delete_records(TopicPartition(topic, partition), before)
 
@@ -207,8 +207,9 @@ class InMemoryKafka:
     ) -> list[int]:
         """Remove records from a log; return the holes, which stay.
 
-        With `offsets`, exactly these are removed. Without, what compaction would remove: records whose key has a newer
-        record, tombstones, records without a key, and what is left of transactions without other records. Nothing at or
+        With `offsets`, exactly these are removed. Without `offsets`, compaction removes records whose key has a newer
+        record, tombstones, records without a key, and the markers of transactions without other records. Nothing at
+        or
         above the last stable offset is removed.
         """
         tp = TopicPartition(topic, partition)
@@ -244,7 +245,7 @@ class InMemoryKafka:
         self._cluster.commit(group_id, _committed(offsets, metadata))
 
     def committed(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """Return what a group has committed, on all partitions."""
+        """Return a group's committed offsets, on all partitions."""
         with self._cluster.changed:
             return dict(sorted(self._cluster.group(group_id).committed.items()))
 
@@ -270,7 +271,7 @@ class InMemoryKafka:
     def before_commit(self, callback: Callable[[], object]) -> None:
         """Run `callback` once, between the read and the write of the next change of any group's state.
 
-        The callback stands for other processes that act while a process is about to commit. If it changes the state of
+        The callback represents other processes that act while a process is about to commit. If it changes the state of
         the same group, that process's change is not stored but decided again.
         """
         self._cluster.before_commit(callback)

@@ -1,8 +1,8 @@
-"""The ledger door of a model: what `kafka.ledger.ledger.Ledger` does, in memory.
+"""The ledger door of the model: the behaviour of `kafka.ledger.ledger.Ledger`, in memory.
 
-A group's state is in the same records, in a compacted topic of the model; the order of the reads, the
-checks and what is tried again are the same. Only the transaction is simpler: it is stored at once, or not at
-all; and nobody has to queue for it in the ledger, for threads have locks.
+A group's state is in the same records, in a compacted topic of the model; the order of the reads, the checks and the
+retries are the same. Only the transaction is simpler: it is stored at once, or not at all. There are no tickets in
+the ledger, because threads have locks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Answer(Enum):
     """How a commit ended, as far as its caller knows."""
 
     STORED = auto()
-    #: Somebody else has begun a change meanwhile, or deleted a topic: nothing was stored.
+    #: Another change has begun meanwhile, or a topic was deleted: nothing was stored.
     OVERTAKEN = auto()
     #: It was stored, or it was not.
     LOST = auto()
@@ -84,7 +84,7 @@ class MemoryLedger:
         self.close()
 
     def close(self) -> None:
-        """Forget what was read."""
+        """Forget the records read."""
         self._readings.clear()
 
     def read(
@@ -224,7 +224,7 @@ class MemoryLedger:
     def _looked_at(
         self, group_id: str, look: Callable[[LedgerFold, bool], _Seen], deadline: float
     ) -> _Seen:
-        """Return what was just read, made by `look`, which gets a flag whether the log was folded again."""
+        """Return the state just read, made by `look`, which gets a flag whether the log was folded again."""
         try:
             return look(self._read(group_id, deadline), False)
         except StaleFoldError:
@@ -303,7 +303,7 @@ class MemoryLedger:
             try:
                 self._store(cluster, group_id, change, offsets, arrives=lost is None or lost.stored)
             except UnknownTopicError:
-                # Deleted since it was looked at. Brokers refuse the commit, and the next attempt is without it.
+                # Deleted since it was read. Brokers refuse the commit, and the next attempt is without it.
                 return _Answer.OVERTAKEN
         if lost is None:
             return _Answer.STORED
@@ -322,7 +322,7 @@ class MemoryLedger:
     ) -> None:
         """Write ledger records and committed offsets in one transaction."""
         tp = ledger_partition(self._topic, group_id)
-        # Before the transaction begins, as with brokers: what cannot be written leaves none open.
+        # Before the transaction begins, as with brokers: an invalid record leaves no transaction open.
         messages = list(self._readings[group_id].fold.messages(change))
         transaction = cluster.begin(f"koo.{group_id}")
         end = TransactionState.ABORTED

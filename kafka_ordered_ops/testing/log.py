@@ -50,7 +50,7 @@ class Entry:
     offset: int
     message: Message
     transaction: TransactionFate | None = None
-    #: Whether it is a transaction's end: it takes an offset, and is delivered to nobody.
+    #: Whether it is a transaction's end: it takes an offset, and is not delivered.
     is_marker: bool = False
 
     def is_visible(self, isolation: Isolation) -> bool:
@@ -115,7 +115,7 @@ class PartitionLog:
         self._append(marker, transaction, is_marker=True)
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start forward; segments stay, and remember the times of what they held."""
+        """Move the log start forward; segments stay, with the times of their former records."""
         self.log_start = max(self.log_start, min(offset, self.high_watermark))
         del self._entries[: self._index(self.log_start)]
 
@@ -125,9 +125,9 @@ class PartitionLog:
         self._forget_what_is_gone()
 
     def remove(self, offsets: Collection[int]) -> list[int]:
-        """Take entries out, as compaction does; their offsets stay behind as holes, and are returned.
+        """Remove entries, as compaction does; their offsets stay as holes, and are returned.
 
-        Nothing at or above the last stable offset goes: what is there may still be aborted.
+        Entries at or above the last stable offset stay: they may still be aborted.
         """
         stable = self.last_stable_offset
         gone = {one.offset for one in self.entries(0, stable) if one.offset in offsets}
@@ -163,8 +163,8 @@ class PartitionLog:
     def first_at_or_after(self, timestamp_ms: int, isolation: Isolation) -> int | None:
         """Return the index's answer: it counts markers and aborted records, and None is "none below the end".
 
-        Like a broker's, None may be wrong. A broker looks into one segment, the first whose greatest timestamp
-        reaches the time; where the record that it has this timestamp from was deleted, it looks no further.
+        Like a broker's, None may be wrong. A broker searches one segment, the first whose greatest timestamp reaches
+        the time. If the record with this timestamp was deleted, it searches no further.
         """
         for number, segment in enumerate(self._segments):
             if segment.greatest_ms >= timestamp_ms:
@@ -174,7 +174,7 @@ class PartitionLog:
                     if one.message.timestamp_ms >= timestamp_ms
                 )
                 offset = next(found, None)
-                # First in the log, whoever may see it; only then what the reader may see.
+                # First in the log, visible or not; only then the visible records.
                 return None if offset is None or offset >= self.end_offset(isolation) else offset
         return None
 
@@ -201,7 +201,7 @@ class PartitionLog:
         return following[0].base if following else None
 
     def _forget_what_is_gone(self) -> None:
-        """Segments know the times of what is left in them; those without anything are gone."""
+        """Update the segments' times to their remaining records; empty segments are removed."""
         left = []
         for number, segment in enumerate(self._segments):
             times = [
@@ -219,8 +219,8 @@ class PartitionLog:
 def compactable(log: PartitionLog) -> set[int]:
     """Return the offsets that a broker's compaction may take out of a log, sooner or later.
 
-    What stays is the newest committed record of each key, unless it is a tombstone, and the markers of
-    transactions of which a record stays.
+    The newest committed record of each key stays, unless it is a tombstone, and the markers of transactions with
+    remaining records.
     """
     newest: dict[bytes, Entry] = {}
     stable = list(log.entries(0, log.last_stable_offset))

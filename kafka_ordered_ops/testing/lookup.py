@@ -1,4 +1,4 @@
-"""The look-up door of a model: what `kafka.lookup.Lookup` answers, from memory."""
+"""The look-up door of the model: the answers of `kafka.lookup.Lookup`, from memory."""
 
 from __future__ import annotations
 

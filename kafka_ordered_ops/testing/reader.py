@@ -1,4 +1,4 @@
-"""The reader door of a model: what `kafka.read.reader.RangeReader` hands out, from memory."""
+"""The reader door of the model: the batches of `kafka.read.reader.RangeReader`, from memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.log import Entry, PartitionLog
 from kafka_ordered_ops.testing.registry import reach
 
-#: What comes while nobody waits is noticed this late.
+#: Changes outside a wait are noticed this late.
 WAIT_SLICE_S: Final = 0.05
 
 
@@ -102,7 +102,7 @@ class MemoryReader:
         while self._unfinished:
             moved = False
             for one in list(self._unfinished.values()):
-                # Stopped meanwhile, by whoever takes the records.
+                # Stopped meanwhile, by the consumer of the records.
                 if one.tp in self._unfinished and (run := self._read(one)) is not None:
                     moved = True
                     yield one, run
@@ -136,7 +136,7 @@ class MemoryReader:
         """Wait a moment for a change of the cluster; return whether there is time left."""
         cluster = reach(self._name)
         with cluster.changed:
-            # In slices: the change may have come before this wait, and nobody tells of it twice.
+            # In slices: the change may precede this wait, and is signalled only once.
             cluster.changed.wait(max(min(deadline - time.monotonic(), WAIT_SLICE_S), 0))
         return time.monotonic() < deadline
 

@@ -1,4 +1,4 @@
-"""Check what must hold before a window is planned or committed."""
+"""Checks before a window is planned or committed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
         if name in result and result[name] != one and (name != "group" or result[name] is not None)
     }
     attempt = result.get("attempt") if "claim_id" in result else None
-    # A later attempt takes up an earlier attempt's output; a host numbers its replays freely.
+    # A later attempt may use an earlier attempt's output; a host numbers its replays freely.
     is_later = isinstance(attempt, int) and attempt > plan.attempt
     if not differences and is_later and plan.status.is_open:
         differences = {"attempt": (plan.attempt, attempt)}
@@ -200,7 +200,7 @@ def until_decided(attempt: Callable[[], _T | None], what: str) -> _T:
 
 
 def covers(record: WindowRecord, window: Window) -> bool:
-    """Return whether a window is committed and holds what another one asks for."""
+    """Return whether a window is committed and holds the records that another one asks for."""
     held = record.plan.window
     return (
         record.status.is_done

@@ -1,7 +1,7 @@
 """Commit windows: ask the cluster before the fence, decide inside it, and store all or nothing.
 
-What becomes of a plan is one transaction each: its output is written, its offsets are committed, its output is
-published. Where the output is known at the commit, written and committed are one.
+A plan passes three states, one transaction each: its output is written, its offsets are committed, its output is
+published. If the output is known at the commit, one transaction does the first two.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Committer:
         staged: Sequence[Staged] | None,
         adopt: Callable[[], object] | None,
     ) -> list[WindowPlan]:
-        """Commit windows in one transaction, with what was staged for them; see `OrderedWindows.commit_many`.
+        """Commit windows and their staged outputs in one transaction; see `OrderedWindows.commit_many`.
 
         `adopt` accepts other programs' commits as the group's progress; without it they are an error.
         """
-        # 1. What was handed over must be of these plans, and complete.
+        # 1. The outputs must belong to these plans, and be complete.
         self._check(plans)
         steps: list[_Step] = []
         if staged is not None:
@@ -92,7 +92,7 @@ class Committer:
         except ForeignCommitError:
             if adopt is None:
                 raise
-        # 3. What another program committed is taken over, and the windows are committed after it.
+        # 3. Offsets committed by another program are adopted, and the windows are committed after them.
         adopt()
         return self._committed(plans, steps)
 
@@ -144,7 +144,7 @@ class Committer:
     def _checked(
         self, outcome: Outcome, plans: Sequence[WindowPlan], facts: _Facts | None
     ) -> Outcome:
-        """Return a commit, by value checked against what the cluster said; None where it was not asked about all of it."""
+        """Return a commit, checked by value against the cluster's answers; None if the answers do not cover all of it."""
         if not isinstance(outcome, Change):
             return outcome
         self._topics = frozenset(outcome.state.topics)
@@ -199,7 +199,7 @@ class Committer:
             if owner is None and window_id in view.unreadable:
                 removed = stand_in(view, window_id)
             elif removed is not None and window_id not in view.windows:
-                # The change that removed it came through unheard.
+                # An earlier attempt of this change, with an unknown outcome, removed it.
                 return ()
             else:
                 removed = None
@@ -240,7 +240,7 @@ class Committer:
             self._group,
             prepare,
             wanted=names,
-            # By their offsets a ledger that was lost is told from one that never was.
+            # The offsets distinguish a lost ledger from one that never existed.
             partitions=[part.tp for plan in plans for part in plan],
             pace=COMMITTING,
         )

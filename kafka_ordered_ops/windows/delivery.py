@@ -57,7 +57,7 @@ def deliver(
     steps: Steps, plans: Sequence[WindowPlan], write: WriteMany, reopen: Reopen
 ) -> list[Delivery]:
     """See `OrderedWindows.deliver_many`."""
-    # 1. Refuse what cannot be delivered before a job runs in vain.
+    # 1. Refuse windows that cannot be delivered before a job runs for nothing.
     check_jobs(write, reopen)
     check_plans(plans, each_once=True)
     for plan in plans:
@@ -66,7 +66,7 @@ def deliver(
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)
     with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
-    # 3. Find what an earlier attempt has written.
+    # 3. Find an earlier attempt's output.
     found = _found(steps, with_records, reopen)
     # 4. Run the job for the rest.
     missing = [plan for plan in with_records if plan.window_id not in found]
@@ -104,10 +104,10 @@ def _finish(
     found: Mapping[str, Staged],
     fresh: Mapping[str, Staged],
 ) -> None:
-    """Commit what is open and publish what is not, in as few transactions as that takes."""
+    """Commit open windows and publish committed ones, in as few transactions as possible."""
     outputs = {**found, **fresh}
     open_ = [plan for plan in plans if plan.status.is_open]
-    # What is published already is published again only when it was written again.
+    # A published window is published again only if it was written again.
     done = [
         plan
         for plan in plans

@@ -30,7 +30,7 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.client.forks import Home
 
-#: What passes by itself: while a call has time left it begins again. Every call may be made again at any time.
+#: Errors that pass by themselves: a call with time left starts over. Every call can be repeated at any time.
 _PASSING: Final = (
     BrokerUnreachableError,
     LedgerUnavailableError,
@@ -49,9 +49,9 @@ class Gate:
     """The way into one service.
 
     Args:
-        name: what the service is, for messages.
+        name: the service's name in messages.
         timeout_s: bound for each call, the wait for other threads' calls included.
-        is_patient: whether a call that fails by what passes is made again.
+        is_patient: whether a call is repeated after such an error.
         rights_named: a block that names all rights that a call lacks, by the call's name and its arguments.
     """
 
@@ -68,7 +68,7 @@ class Gate:
         self._closed = False
 
     def run(self, what: str, call: Callable[[], _R], about: Sequence[object] = ()) -> _R:
-        """Make a call; raise `ClosedError`, `NotShareableError`, or what the call raises in the end."""
+        """Make a call; raise `ClosedError`, `NotShareableError`, or the call's last error."""
         self.check()
         with calls.call(f"{self.name}: {what}", self._timeout_s) as one, self._turn(what):
             self.check()
@@ -100,7 +100,7 @@ class Gate:
             yield True
 
     def pause(self, pause_s: float) -> None:
-        """Wait inside a call, and let other threads' calls go ahead meanwhile: they may be what is waited for."""
+        """Wait inside a call, and let other threads' calls proceed: the wait may be for one of them."""
         self._lock.wait(pause_s)
         self.check()
 
@@ -127,7 +127,7 @@ class _Closes(Protocol):
 class Gated:
     """An object whose public methods go through a `Gate`. A context manager.
 
-    Belongs to the process that opened it. Several threads may call it: one call at a time goes ahead, and the others
+    Belongs to the process that opened it. Several threads may call it: one call at a time proceeds, and the others
     wait, within their own bound.
     """
 
@@ -169,7 +169,7 @@ class Gated:
 def _gated(
     method: Callable[Concatenate[Gated, _P], _R],
 ) -> Callable[Concatenate[Gated, _P], _R]:
-    """Return a public method that goes through its object's `Gate`."""
+    """Return a public method that passes its object's `Gate`."""
 
     @functools.wraps(method)
     def through(self: Gated, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -38,12 +38,12 @@ class _Facts:
     logs: Mapping[TopicPartition, LogNow]
 
     def adopted(self) -> tuple[Change | None, Adoption]:
-        """Return the change that adopts what other programs did, and its summary."""
+        """Return the change that adopts other programs' changes, and its summary."""
         others = commits_of_others(self.committed, self.view.state)
         return adoption.adopt(self.view, others, self.logs, self.topics)
 
     def are_about(self, view: GroupView, committed: CommittedOffsets) -> bool:
-        """Return whether logs were looked at for this very state, and no offset was committed beyond their ends since."""
+        """Return whether the logs were read for this very state, and no offset was committed beyond their ends since."""
         then, now = known_state(self.view).topics, known_state(view).topics
         return (
             known_logs(view) == self.known
@@ -83,7 +83,7 @@ class Maintenance:
         adopted = Adoption()
 
         def attempt() -> GroupView | None:
-            # 1. Before the fence: the group, what is committed for it, its logs. Most often nothing is to be done.
+            # 1. Before the fence: the group, its committed offsets, its logs. Usually there is nothing to adopt.
             facts = self._look(settle=True)
             self._lookup.check_no_members(self._group)
             if not facts.adopted()[1]:
@@ -91,12 +91,12 @@ class Maintenance:
 
             def decide(view: GroupView, committed: CommittedOffsets) -> Outcome:
                 nonlocal adopted
-                # 2. Inside: they must be those that were looked at.
+                # 2. Inside: they must be unchanged.
                 if not facts.are_about(view, committed):
                     return None
-                # 3. What others did becomes progress.
+                # 3. Other programs' changes become progress.
                 change, found = replace(facts, view=view, committed=committed).adopted()
-                # A change that came through unheard leaves nothing to do on the next look.
+                # After a change with an unknown outcome, the next read finds nothing to do.
                 adopted = found or adopted
                 return () if change is None else change
 
@@ -133,12 +133,12 @@ class Maintenance:
             some = names[at : at + PRUNED_AT_ONCE_MAX]
             pruning = partial(_pruning, some, before_ms=before_ms, forget=forget)
             after = self._ledger.update(self._group, pruning, wanted=some)
-            # Some may have been planned again since they were looked at.
+            # Some may have been planned again since they were read.
             pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
         return pruned
 
     def _look(self, *, settle: bool) -> _Facts:
-        """Look at the group first (older offsets were restored), then at the offsets (no log ends below them)."""
+        """Read the group first (older offsets were restored), then the offsets (no log ends below them)."""
         view = self._ledger.read(self._group, everything=True, settle=settle)
         state, known = known_state(view), known_logs(view)
         topics = self._lookup.existing(state.topics)

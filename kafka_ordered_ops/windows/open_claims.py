@@ -1,4 +1,4 @@
-"""What a plan does about open windows in its way: step around them, wait, take them over, or fail."""
+"""A plan's policy about open windows in its way: step around them, wait, take them over, or fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafka_ordered_ops.kafka.ports import LedgerDoor
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: How often a plan that waits for open windows looks again.
+#: The interval of checks while a plan waits for open windows.
 _LOOK_S: Final = 2.0
 #: Open windows named in one error.
 _NAMED_MAX: Final = 5
@@ -36,9 +36,9 @@ class OpenClaims:
     ledger: LedgerDoor
     policy: Policy
     now_ms: Callable[[], int]
-    #: Waits for so many seconds; other threads' calls of the same service go on meanwhile.
+    #: Waits for a number of seconds; other threads' calls of the same service continue.
     pause: Callable[[float], object]
-    #: What was done about them, for the plans.
+    #: Notes for the plans about the actions taken.
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class OpenClaims:
         )
 
     def heed(self, view: GroupView, fresh: Mapping[str, Window], mine: Collection[str]) -> bool:
-        """Do what the policy says about them; return whether the group must be read again.
+        """Apply the policy to them; return whether the group must be read again.
 
         `fresh` are the windows to be planned, `mine` the ids of all windows of the call.
 
@@ -116,7 +116,7 @@ class OpenClaims:
 
 def _give_up(view: GroupView, *, looked_at: WindowRecord) -> transitions.Outcome:
     found = known_window(view, looked_at.plan.window_id)
-    # Somebody may have come back to it.
+    # An attempt may have resumed it.
     if found != looked_at:
         return found
     return transitions.abandon(view, looked_at.plan.window_id, keep_origins=True)

@@ -1,4 +1,4 @@
-"""Plan windows: look outside the fence, decide inside it, and start over if the group changed meanwhile."""
+"""Plan windows: fetch facts outside the fence, decide inside it, and start over if the group changed meanwhile."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Planner:
     def plan(
         self, windows: Mapping[str, Window], policy: Policy, adopt: Callable[[], object] | None
     ) -> list[WindowPlan]:
-        """Plan windows by id, or takes up those that are there; all in one pass and one transaction.
+        """Plan windows by id, or resume existing ones; all in one pass and one transaction.
 
         `adopt` accepts other programs' commits as the group's progress; without it they are an error.
         """
@@ -124,14 +124,14 @@ class Planner:
         open_claims = OpenClaims(self._ledger, policy, self._now_ms, self._pause)
         drafts = 0
         while drafts < _DRAFTS_MAX and wanted:
-            # 2. Of the group as it is: which of them are there, and which are new.
+            # 2. In the group's current state: which of them exist, and which are new.
             view = self._ledger.read(self._group, list(wanted), settle=True)
             if view.state is not None and not policy.redefine:
                 check_owner(view.state, self._owner)
             existing = {name: existing_window(view, name) for name in wanted}
             resumed = {name: one for name, one in existing.items() if one is not None}
             fresh = {name: one for name, one in wanted.items() if existing[name] is None}
-            # 3. Others that stand in the way of new ones.
+            # 3. Other open windows in the way of new ones.
             if fresh:
                 self._lookup.check_no_members(self._group)
                 if open_claims.heed(view, fresh, wanted):
@@ -140,7 +140,7 @@ class Planner:
                 # 4. Facts and scan, before the fence; 5. one transaction for all of them.
                 after = self._claimed(fresh, resumed, wanted, open_claims)
             except WindowCoveredError as error:
-                # 6. What others have taken is read from their plans.
+                # 6. Records of other windows are read from their plans.
                 if policy.on_covered is not OnCovered.REPLAY:
                     raise
                 replayed[error.window_id] = self._replay_instead(error, wanted.pop(error.window_id))
@@ -173,22 +173,22 @@ class Planner:
         wanted: Mapping[str, Window],
         open_claims: OpenClaims,
     ) -> GroupView | None:
-        """Return the view with the windows claimed; None where the group changed since it was looked at."""
-        # 4. Before the fence: what the cluster says of the windows that are there, and of the new ones.
+        """Return the view with the windows claimed; None if the group has changed since it was read."""
+        # 4. Before the fence: the cluster's facts for the existing windows, and for the new ones.
         again = self._resuming(resumed, wanted)
         if not fresh and not again:
             return self._ledger.read(self._group, list(resumed))
         wish = self._draft(fresh, open_claims.policy, open_claims.notes)[1] if fresh else None
 
         def decide(view: GroupView, committed: CommittedOffsets) -> transitions.Outcome:
-            # 5. Inside: whether that is still about the group as it is now; then the claims.
+            # 5. Inside: check that the facts still fit the group's state; then the claims.
             steps = list(again)
             if wish is not None:
                 if view.state is not None:
                     check_foreign(view.state, commits_of_others(committed, view.state))
                 if not claiming.are_committed_where_seen(view.state, wish.newcomers, committed):
                     return None
-                # Claimed since the group was looked at: look again.
+                # Claimed since the group was read: read again.
                 if open_claims.came_meanwhile(view, fresh, wanted):
                     return None
                 steps.insert(0, partial(claiming.claim, wish=wish))
@@ -283,8 +283,7 @@ class Planner:
         committed = self._ledger.committed_offsets(
             self._group, partitions_of(topics), timeout_s=self._lookup_timeout_s
         )
-        # After the offsets, never before: a commit of another attempt in between would look like one that
-        # the ledger has lost.
+        # After the offsets, never before: another attempt's commit in between would appear to be lost by the ledger.
         view = self._ledger.read(self._group, list(fresh))
         self._ledger.check_not_lost(view, committed)
         now_ms = self._now_ms()
@@ -342,7 +341,7 @@ class Planner:
     def _resuming(
         self, existing: Mapping[str, WindowRecord], windows: Mapping[str, Window]
     ) -> list[Callable[[GroupView], transitions.Outcome]]:
-        """Return the decision that takes up open windows; for finished windows only the request is checked."""
+        """Return the decision that resumes open windows; for finished windows only the request is checked."""
         for name, record in existing.items():
             check_same_question(record.plan, windows[name])
         open_ = {name: record for name, record in existing.items() if record.status.is_open}

@@ -2,7 +2,7 @@
 
 `OrderedWindows.plan` stores the exact offsets of a window in the ledger. A job reads exactly these offsets.
 `OrderedWindows.commit` adds them to the group's progress in one fenced transaction. A process may die anywhere in
-between: the same call with the same window id takes up the same plan.
+between: the same call with the same window id resumes the same plan.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     ) -> WindowPlan:
         """Return the plan that `plan` would make now. Nothing is written, and no ledger is created.
 
-        Raises what `plan` raises, except for live members of the group.
+        Raises the errors of `plan`, except for live members of the group.
         """
         named = {self._window_id(window, window_id): window}
         return self._planner.preview(named, check_policy(policy))[0]
@@ -171,10 +171,10 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_id: str | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> WindowPlan:
-        """Decide a window and claim its offsets, or take up the existing plan of its id.
+        """Decide a window and claim its offsets, or resume the existing plan of its id.
 
-        The plan's `status` shows what is left to do: run the job (planned), commit (written), publish
-        (committed), nothing (published). After this call, only this attempt may commit the window.
+        The plan's `status` shows the remaining steps: run the job (planned), commit (written), publish (committed),
+        none (published). After this call, only this attempt may commit the window.
         `policy` sets what to do if other windows are in the way.
 
         Raises:
@@ -194,10 +194,10 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         window_ids: Sequence[str | None] | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> builtins.list[WindowPlan]:
-        """Plan several windows in one pass: one look at the logs, one scan, one transaction.
+        """Plan several windows in one pass: one query of the logs, one scan, one transaction.
 
-        A record that several windows ask for goes to the first of them. The windows may differ only in their times.
-        Existing windows are taken up.
+        The first window takes a record that several ask for. The windows may differ only in their times.
+        Existing windows are resumed.
 
         Raises:
             ConfigError: windows differ in more than their times, or an id is duplicated.
@@ -273,7 +273,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         Without `staged`, call it after the sink has stored everything. Committing again changes nothing.
 
         Raises:
-            WindowSupersededError: the window was abandoned, planned again, or taken up by another attempt.
+            WindowSupersededError: the window was abandoned, planned again, or resumed by another attempt.
             PartsMissingError: the window was split, and not all parts have reported.
             GroupInUseError, ForeignCommitError: another program uses the group.
             CommitUnknownError, WindowFencedError, LedgerError, BrokerError: run the same window again.
@@ -288,7 +288,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         With `staged` the same transaction records the outputs as written. If the commit is refused, that is recorded
         alone, so that the next attempt need not run the job again.
 
-        Raises what `commit` raises, for the first invalid window.
+        Raises the errors of `commit`, for the first invalid window.
         """
         done = self._committer.commit(plans, staged, self._adopting())
         return done if staged is None else self.publish_many(done, staged)
@@ -317,8 +317,8 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
     def abandon(self, window: str | WindowPlan) -> WindowRecord:
         """Release an open window's offsets to other windows. Its attempts can no longer commit.
 
-        With an id, a window whose record cannot be read is removed from the ledger. The returned record then has only the
-        id, and its notes state what was wrong.
+        With an id, a window whose record cannot be read is removed from the ledger. The returned record then has only
+        the id, and its notes describe the damage.
 
         Raises:
             LedgerCorruptError: with a plan: the window's record cannot be read.
@@ -359,7 +359,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         Offsets that another program committed: if moved forward, offsets below count as done. If moved back, later offsets
         are open again, and committed windows with records there are *rewound*. A recreated topic starts at its beginning,
         and open windows of the old topic are abandoned. A truncated log cuts progress where the log ends. With `dry_run`
-        the call only reports what it would do.
+        the call only reports the changes.
 
         Raises:
             UnknownWindowError: the group has no state.

@@ -1,4 +1,4 @@
-"""What a sink returns, and whether it belongs to its window."""
+"""The output of a sink, and the check that it belongs to its window."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kafka_ordered_ops.windows.checks import (
     check_same_length,
 )
 
-#: What an output is asked for.
+#: The methods of an output.
 _STAGED: Final = ("to_json", "publish", "discard")
 
 
 class Staged(Protocol):
     """A sink's output that is complete but not visible yet.
 
-    It may have a method ``check_ready()``, which is called before the commit and raises what `publish` would raise.
+    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`.
     """
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return what another process needs to publish the output; stored in the ledger.
+        """Return the JSON from which another process can publish the output; stored in the ledger.
 
         With ``window_id``, and optionally ``claim_id``, ``group``, ``attempt`` and ``part``, the JSON names its window and
         is refused for any other plan.
@@ -39,14 +39,14 @@ class Staged(Protocol):
         """Make the output visible. Repeating it changes nothing."""
 
     def discard(self) -> None:
-        """Remove what is not visible. Repeating it changes nothing."""
+        """Remove the hidden output. Repeating it changes nothing."""
 
 
 #: Runs the job of one window, or of several in one pass, into hidden places.
 Write = Callable[[WindowPlan], Staged]
 WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
-#: Finds an earlier attempt's output from what it said of itself; None where it is gone.
+#: Finds an earlier attempt's output from its JSON; None if it is gone.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 
@@ -75,7 +75,7 @@ def check_outputs(
             if (check_ready := getattr(one, "check_ready", None)) is not None:
                 check_ready()
     except SinkError:
-        # Whoever owns the window now may have removed it: then there is nothing to be done.
+        # The attempt that owns the window now may have removed it: then there is nothing to do.
         view = read([plan.window_id for plan in plans])
         for plan in plans:
             owned(view, plan)
@@ -127,7 +127,7 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
 
 
 def check_jobs(write: object, reopen: object) -> None:
-    """Raise `ConfigError` for what cannot be called, or does no work when it is called."""
+    """Raise `ConfigError` for an object that is not callable, an async function or a generator."""
     for name, function in (("write", write), ("reopen", reopen)):
         check_function(function, what=name)
         check_does_work(cast("Callable[..., Any]", function))

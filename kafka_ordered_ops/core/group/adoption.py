@@ -47,7 +47,7 @@ class LogNow:
     log_start: int
     #: Up to which a moved offset is believed.
     end: int
-    #: Where it was cut, if it was: behind it lies nothing, or something else than the group knows.
+    #: The offset of the cut, if there is one: after it there are no records, or other ones than the group knows.
     cut: int | None = None
     leader_epoch: int | None = None
 
@@ -121,14 +121,14 @@ def find_moved(
             continue
         to = None if (offset := found.get(tp)) is None else min(offset, end)
         if log.cut is not None:
-            # What another program committed is believed as well, if it is before that.
+            # An offset that another program committed counts as well, if it is before that.
             cut = log.cut if to is None or to >= base else min(to, log.cut)
             after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
             moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
         elif to is not None and to < base:
             moved.append(Moved(tp, Cause.BACK, base, to))
         elif to is not None:
-            # What was done beyond the base may begin there.
+            # Done ranges beyond the base may begin there.
             moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
     return tuple(moved)
 
@@ -143,14 +143,14 @@ def adopt(
 
     `present` are those of the group's topics that still exist, and `logs` their partitions.
 
-    Forward, progress is joined with everything below the new offset. Back, it is cut there, and committed
-    windows with offsets behind the cut are rewound. A topic recreated begins at its start.
+    Forward: progress is joined with everything below the new offset. Back: it is cut there, and committed windows
+    with offsets after the cut are rewound. A recreated topic begins at its start.
     """
     state = known_state(view)
     moved = find_moved(state, others, logs)
     if not moved:
         return None, Adoption()
-    # What cannot be read may have to be rewound or abandoned.
+    # An unreadable window may have to be rewound or abandoned.
     view.check_readable()
     cut = {one.tp: one.kept_below for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
     lost = {one.tp: one.kept_below for one in moved if one.cause is Cause.TRUNCATED}
@@ -159,7 +159,7 @@ def adopt(
     abandoned = [
         record
         for record in view.open_windows()
-        # Of a cut log they hold, or have looked at, what is no longer there.
+        # They hold, or have read, offsets that the cut log no longer has.
         if any(
             part.tp.topic in anew or part.decided_end > lost.get(part.tp, part.decided_end)
             for part in record.plan
@@ -193,7 +193,7 @@ def adopt(
     for record in abandoned:
         now = replace(view, time_maps={**view.time_maps, **time_maps})
         freed = maps_with_freed(now, record.plan, topics.keys() - anew)
-        # Behind a cut lies nothing, or something else than they held.
+        # After a cut there are no records, or other ones than they held.
         time_maps |= {
             tp: one.within(OffsetSet.of((0, lost[tp]))) if tp in lost else one
             for tp, one in freed.items()
@@ -252,9 +252,9 @@ def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> Partitio
     elif moved.cause is not Cause.RECREATED:
         done, late = partition.done & below, kept
         if moved.cause is Cause.TRUNCATED:
-            # What is written there from now on was written after every window that was planned.
+            # Later records there are written after every planned window.
             late = kept.up_to(moved.kept_below)
-    # What is below was delivered by others, or by windows that are rewound.
+    # Records below were delivered by other programs, or by rewound windows.
     state = replace(partition, done=done, origin=moved.base_after)
     return replace(state, late=late.from_offset(state.base))
 
@@ -267,14 +267,14 @@ def _known_times(
     now: PartitionState,
     rewound: list[WindowRecord],
 ) -> TimeMap:
-    """Return what is known of a moved partition's times."""
+    """Return the known times of a moved partition."""
     if moved.cause is Cause.FORWARD:
         return known.trimmed(now.done)
     if moved.cause is Cause.TRUNCATED:
         return known.within(OffsetSet.of((0, moved.kept_below)))
     if moved.cause is not Cause.BACK:
         return EMPTY_MAP
-    # What was done and is open again is of the times that its window asked for; of the rest nothing is known.
+    # Offsets that were done and are open again have the times that their window asked for; other times are unknown.
     topic = before.topics[moved.tp.topic]
     opened = topic.partitions[moved.tp.partition].done - now.done
     newest = known.forgetting(opened)
@@ -294,8 +294,8 @@ def _frozen(tp: TopicPartition, topic_id: str, kept: list[WindowRecord]) -> Late
     for record in kept:
         times = record.plan.window.times
         if record.pruned is not None:
-            # Up to where it was decided is forgotten. What is open behind the cut in its times is then late
-            # for others: taken by the next one, and not left for a sweep.
+            # The end of the decision is forgotten. Open records after the cut in its times are then late for others:
+            # the next window takes them, not a sweep.
             steps.append((0, times))
         held = [part for part in record.plan if part.tp.topic == tp.topic]
         steps += [

@@ -1,4 +1,4 @@
-"""What a window and its group must satisfy before anything is written; each violation is a named error."""
+"""Conditions on a window and its group before anything is written; each violation is a named error."""
 
 from __future__ import annotations
 
@@ -227,10 +227,10 @@ def check_owned(record: WindowRecord, plan: WindowPlan) -> None:
 
 
 def owned_output(view: GroupView, plan: WindowPlan) -> WindowRecord:
-    """As `owned`, for a plan that hands over an output.
+    """Check as `owned` does, for a plan with an output.
 
     Also raises `WindowSupersededError` for an attempt that was open while a newer one committed: its output is a
-    second copy of the records. Replays come with the number that was committed, or a higher one.
+    second copy of the records. Replays have the committed number, or a higher one.
     """
     record = owned(view, plan)
     if plan.status.is_open and plan.attempt < record.plan.attempt:

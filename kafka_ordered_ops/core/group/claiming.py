@@ -62,13 +62,13 @@ class ClaimWish:
     newcomers: Mapping[str, TopicState]
     patterns: Sequence[str]
     now_ms: int
-    #: The group's state when it was looked at: what it did not have then is not in the drafts.
+    #: The group's state when it was read: topics that it did not have then are not in the drafts.
     looked_at: GroupState | None = None
     run_id: str | None = None
     on_covered: OnCovered = OnCovered.AUTO
     #: Whether the windows' mode, isolation, topics and owner become the group's.
     redefine: bool = False
-    #: Who plans; None: nobody in particular.
+    #: The planner's name; None: not given.
     owner: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class ClaimWish:
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
     """Plan windows: a change, the records if these very claims are there already, or None.
 
-    None: the draft no longer suffices, or another program has planned one of the ids meanwhile. Look again.
+    None: the draft no longer suffices, or another process has planned one of the ids meanwhile. Read again.
 
     Raises:
         GroupMismatchError: the group was planned otherwise so far.
@@ -87,7 +87,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
     found = [existing_window(view, one.window_id) for one in wish.windows]
     records = tuple(record for record in found if record is not None)
     if records:
-        # An earlier attempt of this very call may have come through unheard, and nobody has taken it up since.
+        # An earlier attempt of this very call may have succeeded without an answer, and no attempt has resumed it since.
         claims = {one.claim_id for one in wish.windows}
         mine = all(
             record.plan.claim_id in claims and record.plan.attempt == 1 for record in records
@@ -196,7 +196,7 @@ def are_committed_where_seen(
 
 
 def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
-    """Return the group's state with the topics and partitions that the wish brings; what exists stays."""
+    """Return the group's state with the wish's new topics and partitions; existing ones stay."""
     definition = GroupDefinition.of(wish.windows[0].window, wish.owner)
     if view.state is None:
         return GroupState(
@@ -219,7 +219,7 @@ def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
 def _is_same_leader(
     view: GroupView, claims: Claims, draft: PartitionDecision, known: PartitionState
 ) -> bool:
-    """Return whether the draft looked under the group's leader, or under a newer one that was asked about all that is known."""
+    """Return whether the draft read under the group's leader, or under a newer one that was asked about the known log."""
     mine, groups = draft.facts.leader_epoch, known.leader_epoch
     if mine is None or groups is None or mine == groups:
         return True
@@ -228,7 +228,7 @@ def _is_same_leader(
 
 
 def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> GroupState:
-    """Return the state with the leaders under which it was looked at."""
+    """Return the state with the leaders under which the logs were read."""
     topics = dict(state.topics)
     for facts in (draft.facts for draft in drafts):
         topic = topics[facts.tp.topic]
@@ -241,7 +241,7 @@ def _with_epochs(state: GroupState, drafts: Sequence[PartitionDecision]) -> Grou
 
 
 def _is_other_group(now: GroupState | None, wish: ClaimWish) -> bool:
-    """Return whether the group has come to partitions that were not looked at, or its new ones begin elsewhere now."""
+    """Return whether the group has partitions that were not read, or its new ones now begin elsewhere."""
     looked_at, window = wish.looked_at, wish.windows[0].window
     known = {draft.facts.tp for draft in wish.drafts}.union(tp for tp, _ in looked_at or ())
     if any(tp not in known for tp, _ in now or ()):
@@ -263,10 +263,10 @@ def resume(
     run_id: str | None = None,
     owner: str | None = None,
 ) -> Change | WindowRecord | None:
-    """Take up a window: its plan stays and its attempt rises, so that older attempts cannot commit.
+    """Resume a window: its plan stays and its attempt rises, so that older attempts cannot commit.
 
     None: the window was abandoned, rewound or forgotten since, and may have been planned again, so the log starts are of
-    other offsets. Look again.
+    other offsets. Read again.
 
     A committed window is returned unchanged. Records that retention removed since are recorded as lost if the window
     allows it. Reports of single parts belong to the older attempt.

@@ -1,4 +1,4 @@
-"""What open windows hold of a group's partitions, and which of their times are late there."""
+"""The offsets that open windows hold of a group's partitions, and the times that are late there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def appeared_since(topics: Mapping[str, TopicState], plan: WindowPlan) -> list[T
     return [
         TopicPartition(name, number)
         for name, topic in topics.items()
-        # Offsets in an older topic of the same name say nothing of this one.
+        # Offsets in an older topic of the same name mean nothing for this one.
         if ids.get(name, topic.topic_id) == topic.topic_id
         and (name in ids or is_selected(name, plan.window.topics, plan.window.exclude))
         for number in topic.partitions

@@ -17,7 +17,7 @@ from kafka_ordered_ops.core.types import INT64_MIN
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Times between, or before, the intervals of a group, and what is known to wait there."""
+    """Times between, or before, the intervals of a group, and the offsets that wait there."""
 
     topic: str
     #: None: timestamps were not kept, so any time below the greatest cutoff.
@@ -53,7 +53,7 @@ def gaps_of(view: GroupView) -> list[Gap]:
         gaps = _between(steps.times)
         if not gaps:
             continue
-        # What windows looked at, also where nothing is known of its times any more.
+        # Offsets that windows read, also where their times are forgotten.
         looked_at = max(steps.end, time_map.covered.end if time_map else 0)
         waiting = OffsetSet.of((0, looked_at)) - state.done - claims.offsets(tp)
         for gap, surely, at_most in _waiting(time_map, gaps, waiting):

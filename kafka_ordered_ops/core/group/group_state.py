@@ -47,7 +47,7 @@ class GroupDefinition:
     isolation: Isolation
     topics: tuple[str, ...]
     exclude: tuple[str, ...]
-    #: Who plans its windows: one task, asset or key of a host. None: nobody in particular.
+    #: The planner of its windows: one task, asset or key of a host. None: any.
     owner: str | None = None
 
     @classmethod
@@ -72,7 +72,7 @@ class GroupDefinition:
         return self if owner is None else replace(self, owner=owner)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; without an owner what it was before there were owners."""
+        """Return plain JSON; without an owner, in the format before owners existed."""
         owner = {} if self.owner is None else {"owner": self.owner}
         return {
             **owner,
@@ -105,7 +105,7 @@ class GroupState:
     sequence: int
     #: Of the group's first window, or as it was declared again.
     definition: GroupDefinition
-    #: Topic patterns the group has planned: topics that come to match them later start at earliest.
+    #: Topic patterns the group has planned: topics that match them later start at earliest.
     patterns: tuple[str, ...]
     topics: Mapping[str, TopicState]
     #: Ids of windows that claim offsets and are not committed.
@@ -165,10 +165,10 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class WindowRecord:
-    """A window in the ledger: its plan with the newest status and attempt, and what came of it."""
+    """A window in the ledger: its plan with the newest status and attempt, and its result."""
 
     plan: WindowPlan
-    #: What the sink reported; shown, and given back to it for publishing.
+    #: The sink's report; displayed, and passed back to the sink for publishing.
     result: Any = None
     #: Who planned or took it up last: a host's run id, for people.
     run_id: str | None = None
@@ -226,14 +226,14 @@ class GroupView:
     windows: Mapping[str, WindowRecord] = field(default_factory=dict)
     time_maps: Mapping[TopicPartition, TimeMap] = field(default_factory=dict)
 
-    #: What is wrong with windows whose records cannot be read, or disagree with the state. Nothing is known
-    #: of the offsets of those that are open.
+    #: Errors of windows whose records cannot be read, or disagree with the state. The offsets of open ones are
+    #: unknown.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
 
     def disagreements(self) -> dict[str, LedgerCorruptError]:
         """Return the windows that are open in the state and not in their records, or the reverse, by id.
 
-        Only a foreign hand can cause that; or a fold that has missed what was removed from the log.
+        Only another program can cause that, or a fold that has missed removals from the log.
         """
         listed = dict.fromkeys(self.state.open if self.state else ())
         wrong = {}
@@ -273,7 +273,7 @@ class GroupView:
         return [name for name in (self.state.open if self.state else ()) if name in self.unreadable]
 
     def claims(self) -> Claims:
-        """Return what open windows hold, by partition.
+        """Return the offsets that open windows hold, by partition.
 
         Raises:
             LedgerCorruptError: an open window cannot be read: it may hold any offset.
@@ -282,7 +282,7 @@ class GroupView:
         return self.known_claims()
 
     def known_claims(self) -> Claims:
-        """Return what the readable open windows hold; for display, not for planning."""
+        """Return the offsets of readable open windows; for display, not for planning."""
         by_partition: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
         appeared: dict[TopicPartition, list[TimeRange]] = {}
         if self.state is None:
@@ -296,12 +296,12 @@ class GroupView:
         return Claims(by_partition, appeared)
 
     def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
-        """Return what is known of a partition's timestamps.
+        """Return the known timestamps of a partition.
 
         Args:
             tp: the partition.
-            topic_id: of the topic that is meant; without it the one that the group's progress is about. What
-                is known of another topic of the same name is nothing.
+            topic_id: the topic's id; None: the topic of the group's progress. Nothing is known of another topic of
+                the same name.
         """
         if topic_id is None:
             topic = None if self.state is None else self.state.topics.get(tp.topic)

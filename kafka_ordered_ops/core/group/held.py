@@ -1,4 +1,4 @@
-"""What open windows hold of the offsets that new windows would otherwise take."""
+"""The offsets that open windows hold and new windows would otherwise take."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 GENERATION: Final = "koo-generation"
 PARTS: Final = "koo-parts"
 
-#: Of a window: what a list shows of it.
+#: The header with a window's summary for lists.
 SUMMARY: Final = "koo-summary"
 
 #: Of the state: how many windows were forgotten so far. Of a tombstone: one of them.
@@ -32,7 +32,7 @@ FORGOTTEN: Final = "koo-forgotten"
 #: One message with key and headers. Clients and brokers accept a megabyte by default.
 MESSAGE_BYTES_MAX: Final = 1_000_000
 
-#: What reading a record from a log that anybody may write to can raise, but for a newer version.
+#: Errors of reading a record from a log that other programs may write to, except for a newer version.
 UNREADABLE: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 

@@ -1,11 +1,10 @@
 """A group's records in the ledger: how they are stored in a compacted topic, and how they are put together again.
 
-Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and
-``turn``, of which `kafka.ledger.queue` tells). Value: a part
-of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, say which
-writing the part belongs to and how many there are; parts of an older, longer writing get tombstones in the
-same transaction. A record is whole when all parts of its newest generation are there, and under a
-transaction they always are.
+Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and ``turn``, see
+`kafka.ledger.queue`). Value: a part
+of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, name
+the write that the part belongs to and the number of parts. Parts of an older, longer write get tombstones in the same
+transaction. A record is complete when all parts of its newest generation exist; a transaction guarantees it.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: Values of windows that a process keeps: the open windows of most groups, and some thousand old ones of an
-#: hourly job. Twice the largest plan, so that a window just written need not be fetched to be looked at.
+#: hourly job. Twice the largest plan, so that a window just written need not be fetched to be read.
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 
-#: Windows parsed at once where all are looked at; only those that are wanted stay.
+#: Windows parsed at once if all are read; only the wanted ones stay in memory.
 _WINDOWS_AT_ONCE: Final = 1_000
 
-#: A key of ours has no space around it, which is what takes the standard function half of its time.
+#: Keys of this package have no space around them, whose handling takes half of the standard function's time.
 _DECODER: Final = json.JSONDecoder()
 
 #: As a client hands them out.
@@ -55,7 +54,7 @@ Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | 
 class _Chunk(NamedTuple):
     generation: int
     parts: int
-    #: Where it stands in the ledger.
+    #: Its place in the ledger.
     offset: int
     #: None: let go, and fetched again when it is needed.
     value: bytes | None
@@ -63,7 +62,7 @@ class _Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Damaged:
-    """A part that cannot be one, and where it stands."""
+    """An invalid part, and its place."""
 
     offset: int
 
@@ -82,9 +81,10 @@ class StaleFoldError(Exception):
 class LedgerFold:
     """One group's records, folded from the messages of its ledger partition in their order.
 
-    Compaction removes no newest record, but for tombstones: a process that was idle meanwhile never hears that
-    a window was forgotten. So the state says how many were, and what disagrees with the fold is believed only
-    when the log was folded again (`view`). A group has few open windows and may have a hundred thousand old ones: where values can be
+    Compaction removes no newest record except tombstones: a process that was idle meanwhile never reads that a window
+    was forgotten. The state therefore has the number of forgotten windows, and a disagreement counts only after the
+    log was folded again (`view`). A group has few open windows and may have a hundred thousand old ones: where values
+    can be
     fetched again, those of windows are held up to `held_bytes_max`, and of the oldest only their places.
     """
 
@@ -103,7 +103,7 @@ class LedgerFold:
         self._key_prefix = strict_json.dumps([group_id])[:-1].encode() + b","
         self._parts: dict[RecordName, dict[int, _Chunk | _Damaged]] = {}
         self._times: dict[RecordName, None] = {}
-        #: What was parsed of the records that every view needs; and the windows of the last one.
+        #: The parsed records that every view needs; and the windows of the last one.
         self._parsed: dict[RecordName, Any] = {}
         self._looked_at: dict[RecordName, WindowRecord] = {}
         # The parts of windows whose values are held, the oldest first. Some are overwritten since.
@@ -111,10 +111,10 @@ class LedgerFold:
         self._held_bytes = 0
         #: Headers of windows, as they were last written.
         self._summaries: dict[RecordName, bytes] = {}
-        #: How many windows were forgotten: as the state says, and as this fold knows of. None: it has just begun.
+        #: The number of forgotten windows: by the state, and by this fold. None: it has just begun.
         self._forgotten_told = 0
         self._forgotten_known: int | None = None
-        #: What cannot be read, although the log was folded again to look at it.
+        #: Records that cannot be read, although the log was folded again.
         self._confirmed: set[RecordName] = set()
         self._dropped: dict[RecordName, LedgerCorruptError] = {}
 
@@ -127,7 +127,7 @@ class LedgerFold:
     ) -> None:
         """Fold one message; those of other groups, and of anybody else's, are passed over.
 
-        Their headers are not even asked for: nobody knows what others write there.
+        Their headers are not read: other programs may write anything there.
         """
         data = key.encode() if isinstance(key, str) else key
         # The keys of other groups need no parsing.
@@ -153,9 +153,9 @@ class LedgerFold:
     ) -> GroupView:
         """Return the group as folded: its state, time maps, open windows, and those wanted by id.
 
-        With `everything` all of its windows; with `keep` those of all that it says yes to, besides. A window
-        that cannot be read is in `unreadable`, and a time map that cannot be read is left out: it is made again
-        by reading. Unless the fold is `certain`, because it was recreated, it is stale where anything is wrong.
+        With `everything` all of its windows; with `keep` also those that it accepts. A window that cannot be read is
+        in `unreadable`. A time map that cannot be read is left out, and rebuilt by reading. Unless the fold is
+        `certain`, because it was recreated, it is stale after any error.
 
         Raises:
             LedgerCorruptError: the group's state cannot be read.
@@ -193,8 +193,8 @@ class LedgerFold:
         )
 
     def summaries(self, *, certain: bool = True) -> Summaries:
-        """Return all windows as a list shows them, without their plans; raises what `view` raises."""
-        # Open windows are few, and what is wrong with one of them matters.
+        """Return the summaries of all windows, without their plans; raise the errors of `view`."""
+        # Open windows are few, and an error in one of them matters.
         unreadable = dict(self.view(certain=certain).unreadable)
         found: list[WindowSummary] = []
         untold: list[RecordName] = []
@@ -233,13 +233,13 @@ class LedgerFold:
         return state
 
     def _confirm(self, wrong: Collection[RecordName], *, certain: bool) -> None:
-        """Raise `StaleFoldError` where something is wrong that was not looked at again yet."""
+        """Raise `StaleFoldError` for an error that was not read again yet."""
         if not certain and not self._confirmed.issuperset(wrong):
             raise StaleFoldError(f"{len(wrong)} records disagree with the fold")
         self._confirmed.update(wrong)
 
     def _in_batches(self, known: Collection[RecordName]) -> Iterator[list[RecordName]]:
-        """Yield the other windows, as they are in the log."""
+        """Yield the other windows, as stored in the log."""
         others = [name for name in self._parts if name.kind == "window" and name not in known]
         others.sort(key=lambda name: min(part.offset for part in self._parts[name].values()))
         for at in range(0, len(others), _WINDOWS_AT_ONCE):
@@ -282,8 +282,8 @@ class LedgerFold:
                 yield key, value, told
                 told = {}
         for tp, time_map in change.time_maps.items():
-            # An empty map is written too: a tombstone goes from the log after a day, and a process that had
-            # been idle until then would go on with the map that it folded before.
+            # An empty map is written too: a tombstone is removed from the log after a day, and a process that had
+            # been idle until then would continue with its older map.
             times = RecordName("times", str(tp))
             yield from self._whole(
                 times, write(times, time_map.to_json(), TimeMap.from_json, generation)
@@ -292,7 +292,7 @@ class LedgerFold:
     def _whole(
         self, record: RecordName, messages: Iterator[LedgerMessage]
     ) -> Iterator[LedgerMessage]:
-        """Yield a record's parts, and tombstones for what a longer writing has left behind them."""
+        """Yield a record's parts, and tombstones for further parts of a longer write."""
         count = 0
         for count, message in enumerate(messages, start=1):  # noqa: B007
             yield message
@@ -331,7 +331,7 @@ class LedgerFold:
         try:
             part = _Chunk(int(found[GENERATION] or ""), int(found[PARTS] or ""), offset, data)
         except (KeyError, ValueError, TypeError):
-            # Told when somebody needs it: a good writing behind it fixes the record.
+            # Reported when it is needed: a later valid write fixes the record.
             part = _Damaged(offset)
         self._parts.setdefault(record, {})[number] = part
         if record == STATE and number == 0:
@@ -362,9 +362,9 @@ class LedgerFold:
     def _windows(
         self, names: Collection[RecordName], unreadable: dict[str, LedgerCorruptError]
     ) -> dict[RecordName, WindowRecord]:
-        """Return those of the windows that there are; what the last view held is not parsed again.
+        """Return the windows that exist; windows of the last view are not parsed again.
 
-        What cannot be read is said in `unreadable`.
+        Unreadable windows are in `unreadable`.
         """
         unknown = [name for name in names if name in self._parts and name not in self._looked_at]
         values = self._fetched(unknown)
@@ -440,7 +440,7 @@ class LedgerFold:
             raise self._corrupt(record, str(error)) from error
 
     def _check_identity(self, name: RecordName, record: WindowRecord) -> None:
-        """Check that a window is what its key says."""
+        """Check that a window matches its key."""
         if (record.plan.group_id, record.plan.window_id) != (self.group_id, name.name):
             raise self._corrupt(
                 name, f"it is window {record.plan.window_id!r} of group {record.plan.group_id!r}"

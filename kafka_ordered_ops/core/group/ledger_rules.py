@@ -1,4 +1,4 @@
-"""The rules for a ledger topic: what makes one, and what must hold before it is read or written."""
+"""The rules for a ledger topic: its settings, and the conditions before it is read or written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEDGER_CONFIG: Final[Mapping[str, str]] = {
     "max.message.bytes": str(2 * 1024 * 1024),
 }
 
-#: Where a cluster has as many brokers: one may be lost, and a change still counts only when two have it.
+#: If the cluster has this many brokers: one may be lost, and a change still counts only when two have it.
 LEDGER_REPLICAS: Final = 3
 LEDGER_MIN_IN_SYNC: Final = 2
 
@@ -48,11 +48,11 @@ TRANSACTIONAL_PREFIX: Final = "koo."
 #: One blocking call to the coordinator of a group, or of its transactions.
 CALL_TIMEOUT_S: Final = 15.0
 
-#: What is decided inside the fence, on the newest state of the group and its newest committed offsets; asks nobody.
+#: A decision inside the fence, on the newest state of the group and its newest committed offsets, without requests.
 Decision = Callable[[GroupView, CommittedOffsets], Outcome]
 
-#: What is done before the fence, again for each attempt: it may ask the cluster, and returns the decision, which checks
-#: by value that the answers are about the group that it finds inside.
+#: The preparation before the fence, repeated for each attempt. It may query the cluster, and returns the decision,
+#: which checks by value that the answers fit the group's state inside the fence.
 Prepare = Callable[[], Decision]
 
 
@@ -91,7 +91,7 @@ def ledger_replicas(*, brokers: int, wanted: int) -> int:
 
     Args:
         brokers: how many brokers are known, those included that are down.
-        wanted: how many replicas the cluster keeps of its own transactions; 0 where it does not say.
+        wanted: the cluster's number of replicas of its own transactions; 0: not reported.
     """
     return min(LEDGER_REPLICAS, max(brokers, wanted, 1))
 
@@ -105,7 +105,7 @@ def ledger_config(replicas: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How a ledger topic is replicated, and on what cluster."""
+    """The replication of a ledger topic, and the size of its cluster."""
 
     name: str
     #: Brokers that are up, and those that hold replicas of the ledger.
@@ -121,7 +121,7 @@ class Replication:
         return ledger_replicas(brokers=len(self.brokers), wanted=0)
 
     def faults(self, bootstrap: str) -> list[str]:
-        """Return what may lose progress when one broker is lost, each with the command that fixes it."""
+        """Return the risks of losing progress with one broker, each with the command that fixes it."""
         found: list[str] = []
         fewest = min((len(one) for one in self.replicas), default=self.enough)
         if fewest < self.enough:
@@ -189,8 +189,8 @@ def check_not_lost(
 def is_own_commit(found: CommittedOffset) -> bool:
     """Return whether this package wrote a committed offset: its map is whole, and about this very offset.
 
-    A program that sets offsets back and hands on the metadata it read leaves a map with another base; what
-    cut or changed the map has written the commit, whoever wrote the map.
+    A program that sets offsets back and passes on the metadata it read leaves a map with another base. The program
+    that cut or changed the map has written the commit, whichever program wrote the map.
     """
     offset_map = _map_of(found)
     return offset_map is not None and offset_map.base == found.offset
@@ -199,7 +199,8 @@ def is_own_commit(found: CommittedOffset) -> bool:
 def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[TopicPartition, int]:
     """Return committed offsets that this package wrote earlier, if they are not the ones it wrote last.
 
-    Somebody restored them, for example from a backup. The offsets must have been read after the state; otherwise another
+    Another program restored them, for example from a backup. The offsets must have been read after the state;
+    otherwise another
     attempt may have committed in between.
     """
     if state is None or state.offsets_sequence is None:
@@ -218,7 +219,7 @@ def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[Topi
 def with_written_only(
     change: Change, before: GroupState | None, offsets: CommittedOffsets
 ) -> Change:
-    """Return the change as it is written: what cannot be committed, of a topic that is gone, stays as it was known."""
+    """Return the change to write; offsets of deleted topics, which cannot be committed, stay as known."""
     absent = {tp for tp, _ in change.state if tp not in offsets}
     if change.commits_to is None or not absent:
         return change

@@ -1,4 +1,4 @@
-"""State for topics and partitions that are new to a group: where they begin, and what is late on them."""
+"""State for topics and partitions that are new to a group: their starts, and the times that are late on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def covered_before(state: GroupState, topic: str) -> LateSteps:
 def with_newcomers(
     state: GroupState, newcomers: Mapping[str, TopicState], window: Window
 ) -> GroupState:
-    """Return the group's state with more topics and partitions; what it has already stays."""
+    """Return the group's state with more topics and partitions; existing ones stay."""
     topics = dict(state.topics)
     for name, new in newcomers.items():
         late = NO_STEPS

@@ -16,8 +16,8 @@ from kafka_ordered_ops.core.window.plan import ranges_from_json, ranges_to_json
 class PartitionState:
     """A group's progress on one partition."""
 
-    #: Where the group began, or began again when it took over what others did. Everything below counts as done,
-    #: whoever delivered it; above it, only windows that are not rewound have taken offsets.
+    #: The start of the group, or its new start after an adoption. Everything below counts as done, by any program;
+    #: above it, only windows that are not rewound have taken offsets.
     origin: int
     #: Offsets that committed windows took; holds [0, origin).
     done: OffsetSet
@@ -25,7 +25,7 @@ class PartitionState:
     committed: int | None
     #: The times that committed windows cover.
     late: LateSteps = NO_STEPS
-    #: Of the log's leader when the group last looked; None: not known.
+    #: The epoch of the log's leader when the group last read; None: unknown.
     leader_epoch: int | None = None
 
     @property
@@ -34,7 +34,7 @@ class PartitionState:
         return self.done.first_missing(0)
 
     def lag(self, log_start: int, end_offset: int) -> int:
-        """Return how many offsets of the log are not done; those behind the first of them, which are, do not count."""
+        """Return the number of offsets of the log that are not done; done ranges beyond the first one do not count."""
         return (OffsetSet.of((log_start, end_offset)) - self.done).count
 
 

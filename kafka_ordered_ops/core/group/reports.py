@@ -1,4 +1,4 @@
-"""What a window's record holds besides its plan: reports of its parts, and what pruning leaves of it."""
+"""Further fields of a window's record: reports of its parts, and the rest of a pruned window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 
 @dataclass(frozen=True, slots=True)
 class PartReports:
-    """A window that was split: how often, and what the parts have reported."""
+    """A split window: the number of parts, and their reports."""
 
     count: int
     #: By part index, from 0.

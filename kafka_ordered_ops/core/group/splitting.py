@@ -19,8 +19,8 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import PARTS_MAX, PartitionPlan, PlanPart, WindowPlan
 
-#: What all parts of a window may report together, as JSON. Once they all have, the record holds it twice, and
-#: the plan beside it: together less than a record may have.
+#: The limit of all reports of a window's parts, as JSON. The complete record holds them twice, and the plan: together
+#: less than the limit of a record.
 REPORTS_BYTES_MAX: Final = 20 * 1024 * 1024
 
 
@@ -53,7 +53,7 @@ def _cut(
     """Return the plan's offsets number `low` to `high`, counted through."""
     cut = []
     for part, start in zip(parts, starts[:-1], strict=True):
-        # What is lost is nobody's share.
+        # Lost offsets belong to no part.
         taken = _numbered(part.taken, low - start, high - start)
         if taken:
             cut.append(replace(part, taken=taken, lost=EMPTY_SET))
@@ -101,7 +101,7 @@ def split(view: GroupView, plan: WindowPlan, count: int, *, now_ms: int) -> Outc
 def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
     """Record that one part is delivered; with the last part, the window is written.
 
-    The first report of a part counts: another attempt of the same part is told what was reported.
+    The first report of a part counts: another attempt of the same part gets the first report.
 
     Raises:
         UnknownWindowError, WindowSupersededError
@@ -115,7 +115,7 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
         )
     record = owned(view, plan)
     if record.status is not WindowStatus.PLANNED:
-        # Nothing is left to do but to commit it, if that: what is there counts.
+        # At most the commit remains: the existing report counts.
         return record
     parts = record.parts
     if parts is None or parts.count != part.count:

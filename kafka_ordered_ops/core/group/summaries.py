@@ -1,7 +1,7 @@
-"""What a list shows of each window, small enough for a header of the window's record.
+"""The summary of a window for lists, small enough for a header of the window's record.
 
-A group may have a hundred thousand old windows whose plans are thousands of ranges long: nobody who looks at a
-list needs these. So each writing of a window says in a header what a list wants to know.
+A group may have a hundred thousand old windows with thousands of ranges each, which a list does not need. Each write
+of a window therefore has a header with its summary.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class WindowSummary:
                 None if parts is None else [parts.count, list(parts.missing)],
             ]
         )
-        # What cannot be written is refused with the record itself.
+        # An invalid value is refused with the record itself.
         size = len(text.encode(errors="replace"))
         return text if size <= SUMMARY_BYTES_MAX else None
 
     @classmethod
     def from_text(cls, window_id: str, text: bytes) -> WindowSummary | None:
-        """Return the inverse of `to_text`; None for anything else: the record itself tells then."""
+        """Parse the result of `to_text`; return None for anything else: then the record itself counts."""
         try:
             values = strict_json.loads(text, limit_bytes=SUMMARY_BYTES_MAX)
         except JsonError:

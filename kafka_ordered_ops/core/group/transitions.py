@@ -1,8 +1,7 @@
 """The changes of a planned window: a view and a request in, a `Change` or an error out.
 
-These run inside the fence, on the newest view, and may run again on a newer one: they keep no state and
-look at nothing else. A wish that is fulfilled already gives no change, so that repeating it after an
-unknown outcome is safe.
+These run inside the fence, on the newest view, and may run again on a newer one: they keep no state and use no other
+input. A wish that is fulfilled already results in no change, so that repeating it after an unknown outcome is safe.
 
 ===========  ==============================  ====================================================
 from         to                              by
@@ -59,8 +58,8 @@ from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
-#: What a decision comes to: something to write; nothing, and the records as they are; or, with None, that
-#: it was prepared on a view that is too old.
+#: The result of a decision: a change to write; the unchanged records; or None, if it was prepared on a view that is
+#: too old.
 Outcome = Change | WindowRecord | tuple[WindowRecord, ...] | None
 
 
@@ -234,7 +233,7 @@ def abandon(
         state=next_state(replace(state, topics=topics), closed=[window_id]),
         records=(replace(record, plan=replace(record.plan, status=WindowStatus.ABANDONED)),),
         time_maps={
-            # What is known of a topic goes with its state.
+            # A topic's times are removed with its state.
             **{tp: EMPTY_MAP for tp in view.time_maps if tp.topic not in topics},
             **maps_with_freed(view, record.plan, topics),
         },
@@ -244,9 +243,9 @@ def abandon(
 def maps_with_freed(
     view: GroupView, plan: WindowPlan, topics: Collection[str]
 ) -> dict[TopicPartition, TimeMap]:
-    """Return what is known of times after a window has released its offsets: the times that it asked for.
+    """Return the known times after a window has released its offsets: the times that it asked for.
 
-    So whoever asks for these takes them, and is told of those that retention has taken meanwhile; nobody else.
+    Only a window that asks for these times takes the records, or reports those that retention has removed meanwhile.
     """
     state = known_state(view)
     freed: dict[TopicPartition, TimeMap] = {}
@@ -267,7 +266,7 @@ def maps_with_freed(
 
 
 def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
-    """Return what a window's share says of the times of its offsets: its own times, and late ones."""
+    """Return the times of the offsets in a window's share: its own times, and late ones."""
     offsets = part.taken | part.lost
     late = [
         (one.since_ms, from_) for one, from_ in part.late.pieces if one.since_ms < times.since_ms
@@ -294,7 +293,7 @@ def _check_parts(record: WindowRecord) -> None:
 
 
 def with_committed_bases(topic: TopicState) -> TopicState:
-    """Return the topic as it is once its bases are committed in Kafka."""
+    """Return the topic's state after its bases are committed in Kafka."""
     partitions = {
         number: replace(state, committed=state.base) for number, state in topic.partitions.items()
     }
@@ -302,7 +301,7 @@ def with_committed_bases(topic: TopicState) -> TopicState:
 
 
 def _with_progress(state: GroupState, moved: Mapping[TopicPartition, PartitionState]) -> GroupState:
-    """Return the group's state with partitions that moved, all of it as it is once it is committed in Kafka."""
+    """Return the group's state with moved partitions, after it is committed in Kafka."""
     partitions = {name: dict(topic.partitions) for name, topic in state.topics.items()}
     for tp, partition in moved.items():
         partitions[tp.topic][tp.partition] = partition

@@ -1,9 +1,9 @@
 """Whether a log is still the one that a group has worked on: a node that loses power can lose the end of a log.
 
-Two signs. A log that ends below what is known of it was cut. And what was cut may be filled again: then only
-the leaders' epochs tell, for a log loses its tail with its leader and under one leader it only grows. Where the
-epoch is still the one under which the group last looked, nothing was cut; else the broker is asked where the log
-of that epoch ends.
+There are two signs. A log that ends below its known end was cut. A cut log may also be filled again. Then only the
+leaders' epochs show it: a log loses its end with its leader, and under one leader it only grows. If the epoch is
+still the one under which the group last read, nothing was cut. Otherwise the broker reports the end of that epoch's
+log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka_ordered_ops.core.group.group_state import Claims, GroupView, Partitio
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: For each partition the epoch of the leader under which it was looked at, and the end of what is known of it.
+#: For each partition the epoch of the leader under which it was read, and its known end.
 KnownLogs = Mapping[TopicPartition, tuple[int | None, int]]
 
 
@@ -32,7 +32,7 @@ def known_end(view: GroupView, claims: Claims, tp: TopicPartition, known: Partit
 
 
 def known_logs(view: GroupView) -> KnownLogs:
-    """Return the epoch under which a group last looked at each partition, and the end of what it knows."""
+    """Return the epoch under which a group last read each partition, and the known end."""
     claims = view.claims()
     return {
         tp: (known.leader_epoch, known_end(view, claims, tp, known))
@@ -41,9 +41,9 @@ def known_logs(view: GroupView) -> KnownLogs:
 
 
 def planned_logs(plans: Sequence[WindowPlan]) -> list[KnownLogs]:
-    """Return the epoch and the end of what plans decided, for each partition.
+    """Return the epoch and the end of the decided offsets of plans, for each partition.
 
-    Those of one epoch together: the furthest end stands for all. So most often there is one.
+    Plans of one epoch are combined, with the furthest end. Usually there is one epoch.
     """
     furthest: dict[tuple[TopicPartition, int | None], int] = {}
     for part in (part for plan in plans for part in plan):
@@ -70,7 +70,7 @@ def seen_epochs(*known: KnownLogs) -> dict[TopicPartition, int]:
 def doubtful(
     known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, LogClaim]:
-    """Return what the broker must be asked: logs with another leader since the last look."""
+    """Return the queries for the broker: logs with another leader since the last read."""
     return {
         tp: LogClaim(epoch, end)
         for tp, (epoch, end) in known.items()
@@ -83,7 +83,7 @@ def cut_logs(
     ends: Mapping[TopicPartition, LogEnd],
     diverged: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return the logs that were cut below what is known of them, each with the offset up to which it is the same."""
+    """Return the logs that were cut below their known end, each with the offset up to which it is unchanged."""
     cuts = {
         tp: min(ends[tp].offset, diverged.get(tp, ends[tp].offset)) for tp in known if tp in ends
     }

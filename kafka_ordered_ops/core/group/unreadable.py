@@ -1,7 +1,7 @@
 """A window whose record cannot be read: its claims are unknown, so no window can be planned beside it.
 
-It is damaged, or an older version of this package wrote what nobody can read again. Its group goes on with all
-that was planned already. Abandoning it removes the record, and forgets whatever rested on its offsets.
+It is damaged, or an older version of this package wrote an unreadable record. Its group continues with all planned
+windows. Abandoning it removes the record, and forgets the facts that depend on its offsets.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kafka_ordered_ops.core.window.window import Window
 
 
 def abandon(view: GroupView, window_id: str, *, keep_origins: bool = False) -> Change:
-    """Remove the window's record; the group's progress is what it was.
+    """Remove the window's record; the group's progress is unchanged.
 
-    What is committed is in the group's state. Of an open window nobody knows which offsets it took: in no time
-    map are their times, so that all bounds are forgotten, and read again by the next plan.
+    Committed offsets are in the group's state. The offsets of the open window are unknown, and no time map has their
+    times. All bounds are therefore forgotten, and read again by the next plan.
     """
     state = known_state(view)
     is_open = window_id in state.open

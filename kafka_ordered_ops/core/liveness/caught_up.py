@@ -1,8 +1,8 @@
-"""Whether a group has *caught up* with a cutoff: everything before it is committed, as far as can be told cheaply.
+"""Whether a group has *caught up* with a cutoff: everything before it is committed, as far as a cheap check shows.
 
-From the ledger and the broker's index alone; no record is read. So a record that was written behind one stamped
-at or after the cutoff, and after the group last looked at the log, is not seen: it is late, and belongs to the
-next window.
+The check uses the ledger and the broker's index, and reads no record. It misses a record that was written after one
+stamped at or after the cutoff, and after the group last read the log. Such a record is late, and belongs to the next
+window.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CatchUp:
 def caught_up(
     view: GroupView, looked: Sequence[LogFacts], times: TimeRange, *, now_ms: int
 ) -> CatchUp:
-    """Return the verdicts, from what the ledger and the broker say.
+    """Return the verdicts, from the facts of the ledger and the broker.
 
     A group that takes everything before its cutoffs is asked about all times before the end of `times`,
     whatever their start.
@@ -125,7 +125,7 @@ def caught_up(
         for record in view.open_windows()
         if record.plan.window.times.meets(times)
     ]
-    # What cannot be read may hold anything.
+    # An unreadable window may hold any offsets.
     meeting += view.open_unreadable()
     ordered, claims = sorted(looked, key=lambda one: one.tp), view.known_claims()
     return CatchUp(
@@ -148,7 +148,7 @@ def _judged(view: GroupView, claims: Claims, facts: LogFacts, times: TimeRange) 
         return verdict(CatchUpReason.UNKNOWN, "the group has committed nothing of this topic")
     known = topic.partitions.get(facts.tp.partition)
     if known is None:
-        # Of a partition that came later.
+        # A partition that was added later.
         if facts.log_start >= facts.high_watermark:
             return verdict(CatchUpReason.COMMITTED, "new to the group, and empty", 0)
         return verdict(CatchUpReason.UNKNOWN, "new to the group")
@@ -197,7 +197,7 @@ def _held(claims: Claims, tp: TopicPartition, times: TimeRange) -> OffsetSet:
 
 
 def _left(view: GroupView, facts: LogFacts, known: PartitionState, times: TimeRange) -> OffsetSet:
-    """Return offsets whose records are before the cutoff, by the index or by what the group has read, and not done.
+    """Return offsets before the cutoff that are not done, by the index or by the group's own reads.
 
     Where the index proves nothing, those that the group has not read may be.
     """

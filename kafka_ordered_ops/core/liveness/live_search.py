@@ -1,10 +1,10 @@
-"""The search for a record that makes a partition live: where to read, and what reading has told.
+"""The search for a record that makes a partition live: the offsets to read, and the results.
 
-The broker's index narrows the search and never answers: what it points at may be a transaction marker, an
-aborted record, or the first of many records behind one from the year 2100. So from there on timestamps are
-read, until the first record that decides. A record from the future decides nothing until the clock comes near.
+The broker's index narrows the search and never decides: its answer may be a transaction marker, an aborted record, or
+the first of many records after one from the year 2100. Timestamps are read from there on, until the first record that
+decides. A record from the future decides nothing until the clock is near it.
 
-What was read is remembered in `Seen`, so that the next look reads on instead of reading it again.
+`Seen` remembers the offsets read, so that the next check continues after them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kafka_ordered_ops.core.planning.planning import FUTURE_TOLERANCE_MS
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: Offsets read behind the index's answer at first: enough for a record behind a marker, and little enough
-#: to be read of a thousand partitions at once.
+#: Offsets read after the index's answer at first: enough for a record after a marker, and few enough for a thousand
+#: partitions at once.
 NEAR_OFFSETS: Final = 64
 
 
@@ -29,7 +29,7 @@ class LivenessRule:
     """When a partition counts as live, and when as idle."""
 
     cutoff_ms: int
-    #: How far behind the cutoff the time must have come.
+    #: How far past the cutoff a record must be stamped.
     out_of_orderness_ms: int = 0
     #: A partition without a record from `live_from_ms` on is idle so long after; None: never.
     grace_ms: int | None = None
@@ -76,7 +76,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What reading has shown so far of one partition."""
+    """The results of reading one partition so far."""
 
     topic_id: str
     #: Read, or known to hold no visible record.
@@ -87,7 +87,7 @@ class Seen:
     record: Stamp | None = None
 
     def kept_for(self, facts: LogFacts) -> Seen:
-        """Return what still holds: nothing if the log was replaced or has lost what was seen."""
+        """Return the results that still hold: none if the log was replaced or has lost the offsets."""
         same = self.topic_id == facts.topic_id
         cut_behind = bool(self.offsets) and self.offsets.end > facts.end_offset
         gone = self.record is not None and self.record.offset < facts.log_start
@@ -99,7 +99,7 @@ class Seen:
 
 
 class SeenFold:
-    """Takes in what is read of one partition; feed batches in offset order until it `decides`."""
+    """Collects the records read from one partition; feed batches in offset order until it `decides`."""
 
     def __init__(self, seen: Seen, rule: LivenessRule, *, now_ms: int) -> None:
         self._seen = seen
@@ -126,14 +126,14 @@ class SeenFold:
             if self._newest_ms is None or newest_ms > self._newest_ms:
                 self._newest_ms = newest_ms
         if late_enough.any():
-            # Of those from the future the earliest: it is the first to decide as the clock goes on.
+            # Of those from the future, the earliest: it decides first as time passes.
             at = int(np.flatnonzero(late_enough)[np.argmin(timestamps_ms[late_enough])])
             record = _stamp(offsets, timestamps_ms, at)
             if self._record is None or record.timestamp_ms < self._record.timestamp_ms:
                 self._record = record
 
     def finish(self, looked_at: OffsetSet) -> Seen:
-        """Return what is seen now; `looked_at` are the offsets that were read, with or without records."""
+        """Return the results so far; `looked_at` are the offsets that were read, with or without records."""
         return Seen(
             self._seen.topic_id, self._seen.offsets | looked_at, self._newest_ms, self._record
         )
@@ -148,16 +148,16 @@ def unread(facts: LogFacts, seen: Seen) -> OffsetSet:
 
 
 def near(facts: LogFacts, seen: Seen) -> OffsetSet:
-    """Return what to read first: the record at the index's answer, and a few after it."""
+    """Return the offsets to read first: the record at the index's answer, and a few after it."""
     start = max(facts.found or 0, facts.log_start)
     return unread(facts, seen).within(start, start + NEAR_OFFSETS)
 
 
 def far(facts: LogFacts, seen: Seen, *, offsets_max: int) -> OffsetSet:
-    """Return what to read next: the newest unread offsets, up to a limit.
+    """Return the offsets to read next: the newest unread ones, up to a limit.
 
-    The newest, because time passes towards the end of a log: behind one record from the year 2100 lie days
-    of records before the cutoff, and the one that decides is among the last.
+    The newest, because times rise towards the end of a log: after one record from the year 2100 there are days of
+    records before the cutoff, and the record that decides is among the last.
     """
     left = unread(facts, seen)
     over = left.count - offsets_max

@@ -1,8 +1,8 @@
-"""Whether the partitions of a window are *live*: complete enough to plan, as far as a log can tell.
+"""Whether the partitions of a window are *live*: complete enough to plan, as far as a log shows.
 
 A partition is live once a visible record is stamped at or after the cutoff (plus the maximum out-of-orderness):
-whoever writes it has passed the cutoff. It is *idle* when there is no such record, a grace for that was given
-and is over, and no transaction is open. Everything else is *waiting*, and each answer carries its reason.
+its writers have passed the cutoff. It is *idle* when there is no such record, a grace was given and has passed, and
+no transaction is open. Everything else is *waiting*, and each answer carries its reason.
 """
 
 from __future__ import annotations
@@ -259,13 +259,13 @@ class Liveness:
         return sum(one.state is state for one in self.partitions)
 
     def seen_for(self, rule: LivenessRule, isolation: Isolation) -> dict[TopicPartition, Seen]:
-        """Return what the next check need not read again; nothing if it asks for other records."""
+        """Return the results that the next check need not read again; none if it asks for other records."""
         if (rule.live_from_ms, isolation) != (self.rule.live_from_ms, self.isolation):
             return {}
         return {one.tp: one.seen for one in self.partitions}
 
     def same_as(self, other: Liveness) -> bool:
-        """Return whether no partition has come or gone, and none has another verdict or reason."""
+        """Return whether the partitions, their verdicts and their reasons are unchanged."""
         mine, theirs = (
             [(one.tp, one.verdict.reason) for one in answer.partitions] for answer in (self, other)
         )
@@ -306,7 +306,7 @@ def answer(
     *,
     now_ms: int,
 ) -> Liveness:
-    """Return the verdicts on what was found out, with the group's side where there is a group."""
+    """Return the verdicts, with the group's facts if there is a group."""
     return Liveness(
         rule=rule,
         isolation=isolation,

@@ -1,16 +1,16 @@
 """Encode the done ranges beyond a committed offset as text for the commit's metadata.
 
-A committed offset says "all below is done" and nothing about what is beyond. The map says the rest, in
-at most 4,096 bytes, next to the offset itself, so that a group's exact progress can be read by anyone who
-can read its commits, and the ledger can be checked against them.
+A committed offset means "all below is done". The map has the done ranges beyond it, in at most 4,096 bytes, next to
+the offset itself. Every reader of a group's commits therefore knows its exact progress, and the ledger can be checked
+against them.
 
 Format (version 1)::
 
     ~koo1:<base64 of body>.
 
 The tilde is outside the base64 alphabet, so other programs that keep maps there take this for foreign
-text. The full stop ends the map: clients that append a NUL, or hand back bytes behind the end, do no
-harm. The body is big-endian:
+text. The full stop ends the map: clients that append a NUL, or return bytes after the end, do no harm. The body is
+big-endian:
 
 =========  =====================================================================
 bytes      meaning
@@ -27,8 +27,8 @@ n          payload
 =========  =====================================================================
 
 *Runs*: gap, length, gap, length, ... from the base. *Offsets*: the distance of each done offset from the
-one before it (the first from the base). Both as LEB128 varints. *Bits*: bit i of byte j says whether
-base + 8 j + i is done, least significant first.
+one before it (the first from the base). Both as LEB128 varints. *Bits*: bit i of byte j is set if base + 8 j + i is
+done, least significant first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CRC: Final = struct.Struct(">I")
 _RANGES_TRIED_MAX: Final = 50_000
 #: Bits of a map tried as a bit set: 4,096 characters hold 24,000 plain; zstd seldom gains more than 40-fold.
 _BITS_TRIED_MAX: Final = 1_000_000
-#: What a compressed payload may grow to: a small one can claim gigabytes.
+#: The limit of a decompressed payload: a small one can claim gigabytes.
 _PAYLOAD_BYTES_MAX: Final = 1 << 20
 _COMPRESSED: Final = 0x80
 

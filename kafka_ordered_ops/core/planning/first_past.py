@@ -1,8 +1,8 @@
-"""The first visible record stamped at or after a cutoff: what a window takes behind it is an out-of-order record.
+"""The first visible record stamped at or after a cutoff: a record that a window takes after it is out of order.
 
-The broker's index counts transaction markers, which carry the broker's clock, and aborted records. So its
-answer is a place that no such record is before, and the record itself may lie anywhere behind it. Where it
-lies is known from reading timestamps, or it is not known at all.
+The broker's index counts transaction markers, which carry the broker's clock, and aborted records. Its answer is
+therefore only a lower bound, and the record itself may be anywhere after it. Its place is known from reading
+timestamps, or unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka_ordered_ops.core.types import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """One window's first record past its cutoff, as far as it is known before anything is read."""
+    """One window's first record past its cutoff, as far as it is known before any read."""
 
     cutoff_ms: int
     #: By the index: no such record is below it.
@@ -44,7 +44,7 @@ class FirstPast:
     def __init__(self, cutoffs_ms: Sequence[int]) -> None:
         self._cutoffs_ms = np.unique(np.array(cutoffs_ms, dtype=np.int64))
         self._offsets = np.empty(self._cutoffs_ms.size, dtype=np.int64)
-        # The cutoffs rise, so that those that are passed come first.
+        # The cutoffs rise, so the passed ones are first.
         self._passed = 0
 
     def feed(self, offsets: Int64Array, timestamps_ms: Int64Array) -> None:
@@ -75,9 +75,9 @@ def first_past(found: int | None, *, end: int, doubtful: int, taken: OffsetSet) 
 
     Args:
         found: the first one among the records that were read.
-        end: the end of what was decided: the answer where there is no such record.
+        end: the end of the decided offsets, which is the answer if there is no such record.
         doubtful: the first offset that was not read, and whose record may be stamped at or after the cutoff.
-        taken: what the window takes.
+        taken: the offsets that the window takes.
     """
     last = end if found is None else found
     return None if taken.within(doubtful, last) else last

@@ -2,15 +2,15 @@
 
 Four steps, so that reading happens between decisions and never inside one:
 
-1. `ask`: from facts, progress and claims, what is open, and which of it must be scanned.
+1. `ask`: from facts, progress and claims, the open offsets, and those that must be scanned.
 2. The caller scans (`scan_fold`).
 3. `draft`: which of the open offsets belong to which window.
 4. `settle`: the draft against the newest progress and claims, inside the fence.
 
-All of it is about a list of windows, often of one. A `TimeSplit` says which window takes which timestamp.
-*Head*: where the broker's index proves that all times are below the lowest one asked for, nothing is read.
-*Tail*: what is after it is decided by the time map, or by reading timestamps. Taken is a complement:
-everything decided, less what no window asks for, less what is done or claimed.
+Each step handles a list of windows, often one. A `TimeSplit` assigns timestamps to windows. *Head*: offsets for which
+the broker's index proves that all times are below the lowest requested one; nothing is read. *Tail*: later offsets,
+decided by the time map, or by reading timestamps. Taken is a complement: everything decided, less the records that no
+window asks for, less done and claimed offsets.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PartitionFacts:
     #: For each window: every record below it is stamped before the window's cutoff. By the index alone, so
     #: that what is there may be a marker.
     head_ends: tuple[int, ...]
-    #: Of the leader that said so.
+    #: The epoch of the leader that answered.
     leader_epoch: int | None = None
     #: Up to here the log is known to be the one that the group has worked on.
     checked_end: int = 0
@@ -72,7 +72,7 @@ class WindowsAsked:
     split: TimeSplit
     #: The lowest time at which a window begins, or ends where none begins.
     floor_ms: int
-    #: Behind it a scan may stop; None: it may not.
+    #: A scan may stop after this time; None: it may not.
     stop_after_ms: int | None
     #: Of each window.
     cutoffs_ms: tuple[int, ...]
@@ -83,7 +83,7 @@ class WindowsAsked:
     def of(cls, windows: Sequence[Window], frozen: Iterable[TimeRange]) -> WindowsAsked:
         """Return the windows of one planning; `frozen` are the times that earlier ones of the group covered.
 
-        With `since` a window also takes what is late: stamped before, in a time that is frozen.
+        With `since` a window also takes late records: stamped before, in a frozen time.
         """
         frozen = tuple(frozen)
         out_of_orderness_ms = windows[0].out_of_orderness_ms
@@ -101,7 +101,7 @@ class WindowsAsked:
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuestion:
-    """The open offsets of one partition, and what must be read to decide them."""
+    """The open offsets of one partition, and those that must be read to decide them."""
 
     facts: PartitionFacts
     asked: WindowsAsked
@@ -110,20 +110,20 @@ class PartitionQuestion:
     #: For each window: neither done nor claimed, and no longer in the log. Where nothing is known of their
     #: times they are the first one's.
     lost: tuple[OffsetSet, ...]
-    #: No longer in the log either, and known to be of times that nobody asks for: others' loss.
+    #: Also no longer in the log, but of times that no window here asks for: losses of others.
     left: OffsetSet
     #: Open and below the floor, where that alone decides: whose it is.
     head: OffsetSet
     head_window: int
-    #: What the time map says of the rest.
+    #: The times of the rest, from the time map.
     chunks: DealtChunks
     #: Its timestamps must be read.
     to_scan: OffsetSet
-    #: Chunks of the time map that tell whose they are without reading.
+    #: Chunks of the time map that are decided without reading.
     known: OffsetSet
-    #: What was known of times.
+    #: The times known before.
     time_map: TimeMap
-    #: What the floor tells that the time map did not know.
+    #: The times known from the floor but not from the time map.
     learned: TimeMap
     #: For each window the first offset that is not scanned, and whose record may be stamped at or after its
     #: cutoff.
@@ -131,7 +131,7 @@ class PartitionQuestion:
     stop: ScanStop | None
 
     def fold(self) -> ScanFold:
-        """Take in what a scan of `to_scan` finds."""
+        """Take the results of a scan of `to_scan`."""
         return ScanFold(
             self.to_scan, self.asked.split, self.stop, self.known, self.asked.cutoffs_ms
         )
@@ -139,20 +139,20 @@ class PartitionQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDecision:
-    """A decision made outside the fence: still to be reconciled with what others did meanwhile."""
+    """A decision made outside the fence: still to be reconciled with changes of other processes."""
 
     facts: PartitionFacts
     decided: OffsetSet
-    #: What each window would take.
+    #: The offsets that each window would take.
     included: tuple[OffsetSet, ...]
-    #: What each of them would record as lost.
+    #: The offsets that each would record as lost.
     lost: tuple[OffsetSet, ...]
     decided_end: int
-    #: Which window takes which time, by the windows that were planned when the group was looked at.
+    #: The assignment of times to windows, by the windows that were planned when the group was read.
     split: TimeSplit
-    #: What was known of times then.
+    #: The times known then.
     time_map: TimeMap
-    #: What the scan learned, and the older chunks that it replaces.
+    #: The scan's chunks, and the older chunks that they replace.
     learned: TimeMap
     superseded: OffsetSet
     records_scanned: int
@@ -235,7 +235,7 @@ def ask(
     time_map: TimeMap,
     now_ms: int,
 ) -> PartitionQuestion:
-    """Return what is open on a partition, and what must be scanned.
+    """Return the open offsets of a partition, and those that must be scanned.
 
     Of the offsets that are done, those at or above `origin` were taken by windows.
 
@@ -288,12 +288,12 @@ def ask(
 def _sought(
     facts: PartitionFacts, asked: WindowsAsked, open_: OffsetSet, origin: int
 ) -> list[Sought]:
-    """Return what is known of each window's first record past its cutoff."""
+    """Return the known facts about each window's first record past its cutoff."""
 
     def taken_from(cutoff_ms: int, not_before: int) -> int:
         if not_before < origin:
             return not_before
-        # What windows of earlier cutoffs took is stamped before this one too.
+        # Records taken by windows of earlier cutoffs are stamped before this one too.
         is_past = asked.taken_before_ms > cutoff_ms
         return open_.first_missing(not_before) if is_past else INT64_MAX
 
@@ -396,10 +396,9 @@ def settle(
 ) -> tuple[PartitionPlan, ...] | None:
     """Return the partition's share of each window, or None when the draft no longer suffices.
 
-    That is so when something became open meanwhile that the draft did not look at: a claim was abandoned,
-    or progress was moved back. And when a record may now be another window's: `split` is what the windows
-    ask for now, given those that were planned or abandoned meanwhile. The caller then starts over with new
-    facts.
+    That is so when offsets became open that the draft did not read: a claim was abandoned, or progress was moved
+    back. It is also so when a record may now belong to another window: `split` is the current assignment, given the
+    windows that were planned or abandoned meanwhile. The caller then starts over with new facts.
     """
     open_now = OffsetSet.of((0, draft.decided_end)) - done - claimed
     if not open_now <= union_of((draft.decided, *draft.lost)):
@@ -426,7 +425,7 @@ def _is_dealt_otherwise(draft: PartitionDecision, split: TimeSplit, open_now: Of
     changes = draft.split.changes(split)
     if not changes:
         return False
-    # Of what a window would take, only that it is of the window's times is known.
+    # For the offsets that a window would take, only the window's times are known.
     losers = {window for _, window in changes if window != NOBODY}
     if any((draft.included[one] | draft.lost[one]) & open_now for one in losers):
         return True

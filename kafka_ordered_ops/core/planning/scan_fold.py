@@ -1,9 +1,8 @@
-"""Folds the timestamps of a scan into what a plan needs: each window's offsets, and a time map of the rest.
+"""Folds the timestamps of a scan into a plan's input: each window's offsets, and a time map of the rest.
 
-Records are fed in offset order. *Excluded* are those that no window asks for. What is not visible
-(transaction markers, aborted records, compacted holes) counts with the record before it, so that a window
-takes the markers behind its records, and progress never sticks on one; and so that a transactional log
-does not need a range for every marker.
+Records are fed in offset order. *Excluded* records are those that no window asks for. Invisible offsets (transaction
+markers, aborted records, compacted holes) count with the record before them. A window therefore takes the markers
+after its records, progress never waits for one, and a transactional log does not need a range for every marker.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ class ScanResult:
     by_window: dict[int, OffsetSet]
     #: Bounds of the excluded records.
     time_map: TimeMap
-    #: Scanned offsets at or above this one were not looked at (maximum out-of-orderness); None: all were.
+    #: Scanned offsets at or above this one were not read (maximum out-of-orderness); None: all were.
     stopped_at: int | None
-    #: Visible records looked at.
+    #: Visible records read.
     records: int
-    #: By cutoff the first visible record looked at that is stamped at or after it, if there is one.
+    #: By cutoff the first visible record read that is stamped at or after it, if there is one.
     first_past: Mapping[int, int]
 
     def of(self, window: int) -> OffsetSet:
@@ -60,8 +59,8 @@ class ScanResult:
 class ScanFold:
     """One partition's scan; feed batches in offset order, then `finish`.
 
-    `known` are offsets that other chunks speak of: the chunks made here leave them out. Of each of `cutoffs_ms` the
-    first record that is stamped at or after it is told.
+    `known` are offsets of other chunks, which the chunks made here leave out. For each of `cutoffs_ms` it finds the
+    first record stamped at or after it.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class ScanFold:
         self._known = known
         self._split = split
         self._stop = stop
-        # Runs of records of one window: where each begins, and whose it is. What stands before the first
-        # record is nobody's loss: the first window takes it.
+        # Runs of records of one window: the start of each, and its window. Offsets before the first record have no
+        # records: the first window takes them.
         self._run_starts: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
         self._run_labels: list[Int64Array] = [np.zeros(1, dtype=np.int64)]
         self._label = 0
@@ -119,7 +118,7 @@ class ScanFold:
         ends = np.concatenate((starts[1:], [end]))
         looked_at = self._wanted & OffsetSet.of((0, end))
         if self._chunks:
-            # Markers behind the last excluded record are known too: nobody needs to look again.
+            # Markers after the last excluded record are known too, and need no further read.
             start, chunk_end, least, greatest = self._chunks[-1]
             known_to = int(ends[labels == NOBODY][-1])
             self._chunks[-1] = (start, max(chunk_end, known_to), least, greatest)
@@ -163,7 +162,7 @@ class ScanFold:
                 self._chunk_records += piece.size
                 continue
             if self._chunks:
-                # No gap between chunks: what is there is invisible, or taken by this very window.
+                # No gap between chunks: offsets there are invisible, or taken by this very window.
                 start, _, old_least, old_greatest = self._chunks[-1]
                 self._chunks[-1] = (start, first, old_least, old_greatest)
             self._chunks.append((first, end, least, greatest))

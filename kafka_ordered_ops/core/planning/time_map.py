@@ -1,18 +1,17 @@
-"""What a scan learned about timestamps, so that no record's timestamp is read twice.
+"""The timestamps that scans have read, so that no record's timestamp is read twice.
 
-Kafka cannot fetch timestamps alone, so finding the records stamped before a cutoff behind the first one
-stamped at or after it means reading the tail of the log. A time map remembers that reading as *chunks*: a
-range of offsets with the least and the greatest timestamp of its records. The next window then decides
-whole chunks by two comparisons, reads again only those that straddle its cutoff, and reads only what
-was written since. Where the broker's index proved that everything is older than an interval, one chunk
-without a least time says so. A map speaks of the offsets of one topic, which it names by its id: one of the
-same name that was created later has other records at these offsets.
+Kafka cannot fetch timestamps alone. To find out-of-order records, the end of the log from the first record past the
+cutoff must be read. A time map stores the result as *chunks*: a range of offsets with the least and the greatest
+timestamp of its records. The next window then decides whole chunks by two comparisons. It reads again only those that
+straddle its cutoff, and records written since. Where the broker's index proved that everything is older than an
+interval, there is one chunk without a least time. A map belongs to one topic, named by its id: a later topic of the
+same name has other records at these offsets.
 
-A chunk speaks of the visible records in its range that no window has taken: taken ones lie between the
-others without counting, so that out-of-order records do not break a map into splinters. Bounds stay true for any
-part of a chunk's range. Giving taken offsets free again (abandoning a window, moving progress back) must
-therefore put in their place what is known of them (`TimeMap.between`: a window only took records of the times
-that it asked for), or forget the bounds around them (`TimeMap.forgetting`): those chunks are read again.
+A chunk describes the visible records in its range that no window has taken. Taken records in between do not count, so
+that out-of-order records do not split a map into fragments. Bounds stay true for any part of a chunk's range. When
+taken offsets become open again (an abandoned window, progress moved back), the map must therefore store their known
+times (`TimeMap.between`: a window only took records of the times that it asked for). Otherwise it must forget the
+bounds around them (`TimeMap.forgetting`): those chunks are read again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _START, _END, _LEAST, _GREATEST = range(4)
 class DealtChunks:
     """The offsets of a map by the window that their times belong to."""
 
-    #: By window number; those that nobody asks for under `NOBODY`.
+    #: By window number; records that no window asks for under `NOBODY`.
     by_window: dict[int, OffsetSet]
     #: Of chunks whose bounds belong to several: they must be read.
     straddling: OffsetSet
@@ -71,12 +70,12 @@ class TimeMap:
 
     @classmethod
     def below(cls, offsets: OffsetSet, time_ms: int) -> TimeMap:
-        """Return a map that only says that the records of these offsets are stamped before a time."""
+        """Return a map in which the records of these offsets are stamped before a time."""
         return cls.between(offsets, TimeRange(INT64_MIN, time_ms))
 
     @classmethod
     def between(cls, offsets: OffsetSet, times: TimeRange) -> TimeMap:
-        """Return a map that only says that the records of these offsets are of these times."""
+        """Return a map in which the records of these offsets have these times."""
         bounds = offsets.bounds
         rows = np.empty((len(bounds), 4), dtype=np.int64)
         rows[:, :2] = bounds
@@ -140,7 +139,7 @@ class TimeMap:
         return self.within(self.covered - offsets)
 
     def trimmed(self, done: OffsetSet) -> TimeMap:
-        """Return the map without what is done at the start of chunks, and without chunks that are all done."""
+        """Return the map without done offsets at the start of chunks, and without chunks that are all done."""
         if not self:
             return self
         starts = self.rows[:, _START]
@@ -154,7 +153,7 @@ class TimeMap:
     def forgetting(self, offsets: OffsetSet) -> TimeMap:
         """Return the map without the bounds of the chunks that hold any of these offsets: they are read again.
 
-        Without the chunks themselves nobody would know that records wait there.
+        The chunks themselves show that records wait there.
         """
         bounds = offsets.boundaries
         first = np.searchsorted(bounds, self.rows[:, _START], side="right")
@@ -165,7 +164,7 @@ class TimeMap:
         return self._with(rows)
 
     def replaced(self, other: TimeMap) -> TimeMap:
-        """Return this map, with what `other` knows put in its place."""
+        """Return this map, with the chunks of `other` in their places."""
         if not (self and other):
             return self or other
         kept = self.without(other.covered)
@@ -218,7 +217,7 @@ class TimeMap:
     @classmethod
     def from_json(cls, fields: Fields) -> TimeMap:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        # Maps of older versions name no topic: nobody trusts them.
+        # Maps of older versions name no topic: they are not used.
         topic_id = fields.text("topic_id") if fields.has("topic_id") else ""
         columns = [
             fields.integers(name) for name in ("starts", "lengths", "least_ms", "greatest_ms")

@@ -1,4 +1,4 @@
-"""What a plan does if other windows are in the way."""
+"""A plan's policy if other windows are in the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_ordered_ops.core.types import OnCovered, OnOpenClaim
 # A constructor instead of generated fields, because arguments may be text.
 @dataclass(frozen=True, slots=True, init=False)
 class Policy:
-    """What a plan does if other windows are in the way.
+    """A plan's policy if other windows are in the way.
 
     Choices may be text; durations may be ISO 8601 text such as ``PT15M``.
 

@@ -64,7 +64,7 @@ class Window:
             cutoff is left. A duration ends the scan at the first record stamped at or after cutoff + duration;
             records after that one go to a later window.
         isolation: whether records of aborted and open transactions count.
-        exclude: names or patterns to leave out of what `topics` match.
+        exclude: names or patterns to leave out of the matches of `topics`.
         on_data_loss: fail if records of the window are gone, or record their offsets as lost.
         allow_future_cutoff: plan although records before the cutoff may still be written.
         sweep: in a group of intervals, take everything before the cutoff that no interval covered.

@@ -1,8 +1,8 @@
 """Convert the client's numbers to facts, here and nowhere else.
 
-The client also answers with numbers that stand for "none", "unknown" or "not asked" (-1, -1001 and others). It
-gives them even with a success: `list_offsets` says -1001 while a partition has no leader. Only "there is no such
-record" and "nothing is committed" are answers; everything else that is below 0 is none, and is asked again.
+The client also answers with numbers that mean "none", "unknown" or "not asked" (-1, -1001 and others). It returns
+them even with a success: `list_offsets` returns -1001 while a partition has no leader. Only "there is no such record"
+and "nothing is committed" are answers. Any other number below 0 is no answer, and the request is repeated.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kafka_ordered_ops.core.errors import BrokerUnreachableError
 _NO_RECORD: Final = -1
 #: librdkafka's RD_KAFKA_OFFSET_INVALID: no position yet, nothing committed.
 INVALID: Final = -1001
-#: librdkafka's RD_KAFKA_OFFSET_STORED, which no broker answers: what is still there was not answered.
+#: librdkafka's RD_KAFKA_OFFSET_STORED, which no broker returns: an offset with this value has no answer.
 UNANSWERED: Final = -1000
-#: The id of a topic as a broker tells it that knows none: sixteen zero bytes.
+#: The id of a topic from a broker without topic ids: sixteen zero bytes.
 _NO_ID: Final = "A" * 22
 
 
@@ -53,7 +53,7 @@ def position(number: int | None) -> int | None:
 
 
 def text_id(found: object) -> str:
-    """Return the id of a cluster or a topic: never empty, never the one that stands for "none"."""
+    """Return the id of a cluster or a topic: never empty, never the id that means "none"."""
     text = "" if found is None else str(found)
     if not text or text.rstrip("=") == _NO_ID:
         raise NoAnswerError(f"{found!r} is not an id")

@@ -1,8 +1,8 @@
 """Repeat one batched request until each part of it has an answer.
 
-A client whose broker died may go on connecting to it for as long as it is asked, while a new client is answered
-at once. So a question is asked in slices. After a slice without an answer a new client goes on; after an answer
-that a broker which has just become, or ceased to be, the leader gives, the client fetches all metadata first.
+A client whose broker died may try to connect to it until the deadline, while a new client gets an answer at once. A
+request is therefore sent in slices of time. After a slice without an answer, a new client continues. After an answer
+of a broker that has just become, or ceased to be, the leader, the client first fetches all metadata.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ RETRY_PAUSE_S: Final = 0.1
 _RETRY_PAUSE_MAX_S: Final = 1.0
 #: The first slice of a question, each further one twice as long: a busy broker may need its time as well.
 FIRST_SLICE_S: Final = 3.0
-#: A slice that is too short for an answer would end with -1001 for an offset, and hide what was wrong before.
+#: A slice that is too short for an answer would end with -1001 for an offset, and hide the earlier error.
 _SLICE_MIN_S: Final = 0.1
 _SLICE_MAX_S: Final = 60.0
 #: Fetching all metadata, which any broker can answer.
 _REFRESH_S: Final = 2.0
-#: Every so many rounds a new client is tried, whatever the old one says.
+#: After this many rounds a new client is tried, whatever the old one answers.
 _ROUNDS_EACH: Final = 5
-#: The first listing is given this long, each further one twice as long: the error callback, which tells of
-#: a wrong password, runs only between them.
+#: The time of the first listing, doubled for each further one: the error callback, which reports a wrong password,
+#: runs only between them.
 FIRST_LISTING_S: Final = 0.5
 
 LEADERSHIP_UNSETTLED: Final = frozenset(
@@ -59,7 +59,7 @@ _UNSETTLED: Final = LEADERSHIP_UNSETTLED | {
     ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     ck.KafkaError.NOT_COORDINATOR,
 }
-#: Nobody answered: the client itself may be what is stuck.
+#: Without an answer: the client itself may be stuck.
 _SILENT: Final = frozenset(
     {
         ck.KafkaError._TIMED_OUT,
@@ -104,7 +104,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """Why something is asked again; the most telling of several: silence tells least."""
+    """Why a request is repeated; of several reasons the most specific one: silence is the least specific."""
 
     key: object = None
     error: Exception = field(
@@ -118,7 +118,7 @@ class _Trouble:
 
 
 class Asker:
-    """An admin client that is given up for a new one when its answers do not come."""
+    """An admin client that is replaced by a new one when its answers are missing."""
 
     def __init__(self, settings: ClientSettings, reasons: FaultReasons) -> None:
         self._config = settings.admin()
@@ -222,7 +222,7 @@ class Asker:
         ask: Callable[[list[_Key], float], Mapping[_Key, Future[Any]]],
         slice_s: float,
     ) -> Mapping[_Key, Future[Any]]:
-        """Return the answers to one slice; those that are not done by then did not come."""
+        """Return the answers of one slice; the others are missing."""
         slice_s = max(slice_s, _SLICE_MIN_S)
         futures = ask(keys, slice_s)
         # The request ends by its own time-out; a second more here, lest both ends race.
@@ -238,7 +238,7 @@ class Asker:
         return futures
 
     def _repair(self, trouble: _Trouble, rounds: int, deadline: Deadline) -> bool:
-        """Do what may help before the next slice; return whether that slice needs more time."""
+        """Prepare the next slice; return whether it needs more time."""
         time.sleep(min(RETRY_PAUSE_S * 2 ** min(rounds - 1, 3), deadline.left_s))
         if deadline.is_over:
             return False
@@ -249,7 +249,7 @@ class Asker:
         return trouble.code in _SILENT
 
     def _refresh(self, timeout_s: float) -> None:
-        """Fetch all metadata: who leads what now. Asking for one topic would create it."""
+        """Fetch all metadata, with the current leaders. A request for one topic would create it."""
         try:
             found = self.admin.list_topics(timeout=max(timeout_s, 0.001))
         except ck.KafkaException:
@@ -258,7 +258,7 @@ class Asker:
             self.knows(found.brokers.values())
 
     def _renew(self) -> None:
-        """Go on with a new client, which also knows the brokers that answers have named."""
+        """Continue with a new client, which also knows the brokers named in answers."""
         key = "bootstrap.servers" if "bootstrap.servers" in self._config else "metadata.broker.list"
         given = self._config[key].split(",")
         brokers = [*given, *sorted(self._brokers.difference(given))]
@@ -280,7 +280,7 @@ class Asker:
 
 
 def _result(future: Future[Any]) -> Any:
-    """Return the answer; raises the client's error, and a time-out where none has come."""
+    """Return the answer; raise the client's error, or a timeout without an answer."""
     if not future.done():
         raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
     return future.result()

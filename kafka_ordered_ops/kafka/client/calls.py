@@ -21,11 +21,11 @@ from kafka_ordered_ops.core.errors import BrokerError, CommitError, LedgerError,
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
-#: A call that has waited this long says so; each further line comes after twice the time.
+#: A call that has waited this long logs it; each further line follows after twice the time.
 FIRST_LINE_S: Final = 3.0
 #: Lines of the client that a failed call shows.
 CLIENT_LINES_MAX: Final = 5
-#: What differs between two lines that say the same.
+#: The differing parts of equal log lines.
 DIGITS: Final = re.compile(r"\d+")
 #: Errors that the client's lines may explain.
 _OF_THE_CLUSTER: Final = (BrokerError, LedgerError, CommitError, ReadError)
@@ -54,7 +54,7 @@ class Deadline:
 
 
 class Call:
-    """One public call: what it is, until when, and what it waits for now."""
+    """One public call: its name, its deadline, and the current wait."""
 
     def __init__(self, name: str, timeout_s: float) -> None:
         self._name = name
@@ -73,7 +73,7 @@ class Call:
         return self._deadline if self._reading_since_s is None else None
 
     def waits_for(self, what: str) -> None:
-        """Note what the call waits for, for the log line."""
+        """Note the reason of the wait, for the log line."""
         self._waits_for = what
 
     def allow(self, more_s: float) -> None:
@@ -101,12 +101,12 @@ class Call:
         self._reading_since_s = None
 
     def client_said(self, line: str) -> None:
-        """Keep what the client calls an error: the first of each kind, and not many."""
+        """Keep the client's error lines: the first of each kind, up to a limit."""
         if len(self._client_said) < CLIENT_LINES_MAX:
             self._client_said.setdefault(DIGITS.sub("#", line), line)
 
     def end(self, error: BaseException | None) -> None:
-        """End the lines; of a call that fails by the cluster, say what the client called errors meanwhile."""
+        """End the log lines; for a call that fails by the cluster, log the client's error lines."""
         self._over.set()
         if isinstance(error, _OF_THE_CLUSTER) and self._client_said:
             _log.error(
@@ -117,7 +117,7 @@ class Call:
             )
 
     def tell_while_waiting(self) -> None:
-        """Log what is waited for, seldom; run in its own thread, for a client may wait inside C."""
+        """Log the reason of the wait now and then, in another thread, because a client may wait inside C."""
         told_s = FIRST_LINE_S
         while not self._over.wait(max(self._started_s + told_s - time.monotonic(), 0.01)):
             told_s *= 2
@@ -210,6 +210,6 @@ def outside() -> Iterator[None]:
 
 
 def waits_for(what: str) -> None:
-    """Note what the running call, if any, waits for."""
+    """Note the reason of the running call's wait, if there is a call."""
     if (one := _running.get()) is not None:
         one.waits_for(what)

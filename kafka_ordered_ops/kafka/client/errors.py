@@ -1,8 +1,8 @@
 """Translate client error codes to errors of this package, with their reason.
 
-The call that fails often knows least: after a wrong password it says "timed out" at the full time-out,
-while the reason went to the client's error callback, which runs only while somebody polls. So every client
-of this room reports into a `FaultReasons`, every wait polls, and `translate` puts the two together.
+The failing call often knows least: after a wrong password it reports "timed out" after the full timeout. The reason
+went to the client's error callback, which runs only during polls. Every client of this room therefore reports into a
+`FaultReasons`, every wait polls, and `translate` combines the two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _DropRepeats(logging.Filter):
         self._seen: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is new, or old enough to be told again."""
+        """Return whether the line is new, or old enough to be repeated."""
         now = time.monotonic()
         line = DIGITS.sub("#", record.getMessage())
         if now - self._seen.get(line, -LOG_REPEAT_S) < LOG_REPEAT_S:
@@ -60,9 +60,9 @@ class _DropRepeats(logging.Filter):
 
 
 class _ClientLines:
-    """The client's ``logger``: what the client calls errors is for debugging, and kept for a call that fails.
+    """The client's ``logger``: its error lines are logged as debug, and kept for a call that fails.
 
-    Most of it passes by: two processes take turns by fencing each other's producers, and those say CRITICAL.
+    Most of them pass: two processes alternate by fencing each other's producers, which log CRITICAL.
     """
 
     def __init__(self, reasons: FaultReasons) -> None:
@@ -80,7 +80,7 @@ class _ClientLines:
 
 _LOG_LINES_MAX: Final = 1_000
 
-#: The client's own log lines come here, instead of to stderr: nothing is shown unless logging is set up.
+#: The logger of the client's own lines, instead of stderr: nothing is shown unless logging is set up.
 CLIENT_LOG: Final = logging.getLogger("kafka_ordered_ops.kafka")
 CLIENT_LOG.addFilter(_DropRepeats())
 CLIENT_LOG.addHandler(logging.NullHandler())
@@ -155,8 +155,7 @@ _UNREACHABLE: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-#: What brokers and the client say of a topic that is not there; right after its creation a broker may not have
-#: heard of it.
+#: Answers about a missing topic; right after its creation a broker may not know it yet.
 UNKNOWN_TOPIC: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -202,12 +201,12 @@ def is_out_of_range(code: int) -> bool:
 
 
 def is_corrupt(code: int) -> bool:
-    """Return whether a read failed because of what the log holds: a checksum, a codec, a broken frame."""
+    """Return whether a read failed because of the log's contents: a checksum, a codec, a broken frame."""
     return code in _CORRUPT
 
 
 class FaultReasons:
-    """Keeps the last thing the error callback said, by kind. Thread safe, and bounded by its kinds.
+    """Keeps the error callback's last message, by kind. Thread safe, and bounded by its kinds.
 
     Holds the connection's secrets only to blot them out of texts of others.
     """
@@ -268,7 +267,7 @@ class Polled(Protocol):
     """A client whose callbacks run inside `poll`."""
 
     def poll(self, timeout: float = ..., /) -> Any:
-        """Run what is due."""
+        """Run due callbacks."""
 
 
 def open_client(
@@ -308,7 +307,7 @@ def wait_for(
 ) -> None:
     """Wait until all futures are done, polling the client so that its error callback runs.
 
-    Says nothing about their outcome: ask each one. Raises early once the callback has reported refused
+    It does not report their outcome: ask each one. Raises early once the callback has reported refused
     credentials or a failed TLS handshake, and `BrokerUnreachableError` at the deadline.
     """
     deadline = time.monotonic() + timeout_s
@@ -328,7 +327,7 @@ def wait_for(
 def translate(
     error: KafkaException | KafkaError, *, doing: str, where: str, reasons: FaultReasons
 ) -> KafkaOrderedOpsError:
-    """Translate a client's error: what was being done, where, why, and what to do.
+    """Translate a client's error: the action, the place, the reason, and what to do.
 
     `doing` completes "while ..." (``"looking up end offsets"``), `where` names the topic, partition, group
     or broker. The reason that only the error callback got is put in.

@@ -1,8 +1,8 @@
 """Clients in forked processes: they cannot be used there, and not even be given up.
 
-A fork copies a client without its threads. Whoever then asks it waits for ever, and so does its destruction, which
-Python begins when the last reference goes: at the end of the child at the latest. So a child keeps every client of
-its parent, and touches none.
+A fork copies a client without its threads. Any call of the copy waits for ever, and so does its destruction, which
+Python begins with the last reference: at the end of the child at the latest. A child therefore keeps every client of
+its parent, and uses none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gathers what liveness is judged by: a few batched questions, and timestamps where the index leaves a doubt."""
+"""Gathers the facts for liveness: a few batched requests, and timestamps where the index does not suffice."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 _log = logging.getLogger("kafka_ordered_ops.kafka")
 
-#: Offsets read of one partition in one look, behind the first few: a fraction of a second. A partition that
-#: needs more is told as undecided, and the next look goes on.
+#: Offsets read from one partition in one check, after the first few: a fraction of a second. A partition that needs
+#: more is undecided, and the next check continues.
 LOOK_OFFSETS_MAX: Final = 100_000
 #: A fetch of the first few offsets: with the client's own 1 MiB, a thousand partitions would be a gigabyte
-#: of which almost nothing is looked at.
+#: of which almost nothing is read.
 NEAR_FETCH_BYTES: Final = 65_536
-#: Retention may take what is about to be read; then the facts are gathered again, this often in one look.
+#: Retention may remove offsets before they are read; then the facts are gathered again, this often in one check.
 _ROUNDS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LivenessQuestion:
-    """Which partitions are looked at, and by which rule."""
+    """The partitions to check, and the rule."""
 
     #: Names, or patterns that begin with ``^``; `exclude` likewise.
     topics: Sequence[str]
@@ -59,7 +59,7 @@ def look(
     offsets_max: int = LOOK_OFFSETS_MAX,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> list[tuple[LogFacts, Seen]]:
-    """Return one look at every partition of the topics, going on from what earlier looks have `seen`.
+    """Check every partition of the topics once, continuing from the results of earlier checks in `seen`.
 
     Reads on behalf of `group` without joining it; at most `offsets_max` offsets of a partition, and the few
     that the index points at. Creates and writes nothing.
@@ -84,7 +84,7 @@ def look(
             _read(settings, group_id, question, rest, known, now_ms, stall_timeout_s)
             break
         except RecordsLostError as error:
-            # What is left unread then makes a partition undecided, if no round comes through.
+            # Unread offsets then make a partition undecided, if no round succeeds.
             _log.info("liveness: the facts are gathered again: %s", error)
     return [(one, known[one.tp]) for one in facts]
 
@@ -170,7 +170,7 @@ def _read(
     now_ms: int,
     stall_timeout_s: float,
 ) -> None:
-    """Read timestamps until each partition is decided or its share is read; `known` takes in what they tell."""
+    """Read timestamps into `known` until each partition is decided or its share is read."""
     wanted = {
         tp: offsets for tp, offsets in wanted.items() if offsets and not known[tp].decides(now_ms)
     }
@@ -187,6 +187,6 @@ def _read(
                 if fold.decides():
                     reader.stop(batch.tp)
     finally:
-        # Of a read that fails as well: what it has seen need not be read again.
+        # Also after a failed read: its results need not be read again.
         for tp, position in positions.items():
             known[tp] = folds[tp].finish(wanted[tp].within(0, position))

@@ -57,7 +57,7 @@ def log_spans(
     The high watermark is asked last: records of open transactions lie between it and the end. `epochs` are
     those of leaders that were seen before: an older leader that answers has not noticed its successor.
 
-    Raises `BrokerUnreachableError` when the answers go on contradicting each other.
+    Raises `BrokerUnreachableError` if the answers keep contradicting each other.
     """
     seen = epochs or {}
 
@@ -88,7 +88,7 @@ def log_ends(
 ) -> dict[TopicPartition, LogEnd]:
     """Return where the logs end, from no older leaders than those that were seen before.
 
-    Raises `BrokerUnreachableError` when older leaders go on answering.
+    Raises `BrokerUnreachableError` if older leaders keep answering.
     """
     return agreed(
         "looking up where logs end",
@@ -102,9 +102,9 @@ def log_ends(
 
 
 def outdated(end: LogEnd, seen_epoch: int | None) -> str | None:
-    """Return what is wrong with an answer from an older leader than one seen before.
+    """Return the fault of an answer from an older leader than one seen before.
 
-    A node that was frozen goes on as a leader for a moment, and knows nothing of what its successor wrote.
+    A node that was suspended acts as a leader for a moment, without its successor's records.
     """
     if end.leader_epoch is None or seen_epoch is None or end.leader_epoch >= seen_epoch:
         return None

@@ -33,7 +33,7 @@ class PlanFacts:
     #: The topics that were asked about, and of these the ones that exist.
     asked: frozenset[str]
     topics: Mapping[str, TopicFacts]
-    #: What the plans know of logs, and which of these logs were cut below that.
+    #: The known ends of logs by the plans, and the logs that were cut below them.
     cuts: Sequence[tuple[KnownLogs, Mapping[TopicPartition, int]]]
 
     @classmethod
@@ -62,7 +62,7 @@ class PlanFacts:
 
         Raises:
             TopicRecreatedError: a topic has another id.
-            LogTruncatedError: a log ends below what was planned, or was filled again from there.
+            LogTruncatedError: a log ends below a planned offset, or was filled again from there.
         """
         for plan in plans:
             for name, topic_id in _ids(plan).items():
@@ -75,9 +75,9 @@ class PlanFacts:
 def find_cuts(
     lookup: LookupDoor, group_id: str, known: KnownLogs, ends: Mapping[TopicPartition, LogEnd]
 ) -> dict[TopicPartition, int]:
-    """Return the logs that were cut below what is known of them, each with the offset where it was cut.
+    """Return the logs that were cut below their known end, each with the offset of the cut.
 
-    The ends of the logs must have been asked for after what is known of them.
+    The ends of the logs must have been requested after the known ends were read.
     """
     return cut_logs(known, ends, lookup.diverged(group_id, doubtful(known, ends)))
 
@@ -93,7 +93,7 @@ def _cuts(
         part.tp
         for plan in plans
         for part in plan
-        # Of a recreated topic the id says enough, and it may have fewer partitions.
+        # For a recreated topic the id suffices, and it may have fewer partitions.
         if (found := topics.get(part.tp.topic)) is not None and found.topic_id == part.topic_id
     }
     ends = log_ends(lookup, sorted(wanted), seen_epochs(*logs))

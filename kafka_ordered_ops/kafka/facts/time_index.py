@@ -1,11 +1,10 @@
-"""What the broker's index proves about times, and where its silence proves nothing.
+"""The proofs of the broker's index about times, and their limits.
 
-An offset is a proof: everything below it is stamped before the time asked for. "No such record" is none. The
-broker looks for the first segment of the log whose greatest timestamp reaches the time, looks into that one
-only, and from the log start on. When the record that made the segment's timestamp great is below a log
-start that was moved into the segment (``kafka-delete-records.sh``, a stream processor's clean-up), it
-answers "no such record" whatever later segments hold. Seen on Kafka 4.3. The greatest timestamp of the log is
-an upper bound over all segments, and tells the two apart.
+An offset is a proof: everything below it is stamped before the requested time. "No such record" is no proof. The
+broker searches only the first segment of the log whose greatest timestamp reaches the time, from the log start on.
+The record with that timestamp may be below a log start that was moved into the segment (``kafka-delete-records.sh``,
+a stream processor's clean-up). Then the broker answers "no such record", whatever later segments hold. Seen on Kafka
+4.3. The greatest timestamp of the log is an upper bound over all segments, and distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def first_at_or_after(
 def _greatest(
     lookup: LookupDoor, log_starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the greatest timestamps, where the broker can tell; of an empty log, one below all times."""
+    """Return the greatest timestamps, if the broker supports it; for an empty log, one below all times."""
     partitions = list(log_starts)
     if not partitions:
         return {}

@@ -58,7 +58,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 #: Called with (offsets scanned, offsets to scan).
 ScanProgress = Callable[[int, int], None]
 
-#: Batches between two reports: a report looks at every partition.
+#: Batches between two reports: a report visits every partition.
 _PROGRESS_BATCHES: Final = 20
 
 

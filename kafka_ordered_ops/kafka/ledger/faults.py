@@ -22,7 +22,7 @@ _FENCED_CODES: Final = frozenset(
         KafkaError.INVALID_TXN_STATE,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError._STATE,
-        # What a producer says that was fenced while it was writing.
+        # The error of a producer that was fenced while it was writing.
         KafkaError._FATAL,
     }
 )

@@ -2,16 +2,16 @@
 
 The order is everything:
 
-1. Whatever the decision needs to know of the cluster is asked (`Prepare`): the fence is no place to wait in.
-2. A **new** producer with the group's one transactional id; ``init_transactions`` fences whoever held it,
-   and finishes what it left open.
-3. *Then* the ledger and the committed offsets are read, to their stable end: what the transaction writes, and
-   nothing else.
-4. The decision (`core.group.transitions`) is made on what was read. It checks by value that what was asked
-   before is about the group that it finds.
+1. The cluster's facts for the decision are fetched (`Prepare`): there must be no wait inside the fence.
+2. A **new** producer with the group's one transactional id; ``init_transactions`` fences the previous producer, and
+   ends its open transaction.
+3. *Then* the ledger and the committed offsets are read, to their stable end: the state that the transaction changes,
+   and nothing else.
+4. The decision (`core.group.transitions`) is made on this state. It checks by value that the facts fit the group's
+   state.
 5. Ledger records and committed offsets are written in **one transaction**.
-6. The producer is thrown away. Fenced, timed out, or no answer: start at 1 with a new one. A decision that
-   had come through after all is then found in the ledger, and gives no change.
+6. The producer is discarded. If it was fenced, timed out or got no answer: start at 1 with a new one. A decision that
+   was committed after all is then found in the ledger, and results in no change.
 
 Deciding before fencing, one id per window, or a producer used twice each lose updates: a late EndTxn of an
 older transaction can commit or abort a newer one of the same producer (KIP-890 is about that).
@@ -75,13 +75,13 @@ _Seen = TypeVar("_Seen")
 #: All attempts of one change together.
 UPDATE_TIMEOUT_S: Final = 120.0
 
-#: Between two looks for room in the client's queue.
+#: Time between two checks for room in the client's queue.
 _ROOM_LOOK_S: Final = 0.01
 
 #: Ending a transaction that failed, which only makes others wait less.
 _ABORT_TIMEOUT_S: Final = 1.0
 
-#: Whoever looks at the line does not wait for others' open transactions.
+#: A read of the queue does not wait for other groups' open transactions.
 _LOOK_PATIENCE_S: Final = 0.2
 
 #: A transaction of a living process is open for some ten milliseconds.
@@ -93,7 +93,7 @@ _FETCH_WAIT_MS: Final = 10
 #: Read ahead of the fold; the client's own default is 64 MiB.
 _QUEUED_KIB_MAX: Final = 4_096
 
-#: What an attempt may fail by, and another one not.
+#: Errors after which another attempt may succeed.
 _PASSING: Final = (KafkaException, BrokerUnreachableError, LedgerUnavailableError)
 
 
@@ -143,9 +143,10 @@ class Ledger:
     ) -> GroupView:
         """Return the group as of now, without fencing anybody; an empty view where there is no ledger yet.
 
-        It has the windows that are open, those wanted by id, and every one, or those that `keep` says yes to:
-        a hundred thousand old ones are a hundred thousand plans. With `settle`, a transaction that does not end by itself within moments is taken for that of a dead
-        process of this group and ended: whoever wants to plan need not wait out its time-out.
+        It has the open windows, those wanted by id, and all others or those that `keep` accepts: a hundred thousand
+        old windows are a hundred thousand plans. With `settle`, a transaction that does not end by itself within
+        moments is considered one of a dead process of this group and ended, so that a plan need not wait for its
+        timeout.
         """
         if not self._topic.open(create=False):
             return GroupView(group_id)
@@ -220,7 +221,7 @@ class Ledger:
                 place.wait(lambda: self._look(group_id), contended=attempt > 0, deadline=deadline)
                 return transaction.run(prepare(), wanted, everything, partitions)
             except (KafkaException, KafkaOrderedOpsError) as error:
-                # What was read inside the fence says how an earlier commit ended.
+                # The state inside the fence shows how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
                 cause = self._judge(error, group_id, unknown)
                 pause = pace.pause_s(attempt)
@@ -237,7 +238,7 @@ class Ledger:
         raise AssertionError("the deadline ends the loop")
 
     def _look(self, group_id: str) -> Line:
-        """Return who waits for a place. The next look shows what an open transaction hides."""
+        """Return the waiting tickets. The next read shows those hidden by an open transaction."""
         with contextlib.suppress(LedgerUnavailableError):
             self._read(group_id, time.monotonic() + _LOOK_PATIENCE_S)
         return self._logs[group_id].line
@@ -302,7 +303,7 @@ class Ledger:
     def _looked_at(
         self, log: LedgerLog, look: Callable[[LedgerLog, bool], _Seen], deadline: float
     ) -> _Seen:
-        """Return what was just read, made by `look`, which gets a flag whether the log was folded again."""
+        """Return the state just read, made by `look`, which gets a flag whether the log was folded again."""
         certain = False
         while True:
             try:
@@ -328,7 +329,7 @@ class Ledger:
         keep: Keep | None,
         deadline: float,
     ) -> GroupView:
-        """Return what was just read as a view."""
+        """Return the state just read as a view."""
 
         def look(fold: LedgerLog, certain: bool) -> GroupView:
             return fold.view(wanted, everything=everything, keep=keep, certain=certain)
@@ -362,7 +363,7 @@ class _Transaction:
         self._deadline = deadline
         #: Whether a commit was asked for and not answered.
         self.outcome_unknown = False
-        #: Whether the ledger was read inside the fence: what was unknown before is known then.
+        #: Whether the ledger was read inside the fence: an unknown outcome is known then.
         self.has_read = False
 
     def run(
@@ -375,7 +376,7 @@ class _Transaction:
         ledger = self._ledger
         config = ledger._settings.producer(
             transactional_id=self._transactional_id(),
-            # Plans are JSON that repeats itself; every new process reads what is left of all of them.
+            # Plans are repetitive JSON, and every new process reads all that remain.
             compression_type="lz4",
         )
         producer = open_client(Producer, config, ledger._reasons)
@@ -403,9 +404,9 @@ class _Transaction:
     def _warm_up(self, producer: Producer) -> None:
         """Let the client connect to a broker by its own name before it asks for the coordinator.
 
-        It learns that name from a bootstrap connection, which it then closes. Asking for the coordinator in
-        between finds no broker, and the client waits half a second before it asks again. The second answer
-        can only come over the new connection.
+        It learns that name from a bootstrap connection, which it then closes. A request for the coordinator in
+        between finds no broker, and the client waits half a second before it repeats it. The second answer can only
+        arrive over the new connection.
         """
         for _ in range(2):
             producer.list_topics(self._ledger._topic.name, timeout=self._call_timeout_s())
@@ -415,9 +416,9 @@ class _Transaction:
     ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
         """Return the committed offsets, then the ledger: never the other way round.
 
-        Whoever fences this attempt may commit between the two. Ledger last, its records are there for every
-        commit that was seen; ledger first, that commit would look like one that the ledger has lost. Offsets that
-        are older than the ledger says are read once more: only those read after it were put back.
+        A process that fences this attempt may commit between the two reads. With the ledger last, its records exist
+        for every commit that was read. With the ledger first, that commit would appear to be lost by the ledger.
+        Offsets that are older than the ledger's are read once more: only those read after it were set back.
         """
         ledger, known = self._ledger, set(partitions)
         seen: GroupState | None = None

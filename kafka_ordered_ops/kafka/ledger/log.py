@@ -1,4 +1,4 @@
-"""The ledger as it is read from Kafka: one group's records, up to the end of its partition as of now."""
+"""Reading the ledger from Kafka: one group's records, up to the current end of its partition."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LedgerLog(LedgerFold):
         for messages, position in self._read(start, end, deadline):
             for message in messages:
                 self._take(message)
-            # What is folded stays folded, even if the rest does not come.
+            # Folded records stay folded, even if the rest is missing.
             self._position = position
         self.has_read_all()
 
@@ -94,7 +94,7 @@ class LedgerLog(LedgerFold):
         return found
 
     def _read(self, start: int, end: int, deadline: float) -> Iterator[tuple[list[Message], int]]:
-        """Yield records from `start` on until the position reaches `end`, each time with the position behind them."""
+        """Yield records from `start` on until the position reaches `end`, each time with the position after them."""
         if start >= end:
             return
         waits_for(f"the ledger {self.where} to be read up to offset {end}")
@@ -128,13 +128,13 @@ class LedgerLog(LedgerFold):
             consumer.unassign()
 
     def _end_told(self, message: Message) -> int:
-        """Return the end of the partition where an event tells it, or 0; raises what it says is wrong here."""
+        """Return the end of the partition from an end event, or 0; raise the event's error."""
         error, offset = message.error(), message.offset()
         if error is None or error.code() == KafkaError._PARTITION_EOF:
             return offset_known(offset) or 0
         if (message.topic(), message.partition()) != (self.where.topic, self.where.partition):
-            # What the client says about brokers and the group's coordinator is no answer to this read,
-            # and may be older than it.
+            # The client's events about brokers and the group's coordinator are no answer to this read, and may be
+            # older than it.
             self._reasons.add(error)
             return 0
         raise translate(

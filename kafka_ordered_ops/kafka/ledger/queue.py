@@ -1,13 +1,13 @@
 """Turns: processes that change the same group at once go one after the other.
 
-The fence alone is safe and not fair: each attempt fences whoever is in the middle of one, so that with many
-processes few attempts get through, and some process none for minutes. So whoever was fenced, or finds others
-waiting, draws a *ticket*: a record in the group's ledger partition, outside any transaction. Who was there
-first goes first, commits before plans. A ticket is a hint and nothing rests on it: a process that does not
-look, a clock that is wrong, or a ticket that cannot be written cost time, never a wrong change.
+The fence alone is safe but not fair: each attempt fences the running one, so that with many processes few attempts
+succeed, and some processes have none for minutes. A process that was fenced, or finds others waiting, therefore draws
+a *ticket*: a record in the group's ledger partition, outside any transaction. The order is first come, first served,
+commits before plans. A ticket is only a hint: a process that ignores tickets, a wrong clock, or a ticket that cannot
+be written cost time, never a wrong change.
 
-A ticket lives as long as its holder says so; the holder that is at it says that once. What a killed process
-leaves is passed over after `_LIVE_S`, and removed by the next one that leaves.
+A ticket is valid as long as its holder renews it; the holder of the current change announces it once. Tickets of a
+killed process are skipped after `_LIVE_S`, and removed by the next process that finishes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _KIND: Final = "turn"
 
-#: Who is at it goes before all who wait.
+#: The current change is before all waiting ones.
 _NOW: Final = -1
 #: A commit makes room for others and frees a job that is done.
 COMMITS: Final = 0
 PLANS: Final = 1
 
-#: How often a holder says that it is still there, and how long it is believed: a change that takes longer
-#: than this is fenced by the next one, as without tickets.
+#: The interval of renewals, and their validity: a change that takes longer than this is fenced by the next one, as
+#: without tickets.
 _BEAT_S: Final = 0.5
 _LIVE_S: Final = 2.5
 
-#: Between two looks at the line, for each one ahead: whoever is far behind need not look often.
+#: Time between two reads of the queue, for each ticket ahead: the last in a long queue need not read often.
 _LOOK_FIRST_S: Final = 0.02
 _LOOK_EACH_S: Final = 0.04
 _LOOK_MAX_S: Final = 0.6
@@ -56,8 +56,8 @@ _FLUSH_TIMEOUT_S: Final = 2.0
 class Pace:
     """How long a change that was fenced waits before its next attempt.
 
-    Each attempt fences whoever is in the middle of one. Turns keep most of them apart; for those that come all
-    the same, the pauses grow until they are seldom enough, and their spread keeps two from meeting for ever.
+    Each attempt fences the running one. Tickets keep most of them apart. For the others, the pauses grow until
+    conflicts are rare, and their random spread keeps two from colliding for ever.
     """
 
     first_s: float
@@ -71,7 +71,7 @@ class Pace:
         return grown_s * random.uniform(0.5, 1.5)
 
 
-#: A commit makes room for others and frees a job that is done: it goes before plans.
+#: A commit frees resources and ends a finished job: it is before plans.
 COMMITTING: Final = Pace(0.05, 2.0, COMMITS)
 PLANNING: Final = Pace(0.1, 4.0, PLANS)
 
@@ -161,9 +161,9 @@ class Place:
         self._flush()
 
     def wait(self, look: Callable[[], Line], *, contended: bool, deadline: float) -> None:
-        """Return when it is this change's place, or nobody waits, or the deadline is near.
+        """Return when it is this change's turn, no other waits, or the deadline is near.
 
-        `look` reads the line; `contended` tells that this change was fenced.
+        `look` reads the queue; `contended` is true if this change was fenced.
         """
         line = self._line = look()
         if self._producer is None:
@@ -204,7 +204,7 @@ class Place:
             )
             self._producer.poll(0)
         except (KafkaException, BufferError) as error:
-            # The change itself will tell if the broker is away.
+            # The change itself will report a broker that is down.
             _log.debug("group %s: a ticket was not written: %s", self._group, error)
 
     def _flush(self) -> None:

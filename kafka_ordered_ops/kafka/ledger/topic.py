@@ -1,4 +1,4 @@
-"""The ledger's topic: found, made, and checked to be what progress can be trusted to."""
+"""The ledger's topic: found, created, and checked to be safe for progress."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ class LedgerTopic:
     def _replicas(self, asker: Asker) -> int:
         """Return how many replicas a new ledger should have, where three are refused.
 
-        Of brokers that are down only their replicas tell, and how many replicas the cluster makes of its own
-        transactions, which are as dear.
+        Only replicas reveal brokers that are down, and the number of replicas of the cluster's own transactions,
+        which are as valuable.
         """
         doing = "asking for the size of the cluster"
         try:

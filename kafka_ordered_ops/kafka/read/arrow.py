@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.types import TopicPartition
 def no_collection() -> Iterator[None]:
     """Hold Python's search for reference cycles off, for the milliseconds in which records become columns.
 
-    It would start with every 700 of them that are made, and look through all that are there, for nothing:
+    It would start after every 700 new ones, and scan all existing ones, for nothing:
     a record is in no cycle. That is a quarter of the time that reading takes.
     """
     if not gc.isenabled():
@@ -69,7 +69,7 @@ def _headers(tp: TopicPartition, records: Sequence[Message], kind: Any) -> Any:
     try:
         found: list[Any] = list(map(Message.headers, records))
     except (SystemError, UnicodeDecodeError):
-        # Once more, to say of which record: only a failed run pays for asking one by one.
+        # Once more, to name the record: only a failed run pays for single checks.
         found = [_headers_of(tp, record) for record in records]
     if not any(found):
         return pa.nulls(len(found), kind)

@@ -1,9 +1,9 @@
 """Read exact sets of offsets to Arrow, or to bare timestamps.
 
-A partition is done when its *position* has reached the end of what is wanted: a record at or past it, an
+A partition is done when its *position* has reached the wanted end: a record at or past it, an
 end-of-partition event at or past it, or the client's own position, which also passes transaction markers
-and aborted records. A quiet poll proves nothing. Offsets that hold no visible record (markers, aborted
-records, compacted holes) simply do not appear.
+and aborted records. A poll without records proves nothing. Offsets without a visible record (markers, aborted
+records, compacted holes) do not appear.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Records taken from the client at once: 1,000 to 5,000 cost least a record; more only miss the caches.
 BATCH_RECORDS: Final = 2_000
-#: Without a position moving for this long, something is wrong that the client does not tell.
+#: If no position moves for this long, there is an error that the client does not report.
 STALL_TIMEOUT_S: Final = 60.0
 #: After so long without a position moving, the cluster is asked whether the topics still exist.
 QUIET_S: Final = 5.0
@@ -55,7 +55,7 @@ QUIET_S: Final = 5.0
 WAIT_SLICE_S: Final = 0.1
 #: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch again.
 JUMP_OFFSETS_MIN: Final = 10_000
-#: How often the client's own positions are looked at while records flow.
+#: The interval of reading the client's own positions while records arrive.
 POSITIONS_EVERY_S: Final = 0.5
 #: For the questions that explain a failed read.
 EXPLAIN_TIMEOUT_S: Final = 10.0
@@ -71,7 +71,7 @@ class _Progress:
     def __init__(self, tp: TopicPartition, wanted: OffsetSet) -> None:
         self.tp = tp
         self.wanted = wanted
-        #: What is wanted below it has been handed out.
+        #: Wanted records below it have been returned.
         self.position = self._taken_to = wanted.first
 
     @property
@@ -92,7 +92,7 @@ class _Progress:
         mask = self.wanted.mask(offsets)
         taken_to = max(self._taken_to, self.position)
         if offsets[0] < taken_to:
-            # What was under way when a jump was asked for comes a second time after it.
+            # Records in flight at a jump arrive a second time after it.
             mask &= offsets >= taken_to
         self._taken_to = max(taken_to, int(offsets[-1]) + 1)
         if mask.all():
@@ -100,7 +100,7 @@ class _Progress:
         return list(compress(records, mask.tolist())), offsets[mask]
 
     def jump(self) -> int | None:
-        """Return where to go on when the position is in a large hole."""
+        """Return the offset to jump to when the position is in a large hole."""
         boundaries = self.wanted.boundaries
         index = int(np.searchsorted(boundaries, self.position, side="right"))
         if index % 2 or index == boundaries.size:
@@ -109,7 +109,7 @@ class _Progress:
         return start if start - self.position >= JUMP_OFFSETS_MIN else None
 
 
-#: What is made of the wanted records of one partition, by offset.
+#: The results from the wanted records of one partition, by offset.
 _T = TypeVar("_T")
 _Make = Callable[[TopicPartition, Sequence[Message], Int64Array], _T]
 
@@ -187,7 +187,7 @@ class RangeReader:
         return {tp: one.position for tp, one in self._all.items()}
 
     def stop(self, tp: TopicPartition) -> None:
-        """End one partition early, even in the middle of what has been fetched of it."""
+        """End one partition early, even in the middle of its fetched records."""
         one = self._unfinished.get((tp.topic, tp.partition))
         if one is not None:
             self._finish(one)
@@ -225,7 +225,7 @@ class RangeReader:
             yield ScanBatch(one.tp, offsets, stamped, one.position)
 
     def _runs(self, make: _Make[_T]) -> Iterator[tuple[_Progress, _T | None]]:
-        """Yield what is made of one partition's records at a time, after its position has moved."""
+        """Yield the results of one partition's records at a time, after its position has moved."""
         moved_at = positions_at = time.monotonic()
         looked_into = False
         while self._unfinished:
@@ -238,7 +238,7 @@ class RangeReader:
                     one.advance(end)
                     self._settle(one)
                     yield one, made
-            # After the records: what an event tells about a partition is after them.
+            # After the records: events of a partition refer to the time after them.
             for one in self._events(events):
                 moved = True
                 yield one, None
@@ -248,7 +248,7 @@ class RangeReader:
                 for one in self._ask_positions():
                     moved = True
                     yield one, None
-            # Asked again: whoever takes the records may be slow, and that is no stall.
+            # Read again: the consumer of the records may be slow, which is no stall.
             now = time.monotonic()
             if moved:
                 moved_at, looked_into = now, False
@@ -261,7 +261,7 @@ class RangeReader:
     def _take(
         self, make: _Make[_T]
     ) -> tuple[int, list[tuple[_Progress, int, _T | None]], list[Message]]:
-        """Return how much came; what is made of each run of one partition, with the offset behind it; the events."""
+        """Return the number of messages; the results of each run of one partition, with the offset after it; the events."""
         messages = records = self._consume()
         events: list[Message] = []
         if any(map(Message.error, messages)):
@@ -274,7 +274,7 @@ class RangeReader:
         return len(messages), runs, events
 
     def _consume(self) -> list[Message]:
-        """Return what has been fetched; wait a moment if there is nothing."""
+        """Return fetched messages; wait a moment if there are none."""
         consumer = self._open_consumer()
         try:
             # Asking for many with a time-out would wait for all of them, at the end of every partition.
@@ -293,7 +293,7 @@ class RangeReader:
     def _by_partition(
         self, messages: list[Message]
     ) -> Iterator[tuple[_Progress, Sequence[Message], Int64Array]]:
-        """Cut what came into runs of one partition; the client delivers long runs by itself."""
+        """Divide messages into runs of one partition; the client delivers long runs by itself."""
         count = len(messages)
         if not count:
             return
@@ -311,7 +311,7 @@ class RangeReader:
                 yield one, messages[start:end], offsets[start:end]
 
     def _events(self, messages: list[Message]) -> Iterator[_Progress]:
-        """Take in what is not a record; return the partitions that it moved."""
+        """Handle an event; return the partitions that it moved."""
         for message in messages:
             error = message.error()
             one = self._unfinished.get((message.topic() or "", message.partition() or 0))
@@ -338,7 +338,7 @@ class RangeReader:
         try:
             found = self._open_consumer().position([_at(one) for one in unfinished])
         except ck.KafkaException:
-            return  # Only a shortcut: the end-of-partition event comes as well.
+            return  # Only a shortcut: the end-of-partition event follows.
         for one, client in zip(unfinished, found, strict=True):
             # None: nothing was handed out since the assignment, or since a jump.
             reached = client_position(client.offset)
@@ -359,7 +359,7 @@ class RangeReader:
     def _finish(self, one: _Progress) -> None:
         stopped = self._unfinished.pop((one.tp.topic, one.tp.partition), None) is None
         if not stopped and self._unfinished and self._consumer is not None:
-            # Else what is fetched beyond the end takes the place of what the others need.
+            # Otherwise records fetched beyond the end take the buffers of other partitions.
             self._consumer.incremental_unassign([ck.TopicPartition(one.tp.topic, one.tp.partition)])
 
     def _open_consumer(self) -> ck.Consumer:
@@ -404,7 +404,7 @@ class RangeReader:
         consumer.incremental_assign([_at(one)])
 
     def _check_topics(self) -> None:
-        """Raise when the topics are gone or forbidden: of that, the client itself says nothing."""
+        """Raise if the topics are deleted or forbidden, which the client itself does not report."""
         try:
             with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
                 lookup.topics({topic for topic, _ in self._unfinished})
@@ -413,7 +413,7 @@ class RangeReader:
                 raise
 
     def _stalled(self) -> KafkaOrderedOpsError:
-        """Raise what the cluster reports; return a timeout error if it reports nothing."""
+        """Raise the cluster's error; return a timeout error if it reports none."""
         partitions = [one.tp for one in self._unfinished.values()]
         with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
             lookup.topics({tp.topic for tp in partitions})

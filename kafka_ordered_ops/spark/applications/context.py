@@ -1,4 +1,4 @@
-"""The job's side of `submit`: which windows it was started for, and how it reports what it wrote."""
+"""The job's side of `submit`: its windows, and the report of its output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WindowContext:
     settings: ClientSettings
     #: The folder that gets the windows' outputs, as the submitter named it.
     output: str
-    #: How `read` reads, if it is not told otherwise.
+    #: The defaults of `read`.
     engine: str
     ordered: bool
     _spark: SparkSession = field(repr=False)
@@ -127,7 +127,7 @@ class WindowContext:
         return tuple(outputs)
 
     def report(self, *results: Staged | Mapping[str, Any]) -> None:
-        """Report to the submitter what your own sink has written; `write` does this itself.
+        """Report your own sink's output to the submitter; `write` does this itself.
 
         Args:
             results: for each window, in the order of the plans, its output, or JSON that describes it.

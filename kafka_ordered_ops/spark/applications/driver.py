@@ -1,7 +1,7 @@
-"""What spark-submit runs in client mode: ties the driver to its submitter, then runs the user's application.
+"""The driver's main program in client mode: it ties the driver to its submitter, then runs the user's application.
 
-The application sees what it would see without this: its own ``sys.argv``, its folder first on ``sys.path``, and
-``__main__``.
+The application sees the same environment as without this program: its own ``sys.argv``, its folder first on
+``sys.path``, and ``__main__``.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ when the submitter dies, by a ``kill -9`` too. Whatever ends the run, this proce
 only when *no* process is left of it: ``{"code": 0, "left": []}``. Then it waits for the end of its input,
 deletes FOLDER (there are secrets in it), and ends.
 
-A killed spark-submit leaves its Python alone, which goes on to write results; and Spark's Python workers make a
-process group of their own, which no ``killpg`` reaches. On Linux all of them stay this process's descendants,
-since it takes orphans in: to have no children left is the proof. Elsewhere the proof is that the group is empty.
+A killed spark-submit leaves its Python running, which continues to write results. Spark's Python workers form their
+own process group, which no ``killpg`` reaches. On Linux all of them stay this process's descendants,
+because it inherits orphans: the proof of the end is that it has no children left. Elsewhere the proof is that the
+group is empty.
 
 Uses the standard library only, and nothing of the package, since ``-I`` keeps the path clean.
 """
@@ -29,14 +30,14 @@ from pathlib import Path
 #: How often the folder's sign of life is renewed; the job ends when it has not changed for minutes.
 HEARTBEAT_S = 1.0
 
-#: The file whose time of change is the sign of life, and whose lock says that the folder is in use.
+#: The file whose modification time is the heartbeat, and whose lock marks the folder as in use.
 ALIVE_NAME = "alive"
 
 #: After SIGKILL only a process that hangs in the kernel stays.
 _KILL_WAIT_S = 20.0
 _LOOK_S = 0.05
 
-#: At most two files of this size are kept of what the job prints: the newest.
+#: The job's output is kept in at most two files of this size: the newest.
 _LOG_BYTES_MAX = 16 * 1024 * 1024
 
 _PIECE_BYTES = 65_536
@@ -62,7 +63,7 @@ class Guard:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Whoever ends the guard ends what it guards; SystemExit runs the `finally` of `run`.
+        # The end of the guard ends the processes below it; SystemExit runs the `finally` of `run`.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: sys.exit(1))
         self._output = -1
@@ -75,7 +76,7 @@ class Guard:
                 while self._code is None and self._is_wanted():
                     self._turn(HEARTBEAT_S)
             except OSError as error:
-                # Into the log. What the submitter is told is that there is no exit code.
+                # Into the log. The submitter only learns that there is no exit code.
                 print(error, file=sys.stderr, flush=True)
             finally:
                 left = self._end()
@@ -106,10 +107,10 @@ class Guard:
         program.returncode = 0
 
     def _is_wanted(self, *, after_end: bool = False) -> bool:
-        """Return whether the submitter is there and has not said the word."""
+        """Return whether the submitter is alive and has not asked for the end."""
         if os.getppid() != self._parent:
             # A process that was forked from the submitter and never ran another program holds the pipe
-            # open too; then only the parent's id tells.
+            # open too; then only the parent's id shows it.
             return False
         orders = sys.stdin.fileno()
         readable, _, _ = select.select([orders], [], [], 0)
@@ -119,7 +120,7 @@ class Guard:
         return os.read(orders, 4096) != b"" and after_end
 
     def _turn(self, wait_s: float) -> None:
-        """Wait for whatever comes first, and do what is due."""
+        """Wait for the next event, and handle it."""
         sources = [sys.stdin.fileno(), self._wake]
         if self._output >= 0:
             sources.append(self._output)
@@ -133,7 +134,7 @@ class Guard:
             os.utime(os.path.join(self._folder, ALIVE_NAME))
 
     def _drain(self) -> None:
-        """Move what was printed to the log; nobody who prints must wait for long."""
+        """Move printed output to the log, so that no printing process waits for long."""
         # So many pieces at most: who prints without end must not keep the guard from its duties.
         for _ in range(_PIECES_MAX):
             try:
@@ -159,12 +160,12 @@ class Guard:
                 self._code = os.waitstatus_to_exitcode(status)
 
     def _end(self) -> list[int]:
-        """End what still runs; return what cannot be ended."""
+        """End the remaining processes; return those that cannot be ended."""
         for number, wait_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, _KILL_WAIT_S)):
             deadline = time.monotonic() + wait_s
             sent: set[int] = set()
             while self._is_left():
-                # Again and again: one of them may have forked between the look and the signal.
+                # Repeatedly: one of them may have forked between the check and the signal.
                 for pid in set(self._left()) - sent:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
@@ -223,7 +224,7 @@ class _Log:
                 content = content[end:]
             self._written += os.write(self._descriptor, content)
         except OSError:
-            # A full disk must not stop the job; who looks for the log will see why there is none.
+            # A full disk must not stop the job; a message replaces the log.
             return
 
     def _open(self) -> int:

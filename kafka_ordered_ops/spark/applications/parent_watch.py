@@ -1,4 +1,4 @@
-"""The job's side of its tie to the submitter: it shows how far it is, and does not outlive whoever started it.
+"""The job's side of its tie to the submitter: it reports progress, and does not outlive its submitter.
 
 In client mode the driver is a Python process below spark-submit's Java. Three things end it when its submitter
 is gone, each where the one before does not reach: the submitter's guard, which ends all its descendants; on
@@ -22,7 +22,7 @@ from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
 from kafka_ordered_ops.spark.applications.result import JobProgress
 from kafka_ordered_ops.spark.job_page import job_page
 
-#: How often the watch looks.
+#: The interval of the watch.
 LOOK_S: Final = 1.0
 
 #: The guard renews its sign each second. A client of NFS may show that a minute late.
@@ -41,7 +41,7 @@ def die_with_parent() -> None:
 
 
 def watch(folder: Path, *, parent: int | None) -> None:
-    """End this process, and its parent if one is named, when the submitter is gone; look in a thread."""
+    """End this process, and its parent if one is named, when the submitter is gone; watch in a thread."""
     threading.Thread(
         target=_watch, args=(folder, parent), name="kafka-ordered-ops-watch", daemon=True
     ).start()
@@ -96,7 +96,7 @@ def _progress_of(stages: Any) -> JobProgress:
         stage = iterator.next()
         done += stage.numCompleteTasks()
         total += stage.numTasks()
-        # A stage that reads what another one has dealt out counts it on the way in, the last one on the way out.
+        # A stage counts records that it reads from a shuffle, and the last stage counts records that it writes.
         records += max(
             stage.inputRecords(),
             stage.shuffleReadRecords(),

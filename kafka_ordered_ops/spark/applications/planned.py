@@ -34,7 +34,7 @@ def planned_window(
 
     Raises:
         UnknownWindowError: the window does not exist.
-        WindowSupersededError: another attempt has taken up the window, or it was abandoned; this job's output
+        WindowSupersededError: another attempt has resumed the window, or it was abandoned; this job's output
             writes would not be committed.
         WindowPrunedError: the plan was pruned.
         LedgerError, BrokerError: the cluster failed or could not be reached.

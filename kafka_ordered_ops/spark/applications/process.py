@@ -22,7 +22,7 @@ from kafka_ordered_ops.spark.applications.protocol import Place
 _END_WAIT_S: Final = 40.0
 _LOOK_S: Final = 0.05
 
-#: Carries the run's token to every process of the run, so that they can be told from all others.
+#: Carries the run's token to every process of the run, to distinguish them from all others.
 RUN_VARIABLE: Final = "KAFKA_ORDERED_OPS_RUN"
 
 
@@ -30,11 +30,11 @@ class Process:
     """One run of spark-submit. A context manager: at its end no process of the run is left.
 
     Args:
-        command: what to run.
+        command: the command to run.
         place: where the run's files are.
         environment: its environment.
         grace_s: how long it may take to end by itself before it is killed.
-        what: what is run, for messages.
+        what: the name of the program in messages.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Process:
             )
 
     def _has_answered(self, wait_s: float) -> bool:
-        """Return whether the guard has said its line, or is gone."""
+        """Return whether the guard has reported, or is gone."""
         stdout = self._guard.stdout
         if stdout is None:
             return True
@@ -153,7 +153,7 @@ class Process:
         try:
             self._guard.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:
-            # It hangs in the kernel, on the folder perhaps. It holds nothing that could go on.
+            # It hangs in the kernel, perhaps on the folder. It holds no process that could continue.
             self._guard.kill()
 
 
@@ -170,7 +170,7 @@ def processes_of(token: str) -> list[int]:
 
 
 def _end_orphans(token: str) -> list[int]:
-    """Kill what a killed guard has left; return what stays all the same."""
+    """Kill the processes that a killed guard has left; return those that remain."""
     deadline = time.monotonic() + _END_WAIT_S
     while (left := processes_of(token)) and time.monotonic() < deadline:
         for pid in left:

@@ -3,15 +3,15 @@
 ::
 
     <output>/.koo-submit/<safe id>/<claim>-<attempt>-<token>/   one run of spark-submit; gone with it
-        submission.json   what is asked for      (the submitter writes it)
+        submission.json   the request            (the submitter writes it)
         plan-00000.json   the plans
         settings          the client settings, secrets and all: mode 0600
         spark.conf        Spark's settings: mode 0600, because people put secrets there
-        alive             touched and locked while the submitter is there
-        progress.json     how far the job is     (the job writes it)
-        result.json       what it has written
+        alive             touched and locked while the submitter is alive
+        progress.json     the job's progress     (the job writes it)
+        result.json       its output
         error.json        why it failed
-    <output>/.koo-submit/logs/                                  what failed runs have printed
+    <output>/.koo-submit/logs/                                  the output of failed runs
 
 Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
 the same attempt too, is in another folder and names another token.
@@ -45,12 +45,12 @@ from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
 FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
 
 #: Spark's setting that holds the client settings where no file can: it is masked wherever Spark shows
-#: settings, because ``spark.redaction.regex`` looks for the word "secret".
+#: settings, because ``spark.redaction.regex`` matches the word "secret".
 SECRET_KEY: Final = "spark.kafkaOrderedOps.secret.settings"
 
 SUBMIT_FOLDER: Final = ".koo-submit"
 
-#: Readable by nobody else; the job deletes it once it has read it.
+#: Readable by its owner only; the job deletes it once it has read it.
 SETTINGS_NAME: Final = "settings"
 
 _VERSION: Final = 1
@@ -74,7 +74,7 @@ class Submission:
     plans: tuple[WindowPlan, ...]
     #: The folder that gets the windows, if the job does not choose another one.
     output: str
-    #: How the job reads, if it does not say itself.
+    #: The job's defaults for reading.
     engine: str
     ordered: bool
 
@@ -133,7 +133,7 @@ def _plan_path(folder: Path, number: int) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one run's files are. `alive` is the open file whose lock says that the run goes on."""
+    """The places of one run's files. `alive` is the open file whose lock shows that the run continues."""
 
     folder: Path
     log: Path
@@ -143,7 +143,7 @@ class Place:
 
 @contextmanager
 def new_place(output: str, plan: WindowPlan) -> Iterator[Place]:
-    """Make the folder for one run, and remove what dead ones have left below the same output folder.
+    """Make the folder for one run, and remove the files of dead runs below the same output folder.
 
     Raises:
         SinkError: the output folder cannot be written to.
@@ -214,7 +214,7 @@ def read_json(path: Path, limit_bytes: int = _SMALL_BYTES_MAX) -> Any | None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read, from its first byte on."""
+    """Write a file that only its owner may read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -224,7 +224,7 @@ def settings_to_text(
     settings: ClientSettings, storage_options: Mapping[str, Any] | None = None
 ) -> str:
     """Return client settings and storage options with their secrets as text for the job; never show this text."""
-    # As they travel to executors: pickled. It comes from a file of our own, or from our own setting.
+    # Pickled, as for executors. The source is this package's own file or setting.
     try:
         pickled = pickle.dumps((settings, storage_options))
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -236,7 +236,7 @@ def settings_to_text(
 
 
 def settings_from_text(text: str) -> tuple[ClientSettings, Mapping[str, Any] | None]:
-    """Return the inverse of `settings_to_text`; raise `ConfigError`, which does not say what it was."""
+    """Parse the result of `settings_to_text`; raise `ConfigError`, which does not show the text."""
     try:
         settings, storage_options = pickle.loads(base64.b64decode(text))
     except (

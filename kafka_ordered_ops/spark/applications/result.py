@@ -1,4 +1,4 @@
-"""What a submitted job reports: its progress, its results, and why it failed."""
+"""The reports of a submitted job: its progress, its results, and its failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR_NAME: Final = "error.json"
 #: The outputs of thousands of windows, each of some hundred bytes.
 _RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
 
-#: A message may quote what a job prints.
+#: A message may quote a job's output.
 _MESSAGE_CHARACTERS_MAX: Final = 8_000
 
 
@@ -83,7 +83,7 @@ class JobResult:
 
 
 def _key_of(plan: WindowPlan) -> dict[str, Any]:
-    """Return what distinguishes a result from that of another window, claim, attempt or part."""
+    """Return the fields that distinguish a result from that of another window, claim, attempt or part."""
     return {
         "window_id": plan.window_id,
         "claim_id": plan.claim_id,
@@ -126,7 +126,7 @@ class JobProgress:
     #: 0 of 0 while Spark starts, and between stages.
     tasks_done: int = 0
     tasks_total: int = 0
-    #: Records that these tasks have read, or handed on; counted as each task ends.
+    #: Records that these tasks have read or written; counted as each task ends.
     records: int = 0
     #: The job's page in a browser.
     page: str | None = None
@@ -181,7 +181,7 @@ class JobError:
         return cls(type(shown).__name__, message, named=found is not None)
 
     def write(self, folder: Path) -> None:
-        """Report the submitter."""
+        """Report to the submitter."""
         error = {"kind": self.kind, "message": self.message, "named": self.named}
         write_json(folder / ERROR_NAME, error)
 

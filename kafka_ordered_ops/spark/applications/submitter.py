@@ -170,8 +170,8 @@ def run_job(
     Args:
         plans: windows of one group and isolation, each once.
         application: the Python file; it calls `current_window`.
-        settings: how to reach the cluster; they travel in a file that nobody else can read, and that the
-            application deletes once it has read it.
+        settings: the client settings; they travel in a file that only its owner can read. The application deletes the
+            file once it has read it.
         output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
             and all executors see. The files through which caller and driver communicate are in it, hidden. Or a
             prefix in an object store: these files are then in a temporary folder of this machine.
@@ -247,7 +247,7 @@ def _command(
     plans: Sequence[WindowPlan],
     how: SparkSubmit,
 ) -> list[str]:
-    """Write the files that spark-submit needs, and say what to run."""
+    """Write the files that spark-submit needs, and return its command."""
     more = "" if len(plans) == 1 else f" and {len(plans) - 1} more"
     conf = {
         "spark.app.name": f"{Path(application).stem}: {plans[0].window_id}{more}",
@@ -303,7 +303,7 @@ def _wait(
     what: str,
     cancelled: Callable[[], bool],
 ) -> None:
-    """Wait for the end of spark-submit, and say meanwhile how far it is."""
+    """Wait for the end of spark-submit, and report its progress meanwhile."""
     deadline = time.monotonic() + how.timeout_s
     shown = None
     while not process.has_ended(_LOOK_S):
@@ -329,7 +329,7 @@ def _never() -> bool:
 
 
 class _LogLines:
-    """Hands on what is added to a file, line by line."""
+    """Passes on new lines of a file."""
 
     def __init__(self, path: Path, take: Callable[[str], None] | None) -> None:
         self._path, self._take = path, take
@@ -346,7 +346,7 @@ class _LogLines:
             self._take(self._rest.decode(errors="replace"))
 
     def hand_on(self) -> None:
-        """Read what is new. Of a job that fills a whole file in between, lines are left out."""
+        """Read the new lines. If a job fills a whole file in between, lines are left out."""
         if self._take is None or not self._path.exists():
             return
         if self._inode not in (0, self._path.stat().st_ino):
@@ -375,7 +375,7 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
         where = f"{what} was ended by it. Nothing was committed. The log: {place.log}"
         if error is not None and (named := error.as_named(where)) is not None:
             raise named
-        # What Spark prints behind an exception says less than the exception.
+        # Spark's output after an exception is less helpful than the exception.
         why = "" if error is None else f"{error.kind}: {error.message}. "
         raise JobFailedError(
             f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the window again. "

@@ -1,12 +1,12 @@
 """The engine that reads with the cluster's own Kafka connector, in Java.
 
-The plan stays the truth: the connector is told exact offsets for every partition, so it asks nobody where a
-range begins or ends, and what it brings beyond the plan is dropped by offset (`connector_loads`). Records reach
+The plan decides: the connector gets exact offsets for every partition, so it resolves no bounds itself. Records
+beyond the plan are dropped by offset (`connector_loads`). Records reach
 this package's columns without a Python worker.
 
-A plan's settings travel as options of the connector, and here lies a difference that matters: a classic
-session shows them nowhere, Spark Connect writes every request into its web page and its event log, secrets
-included. So over Connect settings with secrets are refused.
+A plan's settings travel as options of the connector. A classic session shows them nowhere. Spark Connect writes every
+request into its web page and its event log, secrets included. Over Connect, settings with secrets are therefore
+refused.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 _FORMAT: Final = "kafka"
 _PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
-#: Spark keeps the inside of its classes as it is within a minor version.
+#: Spark keeps its internal classes unchanged within a minor version.
 _MINOR: Final = re.compile(r"\d+\.\d+")
 
 #: Before 1900 the connector moves times as java.sql.Timestamp does, by the calendar and the clocks of the
-#: JVM's time zone then. Which time a record had cannot be told afterwards. One day for the zones.
+#: JVM's time zone then. The original time of a record cannot be restored. One day for the zones.
 _TIMES_FROM_MS: Final = -2_208_988_800_000 + 86_400_000
 
 
@@ -69,8 +69,8 @@ def jvm_frame(
     """Return the records of some pieces, in no order, with the columns of `source.SOURCE_DDL`.
 
     Args:
-        spark: a session that has the Kafka connector of its own version.
-        pieces: what is wanted, at most one piece a partition.
+        spark: a session with the Kafka connector of Spark's version.
+        pieces: the wanted pieces, at most one for each partition.
         settings: how to reach the cluster, from the driver and from the executors.
         group_id: named to the brokers, with a suffix; it is neither joined nor committed to.
         isolation: which records are visible.
@@ -108,15 +108,15 @@ def jvm_frame(
         frame = _told_apart(spark, frame, Runs.of(pieces, read_offsets))
     else:
         frame = _all_of(frame, pieces[0])
-    # Behind what drops records: the time of one that nobody wants is nobody's business.
+    # After the drop of records: the time of an unwanted record does not matter.
     frame = frame.withColumns({name: _if_time_is_kept(name) for name in ("timestamp", "late")})
     return frame.select(*SOURCE_SCHEMA.names)
 
 
 def _check_connector(spark: SparkSession) -> None:
-    """Raise `ConfigError` unless the session has the connector of its own version, as far as it tells."""
+    """Raise `ConfigError` unless the session has the connector of Spark's version, as far as this can be checked."""
     if is_connect(spark):
-        # A client of Connect cannot look into the server's class path: Spark says so at the first action.
+        # A client of Connect cannot see the server's class path: Spark reports it at the first action.
         return
     jvm: Any = spark._jvm
     loader = jvm.Thread.currentThread().getContextClassLoader()
@@ -124,7 +124,7 @@ def _check_connector(spark: SparkSession) -> None:
     try:
         package = loader.loadClass(_PROVIDER).getPackage()
     except Exception as error:
-        # Py4J's own kind: there is no way to ask beforehand.
+        # Py4J's own error: it cannot be checked before.
         if "ClassNotFoundException" not in str(error):
             raise
         raise ConfigError(

@@ -1,14 +1,14 @@
-"""What the Kafka connector reads of some pieces, and how wanted records are distinguished afterwards.
+"""The loads of the Kafka connector for some pieces, and the table that distinguishes wanted records afterwards.
 
-The connector reads one range of each partition. So large holes in what is wanted make several loads, each
-with one segment of every partition that has so many; small holes are read, and their records dropped.
+The connector reads one range of each partition. Large holes therefore make several loads, each with one segment of
+every partition that has so many. Small holes are read, and their records dropped.
 
-Which records are dropped, and whose the others are, is a table of *runs*: ranges of offsets that belong to
-one share. It is joined by equality, so that a million runs cost a record no more than ten do: offsets are
-cut into bins of equal width, each run stands in every bin that it reaches into, and a record is compared
-with the runs of its own bin. The width w is what is read, divided by the runs, rounded up to a power of two.
-So, however the runs are spread, there are at most three rows a run. And a bin with r runs costs at most
-w * r comparisons: over all bins that is a small multiple of what is read.
+A table of *runs* decides which records are dropped and which share the others belong to. A run is a range of offsets
+of one share. The table is joined by equality, so a million runs cost a record no more than ten. Offsets are divided
+into bins of equal width, each run is in every bin that it overlaps, and a record is compared with the runs of its
+bin. The width w is the number of offsets read, divided by the runs, rounded up to a power of two. There are therefore
+at most three rows for a run, however the runs are spread. A bin with r runs costs at most w * r comparisons: over all
+bins that is a small multiple of the offsets read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _segments(wanted: OffsetSet, hole_offsets_min: int, most: int) -> list[tuple
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Tables that tell for every record that a load brings whether it is wanted, and whose it is."""
+    """Tables that decide for every record of a load whether it is wanted, and its share."""
 
     #: By the numbers in `rows`.
     shares: tuple[Share, ...]
@@ -120,7 +120,7 @@ class Runs:
 
     @property
     def late_steps(self) -> pa.Table:
-        """``share``, ``since_ms``, ``before_ms``, ``from_offset``: what is late; of a share, in disjoint times."""
+        """Return the late records as ``share``, ``since_ms``, ``before_ms``, ``from_offset``; disjoint times in a share."""
         steps = [
             (number, times.since_ms, times.before_ms, offset)
             for number, share in enumerate(self.shares)

@@ -1,8 +1,7 @@
 """Translate client settings to Java's Kafka client, which the engine connector reads with.
 
-The two clients share many names and few meanings. What means the same goes over; what only tunes librdkafka
-is left out; everything else is refused, because a setting that is dropped in silence is one that somebody
-relied on.
+The two clients share many names and few meanings. A setting with the same meaning is passed on. A setting that only
+tunes librdkafka is left out. All others are refused, because a user may rely on a setting that is dropped silently.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.settings import SOCKET_TIMEOUT_MS, ClientSettings, is_secret
 
-#: The connector asks for the log's ends after every fetch, and those questions wait behind a fetch that the
-#: broker holds back. Java's own 500 ms cost every partition half a second where its range ends with the log.
+#: The connector requests the log's ends after every fetch, and these requests queue after a fetch that the broker
+#: delays. Java's default of 500 ms costs half a second for every partition whose range ends with the log.
 FETCH_MAX_WAIT_MS: Final = 20
 
 #: Names and meanings are the same in both clients.
@@ -51,7 +50,7 @@ _RENAMED: Final[Mapping[str, str]] = {
     "socket.send.buffer.bytes": "send.buffer.bytes",
 }
 
-#: What goes into a Java setting together with others, below.
+#: Settings that are combined into one Java setting, below.
 _COMBINED: Final = frozenset(
     {
         "enable.ssl.certificate.verification",
@@ -74,8 +73,8 @@ _COMBINED: Final = frozenset(
     }
 )
 
-#: Left out. They set how librdkafka buffers, looks up, retries and logs, or limits that Java's client does not
-#: have; and what the connector decides by itself: it seeks to exact offsets, and never joins nor commits.
+#: Left out. They set how librdkafka buffers, looks up, retries and logs, or limits that Java's client does not have.
+#: Others concern decisions of the connector: it seeks to exact offsets, and never joins nor commits.
 LEFT_OUT: Final = frozenset(
     {
         "api.version.fallback.ms",
@@ -115,7 +114,7 @@ LEFT_OUT: Final = frozenset(
     }
 )
 
-#: Why others have no counterpart, and what to do, by how their names begin.
+#: Why other settings have no counterpart, and what to do, by prefix.
 _REFUSALS: Final[Mapping[str, str]] = {
     "sasl.kerberos.": (
         "set Kerberos up for the JVMs of Spark, by java.security.auth.login.config, and leave it out of these "
@@ -148,7 +147,7 @@ class JavaSettings:
     """Settings of Java's client. `values` may hold secrets; the text forms do not show them."""
 
     values: Mapping[str, str]
-    #: Those of our settings that secrets in `values` come from.
+    #: The settings from which secrets in `values` are derived.
     secrets_from: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -164,8 +163,8 @@ def java_settings(
     go over: every JVM opens them by itself.
 
     Raises:
-        ConfigError: a setting that Java's client does not have; which one, and what to do. Or a file that
-            cannot be read, or holds what Java cannot.
+        ConfigError: a setting that Java's client does not have, with its name and what to do; or a file that cannot
+            be read, or that Java does not support.
     """
     ours = settings.consumer(group_id=group_id, isolation=isolation)
     for key in sorted(ours):

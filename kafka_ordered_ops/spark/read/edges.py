@@ -1,13 +1,13 @@
-"""Where the tasks' shares of a total order begin: records found by a short look at Kafka, before any job.
+"""The edges of the tasks' shares of a total order: records sampled from Kafka, before any job.
 
-Edges decide balance and nothing else: whatever they are, each record has one place among them, so shares that
-are put in order one by one are in order together. They come from *runs*, some neighbouring offsets at even
-steps over everything that is to be read. Each run's records stand for those up to the next run; where markers,
-aborted records or compaction left few of them, a run has few as well, and weighs less. So there are as many
-records between two edges as between others, however times are in the log: even, out of order, or equal.
+Edges affect only the balance: with any edges, each record has one place among them, so shares that are sorted one by
+one are sorted together. They are derived from *runs*, some neighbouring offsets at even steps over all offsets to
+read. Each run's records represent those up to the next run. Where markers, aborted records or compaction left few
+records, a run has few as well, and weighs less. All shares therefore have about the same number of records, whether
+times in the log are even, out of order, or equal.
 
-The broker's index could tell times without a look at records (offsets-for-times), and does not say enough:
-its offset for a time has all older records below it only where no record came late.
+The broker's index (offsets-for-times) has times without reading records, but does not suffice: all older records are
+below its offset for a time only if no record is out of order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN_OFFSETS: Final = 32
 RUN_STEP_OFFSETS: Final = 20_000
 
 #: A fetch brings at least one batch of records, and of each partition no more than this; nothing is fetched
-#: ahead, for what follows a run is thrown away.
+#: ahead, because records after a run are discarded.
 _CLIENT_SETTINGS: Final = {"max.partition.fetch.bytes": "16384", "queued.min.messages": "1"}
 
 
@@ -51,7 +51,7 @@ class Edge(NamedTuple):
 
 
 def edges_of(reading: Reading, buckets: int) -> list[Edge]:
-    """Return at most ``buckets - 1`` places, rising, that cut what is to be read into shares of about equal size.
+    """Return at most ``buckets - 1`` places, rising, that divide the records into shares of about equal size.
 
     Read by this process. Fewer than asked for where too few records are visible.
 
@@ -89,7 +89,7 @@ def _places(
     return np.stack(
         (
             piece.windows_of(piece.owners_of(offsets)),
-            # A record beyond it stops the job that comes next, with a better message.
+            # A record beyond it stops the following job, with a better message.
             np.clip(timestamps_ms, -SPARK_TIMESTAMP_MS_MAX, SPARK_TIMESTAMP_MS_MAX),
             np.full(offsets.size, topics.index(tp.topic)),
             np.full(offsets.size, tp.partition),

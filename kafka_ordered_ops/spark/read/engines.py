@@ -1,9 +1,8 @@
 """Who reads Kafka for Spark.
 
 An engine has one job: some pieces of windows as a DataFrame, in no order, with the columns of
-`source.SOURCE_DDL`. What orders records, tells windows apart or writes files does not know which of them it
-was. `Engine.LOCAL` is the exception: it reads before Spark does, into files that are in order already
-(`read_local`).
+`source.SOURCE_DDL`. The code that orders records, separates windows or writes files is independent of the engine.
+`Engine.LOCAL` is the exception: it reads before Spark does, into files that are in order already (`read_local`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def frame_of(engine: Engine, reading: Reading) -> DataFrame:
     """Return all records of a reading, in no order, with the columns of `source.SOURCE_DDL`.
 
     Raises:
-        ConfigError: the session lacks what the engine needs, or its workers run another Python.
+        ConfigError: the session lacks a requirement of the engine, or its workers run another Python.
     """
     invariant(engine is not Engine.LOCAL, "what is staged is read from its files")
     if engine is Engine.CONNECTOR:

@@ -1,9 +1,9 @@
 """Read Parquet files as one DataFrame that keeps the order of files and rows.
 
-Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame for
-each file does, by Spark's own reader, which takes from the files what is asked for; but it costs seconds of
-planning for some hundred files, and minutes for some thousand. So that is for few files. Many are dealt out to
-tasks in order, neighbours together, by a Python data source that says so in one list.
+Spark's own reader does not: it packs files into tasks by size, the largest first. A union of one DataFrame for each
+file keeps the order, and Spark's own reader reads only the needed columns. But planning takes seconds for some
+hundred files, and minutes for some thousand, so this is for few files. For many files a Python data source assigns
+them to tasks in order, neighbours together, by one list.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ UNION_FILES_MAX: Final = 64
 #: Files up to this many bytes together are one task's; a larger file has its own task.
 TASK_BYTES: Final = 32 * 1024**2
 
-#: What opening a file costs, in bytes that could be read meanwhile.
+#: The cost of opening a file, in bytes that could be read meanwhile.
 FILE_COST_BYTES: Final = 512 * 1024
 
-#: Rows handed over at once.
+#: Rows of one batch.
 _BATCH_ROWS: Final = 10_000
 
 
@@ -79,7 +79,7 @@ def frame_of_files(
     # Python on the executors has no credentials of an object store.
     if 0 < len(files) <= UNION_FILES_MAX or (files and is_in_store(files[0].path)):
         return _union(spark, files, schema, where or LocalFiles())
-    # Each under its own name: Connect looks it up for every action.
+    # Each under its own name: Connect resolves it for every action.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"
     spark.dataSource.register(_source_of(tuple(files), name))
     columns = spark.createDataFrame([], schema).schema.add("window_id", "string")
@@ -93,7 +93,7 @@ def _union(
 
     wanted = spark.createDataFrame([], schema).schema
     for file in files:
-        # Spark would read what a file lacks as nulls.
+        # Spark would read missing columns as nulls.
         try:
             with where.footer(file.path) as footer:
                 found = pq.read_schema(footer).names
@@ -102,7 +102,7 @@ def _union(
         if missing := [name for name in wanted.names if name not in found]:
             raise _unreadable(file, wanted.names, f"it has no {', '.join(missing)}")
     frames = (
-        # Without the schema Spark would start a job for each file, to look it up.
+        # Without the schema Spark would start a job for each file, to infer it.
         spark.read.schema(wanted)
         .parquet(spark_path(file.path))
         .withColumn("window_id", f.lit(file.window_id))
@@ -190,7 +190,7 @@ class OrderedFiles(DataSource):
 
 
 def _source_of(files: tuple[FileOfWindow, ...], name: str) -> type[OrderedFiles]:
-    """Return the class to register for these files. It cannot be imported, so Spark pickles it with what it holds."""
+    """Return the class to register for these files. It cannot be imported, so Spark pickles it with its contents."""
 
     class OneRead(OrderedFiles):
         source_name = name

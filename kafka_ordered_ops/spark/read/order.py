@@ -23,17 +23,17 @@ from kafka_ordered_ops.spark.read.reading import Reading
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: So many offsets at most are put in order by one task, without a look at Kafka beforehand.
+#: At most this many offsets are sorted by one task, without a sample of Kafka.
 ONE_TASK_OFFSETS_MAX: Final = 200_000
 
-#: Records that one task puts in order at most: what it sorts should fit its share of the memory. There are as
-#: many tasks as cores, or a multiple, so that no core waits for the last of them.
+#: The most records that one task sorts: they should fit its share of the memory. The number of tasks is a multiple of
+#: the cores, so that no core waits for the last task.
 BUCKET_OFFSETS: Final = 1_000_000
 
 _BUCKET: Final = "_koo_bucket"
 _PLACE: Final = "_koo_place"
 
-#: What a place in the order is made of, with times as whole numbers.
+#: The columns of the order, with times as integers.
 _PLACE_TYPES: Final = {
     WINDOW_NUMBER: "int",
     "timestamp": "bigint",
@@ -42,7 +42,7 @@ _PLACE_TYPES: Final = {
     "offset": "bigint",
 }
 
-#: Results that need no sorting again. What is derived from them may: it is a new DataFrame.
+#: Results that are sorted already. DataFrames derived from them may not be.
 _IN_ORDER: WeakKeyDictionary[DataFrame, InOrder] = WeakKeyDictionary()
 
 
@@ -53,12 +53,12 @@ class InOrder:
     #: The windows, in the order in which they are in it.
     window_ids: tuple[str, ...]
     #: The same records, with `WINDOW_NUMBER`, dealt out to their tasks and still to be sorted there by
-    #: `MANY_ORDER`; None where they come from files, and for a single window.
+    #: `MANY_ORDER`; None for records from files, and for a single window.
     dealt: DataFrame | None
 
 
 def order_of(frame: DataFrame) -> InOrder | None:
-    """Return what is known of this DataFrame's order; None unless it is an ordered result of a read."""
+    """Return the known order of this DataFrame; None unless it is an ordered result of a read."""
     return _IN_ORDER.get(frame)
 
 
@@ -92,7 +92,7 @@ def _one_in_order(reading: Reading, frame: DataFrame) -> DataFrame:
 
 
 def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame:
-    """Return the records with each task's share where it is to be sorted: one reading of Kafka, one shuffle."""
+    """Return the records divided into the tasks' shares to sort: one read of Kafka, one shuffle."""
     if reading.offsets <= ONE_TASK_OFFSETS_MAX:
         return frame.repartition(1)
     rounds = -(-reading.offsets // (BUCKET_OFFSETS * reading.parallelism))
@@ -104,8 +104,8 @@ def _deal(reading: Reading, frame: DataFrame, order: Sequence[str]) -> DataFrame
 def _with_bucket(frame: DataFrame, edges: Sequence[Edge], order: Sequence[str]) -> DataFrame:
     """Add the number of edges at or below each record. All columns count, or equal times would share one task.
 
-    By halving: each column added halves what is left. Asking all edges, in one expression, costs a record more
-    with each edge; and Java does not compile a large one.
+    By bisection: each added column halves the candidates. One expression with all edges costs a record more with each
+    edge, and Java does not compile a large one.
     """
     from pyspark.sql import functions as f
 

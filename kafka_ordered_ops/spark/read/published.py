@@ -26,9 +26,9 @@ def read_output(
 ) -> DataFrame:
     """Return the published windows below a folder as one DataFrame, rows in the order in which they were written.
 
-    One window after the other, the files of each by name, the rows of each file in their order. Windows
-    that were written in total order come out in total order without being sorted again, over the partitions
-    of the DataFrame, and so by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.parquet`` does
+    Rows are returned window by window, the files of each by name, the rows of each file in order. Windows that were
+    written in total order are returned in total order without another sort, over the partitions of the DataFrame:
+    also by ``collect``, ``toLocalIterator`` and ``mapInArrow``. ``spark.read.parquet`` does
     not keep this order: it packs files into tasks by size. The columns are those of the files, and
     ``window_id``.
 
@@ -63,6 +63,6 @@ def read_output(
             f"the {len(windows)} windows below {normal_root(path)} have no files, but even a window without rows has one: "
             "they were deleted. Replay the windows to write them again"
         )
-    # All of these jobs wrote alike, or a task says whose file is different.
+    # All of these jobs wrote the same columns, or a task's error names the different file.
     schema = spark.read.parquet(spark_path(found[0].path)).schema
     return frame_of_files(spark, found, schema, files_of(normal_root(path), storage_options))

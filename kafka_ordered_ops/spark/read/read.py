@@ -71,8 +71,8 @@ def read_windows(
         plans: windows of one group and isolation, each once. A covered window reads as empty.
         settings: how to reach the cluster; they travel inside the pickled reader and are not shown anywhere.
         ordered: True returns window after window, in the order of `plans`, each sorted by (timestamp, topic, partition,
-            offset): a total order, within each partition of the DataFrame and across them. False returns rows
-            as they are read. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process takes a
+            offset): a total order, within each partition of the DataFrame and across them. False returns rows in the
+            order of reading. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process takes a
             short sample of Kafka before it returns.
         engine: ``"python"`` reads with the executors. ``"connector"`` also does, with the Kafka connector of the
             session's own Spark. ``"local"`` reads in this process, at once, into files; ordered windows must fit this

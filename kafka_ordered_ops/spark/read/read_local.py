@@ -36,7 +36,7 @@ def read_staged(
     if not plans:
         return reading.spark.createDataFrame([], f"{STAGE_DDL}, window_id string")
     root = _temporary_root(reading) if local_root is None else os.fspath(local_root)
-    # Apart from the stages of `write_windows`, which may be told the same root.
+    # Separate from the stages of `write_windows`, which may have the same root.
     root = f"{root.rstrip('/')}/.koo-read-{'ordered' if ordered else 'any'}"
     outputs = [StagedOutput.of(plan, root) for plan in plans]
     missing = [plan for plan, one in zip(plans, outputs, strict=True) if not one.exists()]

@@ -21,13 +21,13 @@ TASKS_PER_CORE: Final = 3
 #: A slice smaller than this is read faster than its task and its connection are set up.
 SLICE_OFFSETS_MIN: Final = 20_000
 
-#: What to cut for when the number of cores cannot be asked for: over Spark Connect.
+#: The assumed number of cores if it is unknown: over Spark Connect.
 PARALLELISM_UNKNOWN: Final = 8
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What to read and from where: the same for every engine."""
+    """The records to read and their source: the same for every engine."""
 
     spark: SparkSession
     plans: tuple[WindowPlan, ...]

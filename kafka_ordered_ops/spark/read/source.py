@@ -1,4 +1,4 @@
-"""The Python data source behind `read_windows`: each task reads its slice of the plans from Kafka.
+"""The Python data source of `read_windows`: each task reads its slice of the plans from Kafka.
 
 Spark shows a data source's options in ``explain``, in its web pages and in its event log, so neither the
 plans nor the settings travel there: the class that is registered is made for one read and carries them, and
@@ -31,8 +31,8 @@ from kafka_ordered_ops.output.records.slices import Slice
 
 SOURCE_NAME: Final = "kafka_window"
 
-#: Each batch that a task hands over to Java costs some 0.3 ms; a larger one than the reader's own is worth its
-#: misses of the caches.
+#: Each batch that a task passes to Java costs some 0.3 ms; batches larger than the reader's are worth their cache
+#: misses.
 BATCH_RECORDS: Final = 10_000
 
 #: Every column of `to_spark`'s batches, in its order.
@@ -48,12 +48,12 @@ class WindowRead:
     isolation: Isolation
     slices: tuple[Slice, ...]
     stall_timeout_s: float = STALL_TIMEOUT_S
-    #: Whether records say which window they belong to; of a single one, nobody need be told 5 million times.
+    #: Whether records name their window; for a single window that would be wasted.
     tells_windows: bool = True
 
     @property
     def ddl(self) -> str:
-        """The columns of what the tasks hand over."""
+        """The columns of the tasks' batches."""
         return SOURCE_DDL if self.tells_windows else STAGE_DDL
 
 
@@ -76,16 +76,15 @@ class KafkaWindowReader(DataSourceReader):
         return [SliceOfWindow(pieces) for pieces in self._read.slices] or [SliceOfWindow(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one slice; raises what the reader raises, and Spark shows it as text."""
+        """Yield the records of one slice; Spark shows the reader's errors as text."""
         pieces = partition.pieces if isinstance(partition, SliceOfWindow) else ()
         if not pieces:
             return
         by_partition = {piece.tp: piece for piece in pieces}
         wanted = {piece.tp: piece.wanted for piece in pieces}
         read = self._read
-        # All that is asked of a reader is the door: most of a task's time goes into making Python objects of
-        # single records, which a reader that fills Arrow's buffers itself would not do. Behind the door it
-        # would need no change here.
+        # This is the only interface to a reader. Most of a task's time is spent on Python objects for single records,
+        # which a reader that fills Arrow's buffers itself would avoid, without a change here.
         with open_reader(
             read.settings,
             read.group_id,
@@ -137,7 +136,7 @@ class KafkaWindowSource(DataSource):
 
 
 def source_of(read: WindowRead, name: str) -> type[KafkaWindowSource]:
-    """Return the class to register for one read. It cannot be imported, so Spark pickles it with what it holds."""
+    """Return the class to register for one read. It cannot be imported, so Spark pickles it with its contents."""
 
     class OneRead(KafkaWindowSource):
         source_name = name

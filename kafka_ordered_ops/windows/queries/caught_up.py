@@ -41,7 +41,7 @@ def caught_up(
         open_lookup(settings, timeout_s=timeout_s) as lookup,
         open_ledger(settings, lookup, topic=ledger_topic, timeout_s=timeout_s) as ledger,
     ):
-        # The logs before the ledger: what is committed meanwhile counts, what is written meanwhile does not.
+        # The logs before the ledger: commits in between count, records written in between do not.
         facts = log_facts(lookup, question)
         view = ledger.read(group_id)
     return judge(view, facts, window.times, now_ms=int(clock() * 1000))

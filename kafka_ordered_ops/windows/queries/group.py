@@ -1,4 +1,4 @@
-"""Look at a group: its windows, its progress, its gaps, and whether a window is live."""
+"""Query a group: its windows, its progress, its gaps, and whether a window is live."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class GroupQueries(Gated):
     def gaps(self) -> builtins.list[Gap]:
         """Return the times that no interval of the group covers and in which records wait for a sweep.
 
-        Reads only the ledger: earlier plans recorded what they left.
+        Reads only the ledger, where earlier plans recorded the gaps.
         """
         return gaps_of(self._ledger.read(self.group_id))
 
@@ -115,7 +115,7 @@ class GroupQueries(Gated):
 
         Live: there is a record stamped at or after the cutoff (plus the maximum out-of-orderness). Idle: there is no such
         record, the clock has passed cutoff + `grace`, and no transaction is open; never without a grace.
-        What was read for the answer `before` is not read again. Changes nothing.
+        Records read for the answer `before` are not read again. Changes nothing.
 
         Raises:
             UnknownTopicError, BrokerError, ReadError, LedgerError

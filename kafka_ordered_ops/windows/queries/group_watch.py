@@ -1,4 +1,4 @@
-"""Look at a group and its logs for a host that waits for windows. Nothing is planned or changed."""
+"""Query a group and its logs for a host that waits for windows. Nothing is planned or changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_ordered_ops.kafka.ports import open_ledger, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.windows.queries.live import check_live
 
-#: A host's sensor has a minute for all that it looks at: one question may take a part of it.
+#: A host's sensor has a minute for all of its checks: one request may take a part of it.
 LOOK_TIMEOUT_S: Final = 10.0
 
 
@@ -75,8 +75,8 @@ class GroupWatch:
             return self._undelivered(windows)
 
     def _undelivered(self, windows: Mapping[str, TimeRange]) -> dict[str, int]:
-        # The group's state alone tells of nearly all of them, and most partitions cover the same times. Of the
-        # others the plans are read: one of a topic that is no longer asked for covers nothing new.
+        # The group's state decides nearly all of them, and most partitions cover the same times. For the others the
+        # plans are read: a plan of a topic that is no longer asked for covers nothing new.
         state = self._ledger.read(self._group).state
         covered = {partition.late.times for _, partition in state or ()}
         left = [
@@ -99,7 +99,7 @@ class GroupWatch:
     def live(
         self, window: Window, *, grace: timedelta | None = None, before: Liveness | None = None
     ) -> Liveness:
-        """Return the answer of `OrderedWindows.live`, without what only the ledger knows.
+        """Return the answer of `OrderedWindows.live`, without the ledger's facts.
 
         Raises:
             ConfigError: a negative grace.

@@ -1,4 +1,4 @@
-"""List the groups of a ledger, and how far behind a group is."""
+"""List the groups of a ledger, and the lag of a group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupLook:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far behind a group is in one partition."""
+    """The lag of a group in one partition."""
 
     tp: TopicPartition
     #: The group's committed offset.
@@ -45,7 +45,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far behind a group is, by partition; and the topics of its progress that are gone."""
+    """The lag of a group, by partition; and the deleted topics of its progress."""
 
     partitions: tuple[PartitionLag, ...]
     missing_topics: tuple[str, ...]
@@ -91,7 +91,7 @@ def list_groups(
 def group_lag(
     settings: ClientSettings, state: GroupState, *, timeout_s: float = TIMEOUT_S
 ) -> GroupLag:
-    """Return how far behind a group is in every partition that it has planned.
+    """Return the lag of a group in every partition that it has planned.
 
     Args:
         settings: how to reach the cluster.

@@ -21,9 +21,9 @@ from kafka_ordered_ops.kafka.ports import LookupDoor, open_ledger, open_lookup
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 
-#: Between two looks, at first and after every change; twice as long after each look without one.
+#: Time between two checks, at first and after every change; doubled after each check without one.
 PAUSE_S: Final = 2.0
-#: The longest pause: a partition that comes to life is noticed this late.
+#: The longest pause: a partition that becomes live is noticed this late.
 PAUSE_MAX_S: Final = 15.0
 #: The group that reads are booked on where none is named. It is never joined, and nothing is committed.
 READS_AS: Final = "kafka-ordered-ops-live"
@@ -50,12 +50,12 @@ def check_live(
         lookup: asks the cluster.
         settings: how to read from it.
         group_id: on whose behalf timestamps are read; not joined.
-        window: topics, cutoff, maximum out-of-orderness and isolation are looked at.
+        window: its topics, cutoff, maximum out-of-orderness and isolation count.
         grace: how long after the cutoff (and the maximum out-of-orderness) a silent partition counts as idle; None:
             never.
         now_ms: the time of day, ms since the epoch.
         view: the group in the ledger, for its lag and its open windows.
-        before: an earlier answer to the same question: what was read for it is not read again.
+        before: an earlier answer to the same question, whose records are not read again.
         offsets_max: offsets read of one partition at most.
         stall_timeout_s: bound for a read's position to stay the same.
 
@@ -94,7 +94,7 @@ def live(
     """Run `check_live` on its own connections, with the group's side from the ledger.
 
     The group may be unknown to the ledger, and the cluster may have no ledger; none is created. `timeout_s` limits all
-    waiting except reading timestamps. Raises what `check_live` raises, and `LedgerError`.
+    waiting except reading timestamps. Raises the errors of `check_live`, and `LedgerError`.
     """
     settings = ClientSettings.of(settings)
     with (

@@ -17,7 +17,7 @@ from kafka_ordered_ops.kafka.client import calls
 from kafka_ordered_ops.kafka.rights import RightsCheck, right_on_transactions
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
-#: Bound for each question after a refusal, within what the refused call has left.
+#: Bound of each request after a refusal, within the rest of the refused call's time.
 _TIMEOUT_S: Final = 5.0
 
 
@@ -39,8 +39,8 @@ def missing_rights(
         settings: how to reach the cluster.
         group_id: the consumer group; None: neither it nor its transactional id is asked about.
         ledger_topic: the topic that holds plans and progress.
-        about: windows, plans, group states, and lists of them, whose topics are to be read.
-        changes: whether windows are planned or committed, and not only looked at.
+        about: windows, plans, group states, and lists of them, whose topics will be read.
+        changes: whether windows are planned or committed, not only read.
         timeout_s: bound for all questions.
 
     Raises:

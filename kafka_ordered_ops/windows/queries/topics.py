@@ -1,4 +1,4 @@
-"""Look up topics and where their logs begin and end, without reading records."""
+"""Look up topics and the start and end of their logs, without reading records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TopicEnds:
     """A topic as of one moment."""
 
     name: str
-    #: Tells a topic from one of the same name that was deleted before it.
+    #: Distinguishes a topic from a deleted one of the same name.
     topic_id: str
     #: By number.
     partitions: tuple[PartitionEnds, ...]
