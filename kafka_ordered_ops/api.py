@@ -65,7 +65,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             (`stall_timeout_s`), the job, publishing an output, or a policy's `claim_wait`.
         lookup_timeout_s: time limit for one request; after it, the request is repeated over a new connection.
         stall_timeout_s: how long a scan or read waits while no partition moves.
-        run_id: who plans, shown to people: for example a scheduler's run id.
+        run_id: the name of the planning run, for display: for example a scheduler's run id.
         owner: the task or asset that plans the group's windows; another owner is refused. None: not checked.
         on_foreign_commit: what to do if another program moved the group's committed offset: ``fail`` or ``adopt``.
         progress: called with (offsets done, offsets in all) during a scan.
@@ -98,7 +98,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
         Without a function or an application, the records are copied to `output` or `table` unchanged. A call that fails or is
-        killed commits everything or nothing, and the next call takes up the same records.
+        killed commits everything or nothing, and the next call continues with the same records.
 
         Args:
             window: which records.
@@ -115,7 +115,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
                 Without an output, a normal return means that the records were delivered, at least once.
             application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
             arguments: the arguments of the application.
-            submit: how spark-submit is run.
+            submit: the options of spark-submit.
             spark: the session that reads and writes. None: this process reads and writes, without Spark.
             engine: who reads Kafka: ``python`` or ``connector`` (Spark's executors), or ``local`` (this process).
                 None: ``python`` with Spark, otherwise ``local``.
@@ -166,7 +166,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
     ) -> Iterator[OpenWindow]:
         """Plan a window for a ``with`` block, and commit it if the block does not raise.
 
-        If the block raises, nothing is committed, and the next `open` takes up the same plan. Side effects of the block
+        If the block raises, nothing is committed, and the next `open` resumes the same plan. Side effects of the block
         happen at least once: a crash between the end of the block and the commit repeats the block. A window that was
         committed before is read again (`OpenWindow.is_replay`), and committing it changes nothing.
 
@@ -218,7 +218,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What to do with a window; checked when it is created, before the window is planned."""
+    """The job of a window; checked when it is created, before the window is planned."""
 
     settings: ClientSettings
     group_id: str
@@ -382,7 +382,7 @@ class _Job:
                 )
 
     def _submitted(self, window: OpenWindow) -> Staged:
-        """Return what an application has delivered."""
+        """Run the application; return its output."""
         arguments, how = arguments_of(self.arguments), submit_of(self.submit)
         application = check_application(self.application)
         if self.folder is not None:
@@ -404,6 +404,6 @@ class _Job:
         return found
 
 
-def _is_hidden(told: Mapping[str, Any]) -> bool:
+def _is_hidden(report: Mapping[str, Any]) -> bool:
     """Return whether an application reports an output that waits to be published."""
-    return "claim_id" in told or isinstance(told.get("write"), Mapping)
+    return "claim_id" in report or isinstance(report.get("write"), Mapping)

@@ -10,7 +10,7 @@ from kafka_ordered_ops import __version__
 
 __all__ = ["main"]
 
-#: As in `kafka_ordered_ops.cli.exits`; spelt out here, where nothing is loaded yet.
+#: As in `kafka_ordered_ops.cli.exits`; repeated here, where nothing is loaded yet.
 _USAGE = 2
 _INTERRUPTED = 130
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["--version"]:
-        # Without anything that takes time to load.
+        # Before slow imports.
         print(f"kafka-ordered-ops {__version__}")
         return 0
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
@@ -33,6 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from kafka_ordered_ops.cli.app import run
     except KeyboardInterrupt:
-        # Loading takes long enough for somebody to change their mind.
+        # Loading takes long enough for a Ctrl-C.
         return _INTERRUPTED
     return run(words)

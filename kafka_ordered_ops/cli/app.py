@@ -25,13 +25,13 @@ from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 
 _PROGRAM: Final = "kafka-ordered-ops"
 
-#: typer's own mistakes of usage: the class has moved between its versions, and this name has not.
+#: typer's usage errors: the class has moved between versions, this name has not.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[2]
 
-#: Between two looks at whether the broker's process is still there.
+#: Time between two checks that the broker's process still runs.
 _BROKER_LOOK_S: Final = 1.0
 
-# The mark \b keeps the lines of a paragraph as they are.
+# The mark \b keeps the lines of a paragraph unchanged.
 _PREVIEW_EXAMPLES: Final = """\b
 Examples:
   kafka-ordered-ops preview -b localhost:9092 -t orders -g hourly --cutoff 2026-11-20T12:00:00Z --starting-offsets earliest
@@ -66,9 +66,9 @@ def run(argv: Sequence[str]) -> int:
     with Screen(as_json="--json" in options, debug="--debug" in options) as screen:
         try:
             code = app(args=list(argv), prog_name=_PROGRAM, standalone_mode=False, obj=screen)
-            if code == ExitCode.INTERRUPTED:  # Ctrl-C, as newer typers tell it
+            if code == ExitCode.INTERRUPTED:  # Ctrl-C, in newer versions of typer
                 return _interrupted(screen)
-            # An exit that was asked for inside, as by --help, arrives as its code.
+            # A requested exit, for example by --help, arrives as its code.
             return code if isinstance(code, int) else ExitCode.DONE
         except (KeyboardInterrupt, typer.Abort):
             return _interrupted(screen)
@@ -78,7 +78,7 @@ def run(argv: Sequence[str]) -> int:
             return _misused(error, screen)
         except KafkaOrderedOpsError as error:
             return _failed(error, screen, with_traceback=screen.debug)
-        except Exception as error:  # noqa: BLE001 - the last stop: whatever it is ends as an exit code
+        except Exception as error:  # noqa: BLE001 - the last handler: any error ends as an exit code
             return _failed(error, screen, with_traceback=True)
 
 
@@ -163,9 +163,9 @@ def run_window(
         screen, connection, sink, questions, [window_id] * len(questions), policy
     )
     if series.is_many:
-        running.tell_many(screen, delivered)
+        running.report_many(screen, delivered)
     else:
-        running.tell_one(screen, sink, delivered)
+        running.report_one(screen, sink, delivered)
     raise typer.Exit(running.end_of(delivered, policies))
 
 
@@ -225,7 +225,7 @@ def broker(
 def _check_free(port: int) -> None:
     """Raise `ConfigError` for a port in use: Java would print forty lines."""
     with socket.socket() as probe:
-        # As Java's server sockets do: a port whose last connections are still fading is free.
+        # As Java's server sockets: a port with connections in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -234,5 +234,5 @@ def _check_free(port: int) -> None:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    # As an exception, so that the broker is ended on the way out.
+    # As an exception, so that the broker is stopped.
     raise typer.Exit(ExitCode.DONE)

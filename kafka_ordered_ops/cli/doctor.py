@@ -28,7 +28,7 @@ from kafka_ordered_ops.windows.queries.rights import missing_rights, right_to_ch
 #: Bound for each request: a person is waiting.
 _TIMEOUT_S: Final = 15.0
 
-#: Clocks that are set by NTP are closer than this.
+#: Clocks synchronized by NTP differ by less than this.
 _CLOCK_MS: Final = 60_000
 
 #: The group for the ledger's checks if none is given: they are the same for all groups.
@@ -121,7 +121,7 @@ def _ledger(
 
 
 def _clock(newest: dict[TopicPartition, int]) -> Check:
-    """Kafka has no request for the time: timestamps of other programs are the only other clock."""
+    """Compare the clock with timestamps of other programs: Kafka has no request for the time."""
     ahead_ms = max(newest.values(), default=0) - int(time.time() * 1000)
     if ahead_ms <= _CLOCK_MS:
         return Check("clock", State.OK, "no record has a timestamp after this machine's time")

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     #: The command itself is wrong; nothing was touched.
     USAGE = 2
     NOT_LIVE = 3
-    #: The same command will fail again until somebody changes something.
+    #: The same command will fail again until a person changes something.
     FAILED = 4
     #: Nothing was delivered: other windows have taken, or hold, all that was asked for.
     COVERED = 5

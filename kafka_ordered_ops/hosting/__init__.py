@@ -1,1 +1,1 @@
-"""What Airflow, Dagster and the command line share."""
+"""Code that Airflow, Dagster and the command line share."""

@@ -1,4 +1,4 @@
-"""Signatures that spell out what others take: a host's public functions and operators pass their arguments on."""
+"""Passing arguments on by name: public functions and operators of hosts spell out the parameters of others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kafka_ordered_ops.core.errors import ConfigError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What a method has beside its arguments.
+#: Names in a method's locals that are not arguments.
 _NO_ARGUMENTS: Final = ("self", "__class__", "kwargs")
 
-#: Those without a default: whoever takes them says what is wrong with None.
+#: Arguments without a default: their receiver reports None as an error.
 _NEEDED: Final = ("topics", "group_id", "window")
 
 
 def arguments(found: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[str, Any]:
-    """What a function was called with, to be passed on by name; of what is None the next one has its own default.
+    """Return a function's arguments, to pass on by name; None is left out, so that the receiver's default counts.
 
     Args:
-        found: its ``locals()``, before it has any other; what its ``**kwargs`` holds is passed on like the rest.
+        found: its ``locals()``, before it has others; the content of its ``**kwargs`` is passed on as well.
         own: arguments that are not passed on.
     """
     given = {**found, **found.get("kwargs", {})}
@@ -34,15 +34,15 @@ def arguments(found: Mapping[str, Any], *, own: Collection[str] = ()) -> dict[st
 
 
 def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise `ConfigError` for a parameter that `what` does not have; it names the one that was probably meant."""
+    """Raise `ConfigError` for a parameter that `what` does not have; the error names the one probably meant."""
     unknown = [name for name in given if name not in known]
     if not unknown:
         return
-    told = []
+    named = []
     for name in unknown:
         near = difflib.get_close_matches(name, known, n=1)
-        told.append(f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
-    raise ConfigError(f"{what} has no parameter {', '.join(told)}")
+        named.append(f"{name!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+    raise ConfigError(f"{what} has no parameter {', '.join(named)}")
 
 
 def with_known_names(function: Callable[P, R]) -> Callable[P, R]:

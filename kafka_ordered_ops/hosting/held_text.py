@@ -1,4 +1,4 @@
-"""What hosts show of the open windows that keep a plan short: its records are not lost, and what brings them."""
+"""The texts about open windows that hold records of a plan: the records are not lost, and how to deliver them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
-#: Windows that a text names; the facts have them all.
+#: Windows that a text names; the facts have all of them.
 _NAMED_MAX: Final = 5
 
 
@@ -26,14 +26,14 @@ def held_facts(plan: WindowPlan) -> list[dict[str, Any]]:
 
 
 def held_texts(plans: Sequence[WindowPlan]) -> list[str]:
-    """Of each window that others keep short, which ones."""
+    """Return a text for each window whose records other windows hold."""
     return [text for plan in plans if (text := held_text(plan)) is not None]
 
 
 def held_text(plan: WindowPlan) -> str | None:
-    """Return which open windows hold how many of the offsets that a window asks for, and what to do; None: none does, or the window is done."""
+    """Return a text about open windows that hold offsets of a window, and what to do; None without them, or if it is done."""
     held = plan.held_by_open
-    # Of a window that is delivered, it was so when it was planned.
+    # For a delivered window, this was so when it was planned.
     if not held or not plan.status.is_open:
         return None
     named = ", ".join(

@@ -1,4 +1,4 @@
-"""What a host does with a window's records: an application, a function with Spark or without, or a copy."""
+"""A host's job on a window's records: an application, a function with or without Spark, or a copy."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Job:
     Args:
         application: path of a Python file.
         arguments: the application's.
-        submit: how spark-submit is run; a `SparkSubmit`, or its arguments.
+        submit: the options of spark-submit; a `SparkSubmit`, or its arguments.
         spark_function: called as ``f(spark, window)``, with a session in this process and a `SparkWindow`.
         batch_function: called as ``f(batches, plan)``, with an iterator of Arrow batches in order.
-        keywords: more arguments of the function; None: they are not known yet.
+        keywords: more arguments of the function; None: unknown yet.
         spark_conf: Spark's settings in this process.
         java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
         output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
@@ -71,7 +71,7 @@ class Job:
     engine: str = "python"
 
     def check_form(self, is_known: Callable[[Any], bool] = lambda _: True) -> None:
-        """Raise `ConfigError` for what can be seen to be wrong without a window; what is not known is left out."""
+        """Raise `ConfigError` for errors that are known without a window; unknown values are not checked."""
         check_engine(self.engine)
         if self.output is not None and is_known(self.output):
             check_output(self.output)
@@ -96,7 +96,7 @@ class Job:
             check_submit(how)
 
     def check(self, client: ClientSettings, group_id: str) -> None:
-        """Raise for a job that cannot run: before its window is planned, which would hold its records.
+        """Raise for a job that cannot run, before its window is planned and holds its records.
 
         Raises:
             ConfigError: the output folder, the application, the function, the engine or Spark's settings.
@@ -131,7 +131,7 @@ class Job:
         )
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:
-        """Bring the records to where they belong, hidden until the commit.
+        """Run the job; its output stays hidden until the commit.
 
         Raises:
             JobFailedError: the job failed, or its host has ended it.
@@ -166,24 +166,24 @@ class Job:
                 returned = function(spark, SparkWindow(windows, spark), **(self.keywords or {}))
         except Exception as error:
             if stop:
-                # Of a session that was stopped in its work, whatever Java says.
+                # The session was stopped, whatever error Java raises.
                 raise stop.error(name) from error
             raise
         return windows.outputs(returned)
 
     def _with_batches(self, windows: WindowHandle, function: Callable[..., Any]) -> list[Staged]:
-        """Call the function with batches of files that are read first: the order is known when all are there."""
+        """Call the function with batches from files that are read first: the order is known when all are complete."""
         with windows.temporary_folder() as folder:
             [staged] = windows.staged_below(folder)
             [plan] = windows.plans
             returned = function(_batches(staged, windows), plan, **(self.keywords or {}))
-            # The folder is no place for its results: it has no way to write there.
+            # The function cannot write its results to the folder.
             return outputs_of([plan], None, returned, output=None, facts=staged.facts)
 
 
 @dataclass(frozen=True)
 class SparkWindow:
-    """What a function is given beside its session: the window, and the two ends of its data."""
+    """A function's argument besides its session: the window, with reading and writing."""
 
     _windows: WindowHandle
     spark: Any
@@ -195,16 +195,16 @@ class SparkWindow:
 
     @property
     def settings(self) -> ClientSettings:
-        """How to reach the cluster."""
+        """The client settings."""
         return self._windows.client
 
     @property
     def staged(self) -> Staged | None:
-        """What was written or reported so far."""
+        """The output that was written or reported so far."""
         return self._windows.staged[0] if self._windows.staged else None
 
     def read(self, *, ordered: bool | None = None) -> Any:
-        """Exactly the window's records, a DataFrame; see `kafka_ordered_ops.spark.read_window`."""
+        """Return exactly the window's records, as a DataFrame; see `kafka_ordered_ops.spark.read_window`."""
         return self._windows.read(self.spark, ordered=ordered)
 
     def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> Any:
@@ -218,15 +218,15 @@ class SparkWindow:
         return staged
 
     def report(self, staged: Staged) -> None:
-        """Report the task what a sink of your own has staged, to be published after the commit."""
+        """Report your own sink's staged output, to be published after the commit."""
         self._windows.report([staged])
 
 
 def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | None:
-    """Return how spark-submit is run, from its arguments by name; raises `ConfigError`."""
+    """Return the options of spark-submit, from arguments by name; raise `ConfigError`."""
     if given is None:
         return None
-    # Imported late: most jobs submit nothing.
+    # Imported late: most jobs do not submit.
     from kafka_ordered_ops.spark import SparkSubmit
 
     if isinstance(given, SparkSubmit):
@@ -248,20 +248,18 @@ def submit_of(given: SparkSubmit | Mapping[str, Any] | None) -> SparkSubmit | No
     except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"submit= is no way to run spark-submit: {error}") from error
+        raise ConfigError(f"submit= is invalid: {error}") from error
 
 
 def arguments_of(given: Any) -> list[str]:
-    """Return an application's arguments as texts; raises `ConfigError` for what is no list, as one text, or a generator."""
+    """Return an application's arguments as texts; raise `ConfigError` unless they are a list, not text or a generator."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise ConfigError(
             f"the application's arguments are {shown(given)}: give a list of arguments"
         )
     texts = [str(one) for one in given]
     if any("\0" in one for one in texts):
-        raise ConfigError(
-            "the application's arguments have a NUL in them, which no process can be given"
-        )
+        raise ConfigError("the application's arguments contain a NUL, which no process accepts")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""One window in the hands of a program: its records to Arrow or to Spark, and what the program made of them."""
+"""One window for a program: its records in Arrow or Spark, and the program's output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Sink(Protocol):
     """Where windows go, other than a folder: `TableSink`, or one of your own."""
 
     def write(self, df: Any, plan: WindowPlan, /) -> Staged:
-        """Write a window's result to a hidden place."""
+        """Write a window's result to a hidden stage."""
 
     def found(self, result: Mapping[str, Any], /) -> Staged | None:
-        """Find what an earlier attempt wrote, from what its output's ``to_json`` said; None where it is gone."""
+        """Find an earlier attempt's output, from its ``to_json``; return None if it is gone."""
 
 
 def check_sink(value: object) -> Sink:
-    """Return a sink, and not the class of one; raises `ConfigError`."""
+    """Return a sink, not the class of one; raise `ConfigError`."""
     if isinstance(value, type) or not isinstance(value, Sink):
         raise ConfigError(
             f"output is {shown(value)}: give the path of a folder, or a sink such as TableSink(spark, table)"
@@ -41,10 +41,10 @@ def check_sink(value: object) -> Sink:
 
 
 class OpenWindow:
-    """A planned window: read it, and it is committed when the block or the function ends well.
+    """A planned window: read it, and it is committed if the block or function does not raise.
 
-    `to_batches`, `to_arrow` and the Arrow stream need no Spark. `read` and `write` are Spark's. It can be used until
-    its block or function has ended.
+    `to_batches`, `to_arrow` and the Arrow stream need no Spark. `read` and `write` use Spark. The window is usable
+    until its block or function has ended.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class OpenWindow:
         self._resources = ExitStack()
         self._streams: list[_Stream] = []
         self._is_closed = False
-        #: What is known of the records, once all of them were handed out.
+        #: The records' facts, once all records were returned.
         self.facts: Mapping[str, Any] | None = None
 
     @property
@@ -71,17 +71,17 @@ class OpenWindow:
 
     @property
     def settings(self) -> ClientSettings:
-        """How to reach the cluster."""
+        """The client settings."""
         return self._handle.client
 
     @property
     def is_replay(self) -> bool:
-        """Whether the window was committed before: its records come again, and committing changes nothing."""
+        """Whether the window was committed before: its records are returned again, and committing changes nothing."""
         return self.plan.status.is_done
 
     @property
     def spark(self) -> Any:
-        """The session that it was opened with.
+        """The session that the window was opened with.
 
         Raises:
             ConfigError: there is none.
@@ -98,14 +98,15 @@ class OpenWindow:
     def to_batches(self, *, ordered: bool = True) -> Iterator[pa.RecordBatch]:
         """Stream exactly the window's records as Arrow batches, with bounded memory.
 
-        Each call reads Kafka again, the same records. The order is known once all of them are read: what memory does
-        not hold (256 MiB) waits in a temporary folder, beside the `output` folder where there is one.
+        Each call reads the same records from Kafka again. The order is known once all of them are read: records
+        beyond 256 MiB wait in a temporary folder, beside the `output` folder if there is one.
 
         Columns: ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``,
         ``value``, ``headers``, ``late``.
 
         Args:
-            ordered: by (timestamp, topic, partition, offset). Otherwise as they come, each partition's by offset.
+            ordered: by (timestamp, topic, partition, offset). Otherwise in the order of arrival, each partition by
+                offset.
 
         Raises:
             ClosedError: the block or function has ended.
@@ -137,7 +138,7 @@ class OpenWindow:
         return stream
 
     def to_arrow(self, *, ordered: bool = True) -> pa.Table:
-        """Read exactly the window's records into one Arrow table, which must fit memory; else as `to_batches`."""
+        """Read exactly the window's records into one Arrow table, which must fit memory; otherwise like `to_batches`."""
         import pyarrow as pa
 
         from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
@@ -145,7 +146,7 @@ class OpenWindow:
         return pa.Table.from_batches(self.to_batches(ordered=ordered), STAGE_SCHEMA)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return the window as an Arrow stream: what takes Arrow data takes the window itself."""
+        """Return the window as an Arrow stream, for any library that accepts Arrow data."""
         import pyarrow as pa
 
         from kafka_ordered_ops.output.window_batches import STAGE_SCHEMA
@@ -160,7 +161,7 @@ class OpenWindow:
 
         Args:
             spark: the session; None: that of `run` or `open`.
-            ordered: in total order; None: as `run` was told.
+            ordered: in total order; None: the argument of `run`.
 
         Raises:
             ConfigError: there is no session.
@@ -174,14 +175,14 @@ class OpenWindow:
         return self._handle.read(session, ordered=ordered)
 
     def write(self, df: Any, path: str | os.PathLike[str] | None = None) -> Staged:
-        """Write the window's result, a Spark DataFrame, to a hidden place; it shows after the commit.
+        """Write the window's result, a Spark DataFrame, to a hidden stage; it is visible after the commit.
 
         Args:
             df: the result.
             path: the folder for it; None: the `output` of `run`, a folder or a sink.
 
         Raises:
-            ConfigError: the window has an output already, or there is no place for it.
+            ConfigError: the window has an output already, or there is no folder for it.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
         """
         self._check_open()
@@ -193,7 +194,7 @@ class OpenWindow:
         return staged
 
     def report(self, staged: Staged) -> None:
-        """Pass over what a sink of your own has staged: it is published after the commit.
+        """Report your own sink's staged output, to be published after the commit.
 
         Raises:
             ConfigError: the window has an output already.
@@ -209,18 +210,18 @@ class OpenWindow:
         return self._handle.staged is not None
 
     def copy(self) -> Staged:
-        """Return the records as they are, in files, without Spark."""
+        """Copy the records unchanged to files, without Spark."""
         copied: Staged = self._handle.copy()[0]
         return copied
 
     def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
-        """What an application has written below the folder for outputs."""
+        """Run an application; return its output below the output folder."""
         return self._handle.submit(application, arguments, how)[0]
 
     def submit_alone(
         self, application: str, arguments: Sequence[str], how: SparkSubmit | None
     ) -> Mapping[str, Any]:
-        """What an application with its own sink has reported; see `spark.run_job`."""
+        """Run an application with its own sink; return its report, see `spark.run_job`."""
         from kafka_ordered_ops.spark.applications.submitter import run_job
 
         with self._handle.temporary_folder() as folder:
@@ -238,7 +239,7 @@ class OpenWindow:
         return result.results[0]
 
     def outputs(self, returned: Any) -> list[Staged]:
-        """What the block or function has delivered; see `job_outputs.outputs_of`."""
+        """Return the outputs of the block or function; see `job_outputs.outputs_of`."""
         from kafka_ordered_ops.spark.job_outputs import outputs_of
 
         output = self._handle.output if self._sink is None else self._sink
@@ -246,7 +247,7 @@ class OpenWindow:
         return outputs_of([self.plan], handed, returned, output=output, facts=self.facts)
 
     def close(self) -> None:
-        """End what is being read, and remove what it left."""
+        """End running reads, and remove their temporary files."""
         self._is_closed = True
         for stream in self._streams:
             stream.close()
@@ -261,7 +262,7 @@ class OpenWindow:
 
 
 class _Stream(Iterator["pa.RecordBatch"]):
-    """Batches until the window is closed or they fail: then errors, for an early end would look like a complete one."""
+    """Batches until the window is closed or reading fails; then errors, because an early end would look complete."""
 
     def __init__(
         self, window_id: str, batches: Iterator[pa.RecordBatch], resources: ExitStack
@@ -278,7 +279,7 @@ class _Stream(Iterator["pa.RecordBatch"]):
             raise _closed(self._window_id)
         if self._failure is not None:
             raise ClosedError(
-                f"window {self._window_id}: these batches have failed, and the rest of them never came "
+                f"window {self._window_id}: reading these batches failed, and the rest is missing "
                 f"({type(self._failure).__name__}: {self._failure}). Call to_batches again to read all of them"
             ) from self._failure
         try:
@@ -292,7 +293,7 @@ class _Stream(Iterator["pa.RecordBatch"]):
             raise
 
     def close(self) -> None:
-        """End it; one that has come to its end stays so."""
+        """End the stream; a stream that has ended stays ended."""
         self._is_cut = True
         self._batches.close()
         self._resources.close()

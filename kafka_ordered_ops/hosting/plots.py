@@ -1,7 +1,7 @@
-"""Draws windows from their plans alone: which offsets each took of a partition, and of which times.
+"""Draws windows from their plans alone: the offsets that each took from a partition, and their times.
 
-To the right the offsets, upwards the time. A bar is what a window took; blank is what other windows have.
-Here is the one door to matplotlib (the extra ``plot``): the command line, the demo and Dagster draw alike.
+Offsets grow to the right, times upwards. A bar shows the offsets that a window took; blank areas belong to other
+windows. This module is the one door to matplotlib (the extra ``plot``), for the command line, the demo and Dagster.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 
-#: What can be drawn, by the suffix of a file.
+#: File formats, by suffix.
 FORMATS: Final = ("pdf", "png", "svg")
 
 PARTITIONS_MAX: Final = 6
 
-#: Neighbouring windows differ in light as well as in colour, for readers who see few colours and for print.
+#: Neighbouring windows differ in brightness and colour, for colour-blind readers and for print.
 COLOURS: Final = (
     "#9aa0a6", "#1f4e9c", "#f2a33a", "#2a9d6f", "#d64550", "#7b4fa3", "#cfa616", "#1ca3c4", "#55585c",
 )  # fmt: skip
 INK: Final = "#22252a"
 _QUIET: Final = "#5b6068"
-#: Of out_of_order, and of the place where a cut by offset would end.
+#: For out-of-order records, and for the end of an offset range.
 RED: Final = "#b3261e"
 _EDGE: Final = "#b0b4ba"
 _GROUND: Final = "#fafafa"
 _DASHES: Final = (0, (5, 3))
 
-#: Of one partition and window; of more ranges, the narrowest holes are not to be seen.
+#: Ranges drawn for one partition and window; with more, the narrowest holes are closed.
 _BARS_MAX: Final = 200
 _LATE_MAX: Final = 50
 _TICKS_MAX: Final = 12
-#: Records that are drawn large, with a ring around those that the plan has something to say about.
+#: Records that are drawn large, with a ring around out-of-order and late ones.
 _LARGE_MAX: Final = 200
 _SMALL_DPI: Final = 72
 _SMALL_COLOURS: Final = 16
 _DPI: Final = 120
 _SIZE: Final = 9.5
-#: What a character takes, in inches.
+#: The width of a character, in inches.
 _CHARACTER: Final = 0.085
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records of one partition that are known anyway: nothing is read to draw."""
+    """Known records of one partition: drawing reads nothing."""
 
     offsets: Int64Array
     timestamps_ms: Int64Array
@@ -69,23 +69,23 @@ class Row:
     #: Each with its colour; at least one.
     windows: Sequence[tuple[WindowPlan, str]]
     partitions: Sequence[TopicPartition]
-    #: None: so much that all of these windows are seen.
+    #: None: enough to show all of these windows.
     times: TimeRange | None = None
-    #: Half-open; None: so many that all of these windows are seen.
+    #: Half-open; None: enough to show all of these windows.
     offsets: tuple[int, int] | None = None
-    #: The times that are named; none: those of the windows.
+    #: The labelled times; none: those of the windows.
     ticks_ms: Sequence[int] = ()
     records: Mapping[TopicPartition, Records] = field(default_factory=dict)
     height_inches: float = 3.2
 
 
 def is_installed() -> bool:
-    """Return whether there is a matplotlib to draw with."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def format_of(file: Path) -> str:
-    """Return the format that a file's suffix names, before anything is done for a drawing that cannot be made.
+    """Return the format of a file's suffix, before any work for a drawing that cannot be made.
 
     Raises:
         ConfigError: no such format, no such folder, or no matplotlib.
@@ -103,8 +103,8 @@ def format_of(file: Path) -> str:
 
 
 def small_plot(plan: WindowPlan) -> bytes:
-    """Return one window as a PNG of some 4 kB, for places that keep very many of them: few pixels, and few colours."""
-    # It comes with matplotlib.
+    """Draw one window as a PNG of some 4 kB, with few pixels and colours, for stores with very many of them."""
+    # A dependency of matplotlib.
     from PIL import Image
 
     drawn = Image.open(BytesIO(window_plot(plan, "png", dpi=_SMALL_DPI)))
@@ -114,7 +114,7 @@ def small_plot(plan: WindowPlan) -> bytes:
 
 
 def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes:
-    """Return one window: the partitions of which it took most, those with out-of-order records first.
+    """Draw one window: the partitions with the most taken offsets, those with out-of-order records first.
 
     Args:
         plan: the window.
@@ -133,7 +133,7 @@ def window_plot(plan: WindowPlan, file_format: str, *, dpi: int = _DPI) -> bytes
 def rows_plot(
     title: str, rows: Sequence[Row], file_format: str, *, width_inches: float = 10, dpi: int = _DPI
 ) -> bytes:
-    """Return rows below one another, as a file of one of `FORMATS`."""
+    """Draw rows below one another, as a file of one of `FORMATS`."""
     import matplotlib as mpl
 
     # Not pyplot, which keeps figures for the whole process and looks for a display.
@@ -148,7 +148,7 @@ def rows_plot(
     ):
         _draw_row(below, row, width_inches)
     written = BytesIO()
-    # Drawn again, the same picture is the same file: no date, and no random names in it.
+    # The same picture is the same file: without a date and random names.
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
     with mpl.rc_context({"svg.hashsalt": title}):
         figure.savefig(written, format=file_format, metadata=undated)
@@ -176,14 +176,14 @@ def _summary(plan: WindowPlan, partitions: int) -> str:
 def _draw_row(figure: Any, row: Row, width_inches: float) -> None:
     figure.suptitle(_plain(row.heading, width_inches), x=0.01, ha="left", size=11, color=_QUIET, parse_math=False)  # fmt: skip
     if not row.partitions:
-        # Without any axes the two headings would lie over one another.
+        # Without axes the two headings would overlap.
         figure.subplots().set_axis_off()
         return
     times = row.times or _times_of(row)
     panels = figure.subplots(1, len(row.partitions), sharey=True, squeeze=False)[0]
     topics = {tp.topic for tp in row.partitions}
     handles: dict[str, Any] = {}
-    # A quarter is for what lies between them, and for the times.
+    # A quarter is for the gaps between them, and for the times.
     inches = 0.75 * width_inches / len(row.partitions)
     for tp, axis in zip(row.partitions, panels, strict=True):
         name = f"partition {tp.partition}" if len(topics) == 1 else str(tp)
@@ -204,7 +204,7 @@ def _edges_of(row: Row) -> set[int]:
 
 
 def _times_of(row: Row) -> TimeRange:
-    """From a little below the oldest time that a window begins at up to a little beyond the last cutoff."""
+    """Return the visible times: from a little below the oldest start to a little beyond the last cutoff."""
     last = max(plan.cutoff_ms for plan, _ in row.windows)
     lows = [
         low
@@ -218,7 +218,7 @@ def _times_of(row: Row) -> TimeRange:
 
 
 def _low_of(plan: WindowPlan, part: PartitionPlan) -> int | None:
-    """From which time on a window takes what is not late; None: from the beginning."""
+    """Return the time from which a window takes records that are not late; None: the beginning."""
     if plan.window.since_ms is not None:
         return plan.window.since_ms
     ended = [times.before_ms for times, _ in part.late.pieces if times.before_ms < plan.cutoff_ms]
@@ -226,7 +226,7 @@ def _low_of(plan: WindowPlan, part: PartitionPlan) -> int | None:
 
 
 def _labels(ticks_ms: Sequence[int]) -> list[str]:
-    """Times, each with its date where that is another than the one below; of midnights the date alone."""
+    """Return the labels of times, each with its date if it differs from the one below; of midnights only the date."""
     texts = [time_text(tick) for tick in ticks_ms]
     midnight = "T00:00:00Z"
     if all(text.endswith(midnight) for text in texts):
@@ -241,7 +241,7 @@ def _labels(ticks_ms: Sequence[int]) -> list[str]:
 
 
 def _share(time_ms: int, times: TimeRange) -> float:
-    """Return a time's height in a panel, in whole numbers of any size as long as possible."""
+    """Return a time's height in a panel, computed in integers as far as possible."""
     within = min(max(time_ms, times.since_ms), times.before_ms)
     return (within - times.since_ms) / (times.before_ms - times.since_ms)
 
@@ -272,13 +272,13 @@ class _Panel:
         self._handles: dict[str, Any] = {}
 
     def draw(self) -> dict[str, Any]:
-        """Draw everything; return what a legend is to explain."""
+        """Draw everything; return the entries of the legend."""
         axis, extent = self._axis, self._end - self._first
         axis.set_facecolor(_GROUND)
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines[["left", "bottom"]].set_color(_EDGE)
         axis.tick_params(color=_EDGE, labelcolor=_QUIET, labelsize=_SIZE)
-        # Offsets from the first one on: where a float has a digit too few, matplotlib does, too.
+        # Offsets relative to the first one: matplotlib's floats lose digits of large numbers.
         axis.set_xlim(-0.03 * extent, 1.03 * extent)
         first, end = (_plain(str(offset), self._inches) for offset in (self._first, self._end))
         apart = "\n" if len(first) + len(end) + 2 > _room(self._inches) else ""
@@ -306,7 +306,7 @@ class _Panel:
             part.taken, span, meaning, facecolor=colour, edgecolor=colour, alpha=opacity
         )
         self._draw_bars(part.lost, (0, 1), "offsets lost to retention", facecolor="none", edgecolor=_QUIET, hatch="xx")  # fmt: skip
-        # In many partitions the lines of many windows would be a thicket.
+        # With many partitions the lines of many windows would be unreadable.
         has_lines = is_alone or len(self._row.partitions) == 1
         if has_lines and _has_out_of_order(part) and part.head_end is not None:
             self._draw_line(part.head_end, "a cut by offset would end here", RED)
@@ -327,7 +327,7 @@ class _Panel:
             self._handles[meaning] = self._axis.broken_barh(bars, span, lw=0.8, **style)
 
     def _bars(self, offsets: OffsetSet) -> Iterator[tuple[float, float]]:
-        """Yield beginnings and lengths of the ranges in sight, joined over the narrowest holes where they are many."""
+        """Yield starts and lengths of the visible ranges, joined over the narrowest holes if they are many."""
         bounds = offsets.within(self._first, self._end).bounds - self._first
         holes = bounds[1:, 0] - bounds[:-1, 1]
         if holes.size >= _BARS_MAX:
@@ -338,12 +338,12 @@ class _Panel:
             yield start, end - start
 
     def _draw_line(self, offset: int, meaning: str, colour: str) -> None:
-        """An upright line before an offset, if that is in sight."""
+        """Draw a vertical line before an offset, if it is visible."""
         if self._first < offset < self._end:
             self._handles[meaning] = self._axis.axvline(offset - self._first, color=colour, lw=1.1)
 
     def _draw_late(self, part: PartitionPlan) -> None:
-        """Where a record is late: its time, and its offset."""
+        """Draw the area of late records, by time and offset."""
         for times, from_offset in part.late.pieces[-_LATE_MAX:]:
             start = max(from_offset, self._first)
             bottom, top = (_share(edge, self._times) for edge in times)
@@ -358,7 +358,7 @@ class _Panel:
                 )
 
     def _draw_records(self, known: Records) -> None:
-        """Dots in the colours of their windows; a square is an out-of-order record, a ring a late record."""
+        """Draw records as dots in the colours of their windows, out-of-order ones with a square, late ones with a ring."""
         in_sight = (known.offsets >= self._first) & (known.offsets < self._end)
         in_sight &= known.timestamps_ms >= self._times.since_ms
         in_sight &= known.timestamps_ms < self._times.before_ms
@@ -383,12 +383,12 @@ class _Panel:
 
 
 def _has_out_of_order(part: PartitionPlan) -> bool:
-    """Return whether it is known to take anything behind a record stamped at or after the cutoff."""
+    """Return whether it is known to take a record after one stamped at or after the cutoff."""
     return part.head_end is not None and part.may_have_out_of_order
 
 
 def _plain(text: str, inches: float) -> str:
-    """Return a text that fits, of characters that matplotlib's own font has."""
+    """Return a text shortened to fit, with only the characters of matplotlib's own font."""
     known = "".join(one if one.isprintable() and one < "\u0100" else "?" for one in text)
     room = _room(inches)
     return (
@@ -397,7 +397,7 @@ def _plain(text: str, inches: float) -> str:
 
 
 def _room(inches: float) -> int:
-    """Return how many characters there is room for."""
+    """Return the number of characters that fit."""
     return int(inches / _CHARACTER)
 
 

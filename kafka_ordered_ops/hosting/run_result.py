@@ -1,4 +1,4 @@
-"""What became of one window that was run: a small value to print, to look at in a notebook, and to decide by."""
+"""The result of running one window: a small value for prints, notebooks and decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_ordered_ops.windows import Delivery
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunResult:
-    """What `OrderedWindows.run` did about a window, and what the ledger knows of it now."""
+    """The outcome of `OrderedWindows.run` for a window, and the window's facts in the ledger."""
 
     window_id: str
     group_id: str
@@ -29,26 +29,26 @@ class RunResult:
     content: PlanContent
     #: What this call did, in one sentence.
     outcome: str
-    #: Whether this call ran the job; False: an earlier one had, or there was nothing to read.
+    #: Whether this call ran the job; False: an earlier call ran it, or there was nothing to read.
     ran: bool
-    #: Which attempt of the window this was; from 1.
+    #: The window's attempt, from 1.
     attempt: int
     since: datetime | None
     cutoff: datetime
-    #: How many offsets it takes: an upper bound for records.
+    #: The number of offsets: an upper bound of records.
     offsets: int
-    #: The counts, as the output has them; None: it does not say.
+    #: The output's counts; None: not reported.
     records: int | None
     late: int | None
     out_of_order: int | None
-    #: The least and the greatest time of its records; None: not known, or beyond the calendar.
+    #: The least and the greatest time of its records; None: unknown, or beyond the calendar.
     first: datetime | None
     last: datetime | None
-    #: The folder with its files; None: another sink has them.
+    #: The folder with its files; None: another sink has the records.
     output: str | None
-    #: What the function returned, as far as it is kept with the window.
+    #: The function's return value, as far as the ledger stores it.
     returned: Any
-    #: What a person should know beside that.
+    #: Further notes for people.
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -69,12 +69,12 @@ class RunResult:
 
 
 def run_result(asked: str, before: WindowPlan, delivery: Delivery, output: str | None) -> RunResult:
-    """What a run did.
+    """Return the result of a run.
 
     Args:
-        asked: the id of the window that was asked for; another one may stand in for it.
-        before: the plan as it was made or taken up.
-        delivery: what became of it.
+        asked: the id of the requested window; another one may replace it.
+        before: the plan as made or resumed.
+        delivery: its delivery.
         output: the folder or the table that was asked for, if it was one.
     """
     record = delivery.record

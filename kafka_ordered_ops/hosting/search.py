@@ -1,10 +1,10 @@
-"""The search for the newest cutoff that all partitions have reached, with as few looks as possible."""
+"""The search for the newest cutoff that all partitions have reached, with as few checks as possible."""
 
 from __future__ import annotations
 
 
 class NewestReached:
-    """Which of some steps to look at next. What is reached at one step is reached at all before it.
+    """Chooses the next step to check. If a step is reached, all steps before it are reached.
 
     ::
 
@@ -14,9 +14,9 @@ class NewestReached:
 
     Args:
         first: the first step.
-        end: the step behind the last one.
-        from_first: look at the first one first: where mostly not even that is reached, that is the only look.
-            Else the last one comes first: where mostly all is reached, that is the only one.
+        end: the step after the last one.
+        from_first: check the first step first: if usually no step is reached, one check suffices. Otherwise check the
+            last one first: if usually all steps are reached, one check suffices.
     """
 
     def __init__(self, first: int, end: int, *, from_first: bool = False) -> None:
@@ -29,7 +29,7 @@ class NewestReached:
 
     @property
     def step(self) -> int | None:
-        """The step to look at; None: all is known."""
+        """The step to check; None: all is known."""
         low, high = self.reached_end, self._missed
         if low >= high:
             return None
@@ -40,11 +40,11 @@ class NewestReached:
         return (low + high) // 2
 
     def saw(self, is_reached: bool, guess: int | None = None) -> None:
-        """Take what a look at `step` has found.
+        """Record the result of checking `step`.
 
         Args:
             is_reached: whether the step is.
-            guess: the last step that may be reached, after a look in vain: a good guess saves looks, and a bad one
+            guess: the last step that may be reached, after a negative check: a good guess saves checks, a bad one
                 changes nothing.
         """
         step = self.step

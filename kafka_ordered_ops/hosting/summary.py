@@ -1,4 +1,4 @@
-"""What every host says of a window: one set of names and texts, as plain JSON."""
+"""The facts of a window that every host reports, with the same names and texts, as plain JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plan_summary(plan: WindowPlan) -> dict[str, Any]:
-    """What is known of a window once it is planned."""
+    """Return the facts of a planned window."""
     return {
         "window_id": plan.window_id,
         "group": plan.group_id,
@@ -27,7 +27,7 @@ def plan_summary(plan: WindowPlan) -> dict[str, Any]:
 
 
 def window_summary(record: WindowRecord) -> dict[str, Any]:
-    """What became of a window: with its counts as the sink has them; None: the sink does not say."""
+    """Return the facts of a window with its sink's counts; None: not reported."""
     from kafka_ordered_ops.output.staged_output import output_of
     from kafka_ordered_ops.spark.table_target import table_of
 
@@ -36,7 +36,7 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
         **plan_summary(record.plan),
         "records": facts.get("records"),
         "late": facts.get("late"),
-        # Of an older plan the sink has counted by the broker's index.
+        # For an older plan the sink counted by the broker's index.
         "out_of_order": facts.get("out_of_order") if record.plan.tells_out_of_order else None,
         "timestamp_min": time_or_none(facts.get("timestamp_ms_min")),
         "timestamp_max": time_or_none(facts.get("timestamp_ms_max")),
@@ -46,5 +46,5 @@ def window_summary(record: WindowRecord) -> dict[str, Any]:
 
 
 def time_or_none(timestamp_ms: int | None) -> str | None:
-    """Return a time as text, where there is one."""
+    """Return a time as text; None for None."""
     return None if timestamp_ms is None else time_text(int(timestamp_ms))

@@ -1,4 +1,4 @@
-"""Windows of which there is nothing left to take: finished ones, and those whose records other windows have."""
+"""Windows with nothing left to take: finished ones, and those whose records other windows have."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TRIES_APART: Final = 1_000
 
 
 def is_finished(plan: WindowPlan, result: Any) -> bool:
-    """Return whether nothing is left to do of a window. What was committed may still have to be made visible.
+    """Return whether a window is finished. A committed window may still have to be published.
 
     Args:
-        plan: the window's, with its status in the ledger; open or done.
-        result: what the ledger keeps with the window.
+        plan: the window's plan, with its status in the ledger.
+        result: the result that the ledger stores with the window.
     """
     if plan.status is WindowStatus.COMMITTED:
         return result is None
@@ -29,7 +29,7 @@ def is_finished(plan: WindowPlan, result: Any) -> bool:
 
 
 def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
-    """Return whether a window of which nothing is left is to be read again.
+    """Return whether a window with nothing left to take is to be read again.
 
     Raises:
         WindowCoveredError: `on_covered` is fail.
@@ -43,21 +43,21 @@ def is_replayed(plan: WindowPlan, on_covered: OnCovered) -> bool:
 
 
 def nothing_left(plan: WindowPlan) -> str:
-    """Return why there is nothing left to take."""
+    """Return the reason why nothing is left to take."""
     is_covered = plan.content is PlanContent.COVERED
     why = ": other windows have taken its records" if is_covered else f" is {plan.status} already"
     return f"window {plan.window_id} of group {plan.group_id}{why}"
 
 
 def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) -> WindowPlan:
-    """Return the plan of a window that is done for one more delivery, as an attempt that nobody has made.
+    """Return a finished window's plan for one more delivery, as a new attempt.
 
-    Its output gets a separate place beside the one that readers see, and beside that of another attempt, or of
-    another run, that replays at the same time; the ledger takes any attempt of a window that is done.
+    Its output is separate from the published one and from those of concurrent replays by other attempts or runs. The
+    ledger accepts any attempt of a finished window.
 
     Args:
-        plan: the window's.
-        result: what the ledger keeps with the window, which says whose output is published.
+        plan: the window's plan.
+        result: the result that the ledger stores with the window, which names the published output.
         run_id: the host's run.
         try_number: the attempt within the run.
     """

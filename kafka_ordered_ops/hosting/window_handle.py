@@ -1,4 +1,4 @@
-"""What a job is given of its windows: their offsets, and the two ends of their data."""
+"""The argument of a job: its windows' offsets, with reading and writing."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Between two lines about how far a job is.
+#: Time between two progress lines of a job.
 _SAY_EVERY_S: Final = 10.0
 
 
 class Stop:
-    """Told by a host that a job is to end, perhaps in a signal's handler; asked by what runs."""
+    """A flag that a host sets, perhaps in a signal's handler, to end a job; the job checks it."""
 
-    # A plain attribute: a handler may interrupt the very thread that asks, which no lock would survive.
+    # A plain attribute: a handler may interrupt the very thread that checks, where a lock would deadlock.
     def __init__(self, host: str) -> None:
         self._host = host
         self._told = False
 
     def set(self) -> None:
-        """The job is to end."""
+        """Make the job end."""
         self._told = True
 
     def __bool__(self) -> bool:
         return self._told
 
     def check(self, window_id: str) -> None:
-        """Raise `JobFailedError` when the job is to end."""
+        """Raise `JobFailedError` if the job must end."""
         if self:
             raise self.error(window_id)
 
     def error(self, window_id: str) -> JobFailedError:
-        """Return why the job has ended."""
+        """Return the error of the ended job."""
         return JobFailedError(
             f"window {window_id}: {self._host} ended this attempt. Nothing was committed",
             window_id=window_id,
@@ -56,30 +56,30 @@ class Stop:
 
 
 class Display(Protocol):
-    """Where a host shows people how far a job is."""
+    """A host's display of a job's progress."""
 
     def phase(self, name: str, unit: str = "offsets") -> None:
-        """What goes on now, and what is counted."""
+        """Begin a phase; `unit` is the unit of its counts."""
 
     def report(self, done: int, total: int, note: str = "") -> None:
-        """How far the phase is."""
+        """Report the progress of the phase."""
 
 
 class WindowHandle:
-    """The windows that a job is to deliver in one pass. What it writes is hidden until they are committed.
+    """The windows that a job must deliver in one pass. Its output is hidden until they are committed.
 
     Spark's objects are `Any` here: only the room `spark` knows pyspark.
 
     Args:
-        plans: the windows' exact offsets, by time; one at least.
+        plans: the windows' exact offsets, by time; at least one.
         client: how to reach the cluster.
         output: the folder for the windows' files; None: the job has its own sink.
         ordered: total order by (timestamp, topic, partition, offset).
         engine: who reads Kafka.
-        lacks: what is said where a folder is needed and there is none.
-        stop: whether the job is to end.
-        say: gets the lines that an application writes; None: they stay in its own log.
-        display: is shown how far the job is; None: a line in this process's log now and then.
+        lacks: the message if a folder is needed and there is none.
+        stop: whether the job must end.
+        say: receives the lines that an application writes; None: they stay in its own log.
+        display: shows the job's progress; None: this process logs a line now and then.
         storage_options: credentials and settings of an object store; None: as the environment has them.
         table: instead of `output`, the table for the windows' rows.
     """
@@ -107,21 +107,21 @@ class WindowHandle:
         self.ordered = ordered
         self.engine = engine
         self.stop = stop
-        #: For the files of the stage engine, which all executors see; gone when the job has ended.
+        #: A folder for the files of engine local, which all executors see; removed when the job has ended.
         self.local_root: str | None = None
         self.display = display
         self._lacks = lacks
         self._say = say
-        #: Called with the address of the Spark job's page, as soon as it is known; None: nobody is shown it.
+        #: Called with the address of the Spark job's page, as soon as it is known; None: not shown.
         self.on_page: Callable[[str], None] | None = None
         self._page: str | None = None
-        #: What was written or reported so far.
+        #: The output that was written or reported so far.
         self.staged: list[Staged] | None = None
 
     def read(self, spark: Any, *, ordered: bool | None = None) -> Any:
-        """Exactly the windows' records, one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
+        """Return exactly the windows' records, as one DataFrame; see `kafka_ordered_ops.spark.read_windows`.
 
-        Its column ``window_id`` says which window a record belongs to.
+        Its column ``window_id`` names the window of each record.
         """
         from kafka_ordered_ops.spark import read_windows
 
@@ -160,7 +160,7 @@ class WindowHandle:
         )
 
     def copy(self, path: str | os.PathLike[str] | None = None) -> list[Any]:
-        """Copy the records as they are, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
+        """Copy the records unchanged, as Parquet and without Spark: `kafka_ordered_ops.spark.stage_windows`.
 
         To a table of the host, with the Spark session of this thread.
 
@@ -185,8 +185,8 @@ class WindowHandle:
     ) -> list[StagedOutput]:
         """Run a Spark application for all windows by spark-submit: `kafka_ordered_ops.spark.submit_windows`.
 
-        The application asks for its windows by `kafka_ordered_ops.spark.current_window`. A host that ends the job
-        ends it, with all that it has started.
+        The application gets its windows with `kafka_ordered_ops.spark.current_window`. If the host ends the job, the
+        application and all of its processes end.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -212,11 +212,11 @@ class WindowHandle:
         return self._kept(staged)
 
     def collect(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
-        """Take up what a job that another program ran has written for every window.
+        """Use the output that a job of another program has written for every window.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
-            SinkError: a window's output is not there, or not complete.
+            SinkError: a window's output is missing, or not complete.
         """
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
@@ -224,15 +224,15 @@ class WindowHandle:
         places = [StagedOutput.of(plan, folder, self._options(path)) for plan in self.plans]
         if missing := [one for one in places if not one.exists()]:
             raise SinkError(
-                f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, as "
+                f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, such as "
                 f"{missing[0].window_id}. The job must write with write_windows(df, output, plans), to the same "
-                "folder, and with the plans that it was given",
+                "folder, with the plans that it received",
                 window_id=missing[0].window_id,
             )
         return self._kept([one.as_found() for one in places])
 
     def report(self, staged: Sequence[Staged]) -> None:
-        """Report the host what a sink of your own has staged for each window, to be published after the commit.
+        """Report your own sink's staged output of each window, to be published after the commit.
 
         Raises:
             ConfigError: there is an output already, or not one for each window.
@@ -243,11 +243,11 @@ class WindowHandle:
         self.staged = list(staged)
 
     def outputs(self, returned: Any) -> list[Staged]:
-        """What was written or reported, or what the job has returned, for each window.
+        """Return each window's output: written, reported, or returned by the job.
 
         Raises:
-            SinkError: there is a folder for outputs, and the job has neither written nor reported any; or they are
-                not those of these windows.
+            SinkError: there is an output folder, and the job has neither written nor reported an output; or the
+                outputs are of other windows.
         """
         place = self.output if self.table is None else self.table.table
         return outputs_of(self.plans, self.staged, returned, output=place)
@@ -255,7 +255,7 @@ class WindowHandle:
     def staged_below(
         self, folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> list[StagedOutput]:
-        """Return the records in hidden files; says in the log how far it is, and ends when the job is to end."""
+        """Read the records into hidden files, with progress lines; end if the job must end."""
         from kafka_ordered_ops.output.stage import stage_windows
 
         self.show_phase("reading")
@@ -269,7 +269,7 @@ class WindowHandle:
         )
 
     def temporary_folder(self) -> AbstractContextManager[str]:
-        """Return a folder for what this attempt reads first; beside the outputs, since a worker's own disk may be small."""
+        """Return a temporary folder for this attempt's reads, beside the outputs: a worker's own disk may be small."""
         from kafka_ordered_ops.output.address import is_in_store
         from kafka_ordered_ops.output.filesystem import normal_root
         from kafka_ordered_ops.output.temporary import temporary_folder
@@ -279,7 +279,7 @@ class WindowHandle:
         return temporary_folder(normal_root(self.output))
 
     def progress(self) -> Callable[[int, int], None]:
-        """What reading tells how far it is."""
+        """Return a callback for the progress of reading."""
         last = time.monotonic()
 
         def progress(done: int, total: int) -> None:
@@ -294,7 +294,7 @@ class WindowHandle:
         return progress
 
     def show_phase(self, name: str, unit: str = "offsets") -> None:
-        """Show what goes on now, where there is a display."""
+        """Show the current phase, if there is a display."""
         if self.display is not None:
             self.display.phase(name, unit)
 
@@ -311,7 +311,7 @@ class WindowHandle:
             self.on_page(page)
 
     def _job_progress(self, name: str) -> Callable[[JobProgress], None] | None:
-        """Return what shows how far an application is, and its page; None where nobody is shown either."""
+        """Return a callback that shows an application's progress and page; None if neither is shown."""
         display = self.display
         if display is None and self.on_page is None:
             return None

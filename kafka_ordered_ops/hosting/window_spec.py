@@ -1,4 +1,4 @@
-"""What all windows of a task or an asset have in common: everything but their times."""
+"""The settings that all windows of a task or an asset share: everything but their times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec:
-    """What all windows of a task or an asset have in common; whatever `Window` and `Policy` take may be given.
+    """The settings that all windows of a task or an asset share: the arguments of `Window` and `Policy`.
 
     Raises:
         ConfigError: no topic, no group, or an invalid value.
@@ -65,7 +65,7 @@ class WindowSpec:
         check_flag(self.redefine, what="redefine")
         for name, kind in _CHOICES.items():
             object.__setattr__(self, name, check_choice(getattr(self, name), kind, what=name))
-        # All that any window asks for, but its times; and as a window has it.
+        # A window's parameters without its times, in the form of a window.
         window = self.window(time_at(0), None)
         object.__setattr__(self, "starting_offsets", window.starting_offsets)
         object.__setattr__(self, "max_out_of_orderness", window.max_out_of_orderness)
@@ -73,7 +73,7 @@ class WindowSpec:
         object.__setattr__(self, "exclude", as_names(self.exclude, what="exclude"))
 
     def window(self, cutoff: datetime, since: datetime | None) -> Window:
-        """Return the question for these times; raises `ConfigError`."""
+        """Return the window for these times; raise `ConfigError`."""
         return Window(
             self.topics,
             cutoff,
@@ -91,7 +91,7 @@ class WindowSpec:
         claim_age: timedelta | None = None,
         claim_wait: timedelta | None = None,
     ) -> Policy:
-        """What a plan does when others stand in its way; None: the policy's own default."""
+        """Return the policy about other windows; None: the policy's own default."""
         given = {"claim_age": claim_age, "claim_wait": claim_wait}
         spans = {name: span for name, span in given.items() if span is not None}
         on_open_claim = OnOpenClaim(self.on_open_claim)
@@ -99,5 +99,5 @@ class WindowSpec:
 
 
 def span_of(value: timedelta | str | None, what: str) -> timedelta | None:
-    """Return a span from an argument; raises `ConfigError`."""
+    """Return a span from an argument; raise `ConfigError`."""
     return None if value is None else as_span(value, what=what)

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka_ordered_ops.cli.demo import crash, main
 from kafka_ordered_ops.cli.demo import folder as folders
 from kafka_ordered_ops.cli.demo.check import (
+    Attempt,
     Finding,
-    Try,
 )
 from kafka_ordered_ops.cli.demo.data import (
     DEPARTED_COUNT,
@@ -207,8 +207,10 @@ def test_the_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
 
 def test_the_table_counts_what_is_published(perfect: Path, flights: Flights) -> None:
     """Each window's records, out-of-order records and late records are those of its files."""
-    tries = [Try(name, 1, "published", ran=True) for name in SHORT.ids]
-    rows = window_rows(SHORT, read_published(perfect, SHORT), tries, dict.fromkeys(SHORT.ids, 2.0))
+    attempts = [Attempt(name, 1, "published", ran=True) for name in SHORT.ids]
+    rows = window_rows(
+        SHORT, read_published(perfect, SHORT), attempts, dict.fromkeys(SHORT.ids, 2.0)
+    )
     assert [row.records for row in rows] == np.bincount(SHORT.window_of(flights)).tolist()
     assert sum(row.late for row in rows) == int(SHORT.late_of(flights).sum())
     assert any(row.out_of_order for row in rows)
@@ -329,7 +331,7 @@ def test_a_process_that_cannot_be_killed_half_way_is_told(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(SinkError, match=r"ended by itself(.|\n)*no Java here"):
-        crash.kill_half_way("127.0.0.1:1", SHORT.steps[1], tmp_path, tmp_path / "log")
+        crash.kill_halfway("127.0.0.1:1", SHORT.steps[1], tmp_path, tmp_path / "log")
 
 
 # --- the whole ----------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.cli.demo.check import (
+    Attempt,
     BrokerFacts,
     Finding,
-    Try,
+    check_attempts,
     check_broker,
     check_published,
-    check_tries,
 )
 from kafka_ordered_ops.cli.demo.data import Flights
 from kafka_ordered_ops.cli.demo.output import read_published, window_folder
@@ -152,15 +152,15 @@ def test_the_check_wants_the_second_attempt_and_the_idle_run() -> None:
     """A kill that nobody noticed, and a second run that worked again, are failures."""
     killed, twice = "2013-02-08", "2013-02-09"
     good = [
-        Try(killed, 2, "published", ran=True),
-        Try(twice, 1, "published", ran=True),
-        Try(twice, 1, "published", ran=False),
+        Attempt(killed, 2, "published", ran=True),
+        Attempt(twice, 1, "published", ran=True),
+        Attempt(twice, 1, "published", ran=False),
     ]
-    assert failed(check_tries(good, SHORT)) == []
+    assert failed(check_attempts(good, SHORT)) == []
     bad = [
-        Try(killed, 1, "published", ran=True),
-        Try(twice, 1, "published", ran=True),
-        Try(twice, 2, "published", ran=True),
+        Attempt(killed, 1, "published", ran=True),
+        Attempt(twice, 1, "published", ran=True),
+        Attempt(twice, 2, "published", ran=True),
     ]
-    assert len(failed(check_tries(bad, SHORT))) == 2
-    assert len(failed(check_tries([], SHORT))) == 2
+    assert len(failed(check_attempts(bad, SHORT))) == 2
+    assert len(failed(check_attempts([], SHORT))) == 2

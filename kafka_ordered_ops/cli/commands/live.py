@@ -23,7 +23,7 @@ Examples:
 
 Exit codes: 0 all live or idle; 3 not yet; 1 failed, retry; 2 usage; 4 failed, retrying does not help; 130 Ctrl-C."""
 
-#: How long --wait waits by default: an hour's window that is an hour late is a person's case.
+#: The default of --timeout: an hourly window that is an hour late needs a person.
 _TIMEOUT: Final = "PT1H"
 
 
@@ -81,7 +81,7 @@ def live(
     if timeout is not None and not wait:
         raise ConfigError(f"--timeout {timeout} needs --wait: also give --wait, or omit --timeout")
     timeout_s = as_span(timeout or _TIMEOUT, what="timeout").total_seconds()
-    settings = cluster.told_settings(screen)
+    settings = cluster.reported_settings(screen)
 
     def look(before: Liveness | None) -> Liveness:
         return look_once(
@@ -91,7 +91,7 @@ def live(
     if wait:
         with screen.noticed("checking"), screen.board() as board:
             teller = Teller(screen, board, timeout_s)
-            found = wait_live(look, timeout_s=timeout_s, told=teller.told, failed=teller.failed)
+            found = wait_live(look, timeout_s=timeout_s, told=teller.report, failed=teller.failed)
     else:
         with screen.progress("checking"):
             found = look(None)

@@ -37,7 +37,7 @@ def list_groups(screen: Screen, cluster: Cluster) -> None:
     from kafka_ordered_ops.cli.show.tables import groups_table
     from kafka_ordered_ops.windows.queries.groups import list_groups
 
-    settings = cluster.told_settings(screen)
+    settings = cluster.reported_settings(screen)
     with screen.progress("reading the ledger"):
         found = list_groups(settings, ledger_topic=cluster.ledger)
     facts = [group_facts(one) for one in found]
@@ -90,7 +90,7 @@ def doctor(
     from kafka_ordered_ops.cli.doctor import examine
     from kafka_ordered_ops.cli.show.checks import State, checks_text
 
-    settings = cluster.told_settings(screen)
+    settings = cluster.reported_settings(screen)
     with screen.progress("checking"):
         checks = examine(settings, group_id, cluster.ledger)
     if screen.as_json:

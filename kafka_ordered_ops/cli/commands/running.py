@@ -28,8 +28,8 @@ from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
 from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows import Delivery, Policy
 
-#: Windows of a series that are named one by one.
-_SAID_MAX: Final = 10
+#: Windows of a series that are named individually.
+_NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Delivered:
     """Windows before and after a delivery."""
 
     asked: Sequence[str]
-    #: As planned or taken up, before anything was done about them.
+    #: As planned or resumed, before the delivery.
     before: Sequence[WindowPlan]
     after: Sequence[Delivery]
     state: GroupState | None
@@ -73,7 +73,7 @@ def deliver(
         return Delivered(asked, plans, after, windows.state())
 
 
-def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
+def report_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
     """Report the result for one window."""
     [before], [after] = delivered.before, delivered.after
     say_covered(screen, delivered)
@@ -82,12 +82,12 @@ def tell_one(screen: Screen, sink: Sink, delivered: Delivered) -> None:
         screen.emit(delivery_json(after.record, state=delivered.state, ran=after.ran))
         return
     screen.show(delivery_text(after.record))
-    say_stand_in(screen, delivered.asked[0], before)
+    say_replacement(screen, delivered.asked[0], before)
     say_notes(screen, [before])
     screen.say(_outcome(before, after, sink.place))
 
 
-def tell_many(screen: Screen, delivered: Delivered) -> None:
+def report_many(screen: Screen, delivered: Delivered) -> None:
     """Report the result for a series of windows."""
     say_covered(screen, delivered)
     if screen.as_json:
@@ -100,7 +100,7 @@ def tell_many(screen: Screen, delivered: Delivered) -> None:
     records = [one.record for one in delivered.after]
     screen.show(deliveries_table(records), outputs_text(records))
     for asked, plan in zip(delivered.asked, delivered.before, strict=True):
-        say_stand_in(screen, asked, plan)
+        say_replacement(screen, asked, plan)
     say_notes(screen, delivered.before)
     screen.say(_outcomes(delivered))
 
@@ -108,21 +108,21 @@ def tell_many(screen: Screen, delivered: Delivered) -> None:
 def say_covered(screen: Screen, delivered: Delivered) -> None:
     """Report covered windows: nothing was delivered for them."""
     covered = [plan for plan in delivered.before if plan.content is PlanContent.COVERED]
-    for plan in covered[:_SAID_MAX]:
+    for plan in covered[:_NAMED_MAX]:
         screen.say(
             f"warning: window {plan.window_id} of group {plan.group_id} is covered: other windows have taken, or hold, all its "
             "records. This command delivered none of them"
         )
-    if (more := len(covered) - _SAID_MAX) > 0:
+    if (more := len(covered) - _NAMED_MAX) > 0:
         screen.say(f"warning: and {more:,} more windows are covered")
 
 
 def say_held(screen: Screen, plans: Sequence[WindowPlan]) -> None:
     """Report open windows that hold records of these windows' times."""
-    told = held_texts(plans)
-    for text in told[:_SAID_MAX]:
+    held = held_texts(plans)
+    for text in held[:_NAMED_MAX]:
         screen.say(f"warning: {text}")
-    if (more := len(told) - _SAID_MAX) > 0:
+    if (more := len(held) - _NAMED_MAX) > 0:
         screen.say(f"warning: and {more:,} more windows miss records that open windows hold")
 
 
@@ -134,7 +134,7 @@ def end_of(delivered: Delivered, policies: Policies) -> ExitCode:
     )
 
 
-def say_stand_in(screen: Screen, asked: str, plan: WindowPlan) -> None:
+def say_replacement(screen: Screen, asked: str, plan: WindowPlan) -> None:
     """Report that the plan is of another window, which holds the records of the one asked for."""
     if plan.window_id != asked:
         screen.say(f"note: window {asked} is covered: window {plan.window_id} holds its records")
@@ -160,31 +160,31 @@ def _outcome(before: WindowPlan, delivery: Delivery, asked: str) -> str:
         return f"{name} is covered: other windows have taken, or hold, all its records; nothing was written"
     if delivery.ran:
         return f"{name} is published"
-    told = {
+    outcome = {
         WindowStatus.WRITTEN: "was written by an earlier attempt, and is now committed and published",
         WindowStatus.COMMITTED: "was committed by an earlier attempt, and is now published",
     }.get(before.status, "is already published; nothing was done")
     root = table_of(delivery.record.result) if output is None else output.root
     if root is not None and root not in (asked, normal_root(asked)):
-        return f"{name} {told}: in {root}, not in {asked} (windows replay writes it elsewhere)"
-    return f"{name} {told}"
+        return f"{name} {outcome}: in {root}, not in {asked} (windows replay writes it elsewhere)"
+    return f"{name} {outcome}"
 
 
 def _outcomes(delivered: Delivered) -> str:
     """Describe what this call did for several windows."""
-    told = {
+    by_outcome = {
         "read and published": 0,
         "written by an earlier attempt and published now": 0,
         "published already": 0,
         "covered by other windows, nothing written": 0,
     }
-    read, finished, done, covered = told
+    read, finished, done, covered = by_outcome
     for before, after in zip(delivered.before, delivered.after, strict=True):
         if before.content is PlanContent.COVERED:
-            told[covered] += 1
+            by_outcome[covered] += 1
         elif after.ran:
-            told[read] += 1
+            by_outcome[read] += 1
         else:
-            told[done if before.status is WindowStatus.PUBLISHED else finished] += 1
-    counts = ", ".join(f"{count:,} {what}" for what, count in told.items() if count)
+            by_outcome[done if before.status is WindowStatus.PUBLISHED else finished] += 1
+    counts = ", ".join(f"{count:,} {what}" for what, count in by_outcome.items() if count)
     return f"{windows_text(len(delivered.after))}: {counts}"

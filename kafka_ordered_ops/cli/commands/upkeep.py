@@ -87,12 +87,10 @@ def prune(
     ],
     forget: Annotated[
         bool,
-        typer.Option(
-            "--forget", help="Remove them completely, including stubs of windows pruned earlier."
-        ),
+        typer.Option("--forget", help="Remove them completely, including windows pruned earlier."),
     ] = False,
 ) -> None:
-    """Reduce old windows in the ledger to stubs. Keeps ids, times, counts and the group's progress."""
+    """Reduce old windows in the ledger. Keeps ids, times, counts and the group's progress."""
     from kafka_ordered_ops.cli.show.tables import windows_text
 
     age = as_span(older_than, what="older than")

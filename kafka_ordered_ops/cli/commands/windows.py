@@ -109,7 +109,7 @@ def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> 
     if screen.as_json:
         screen.emit(record_json(record, state=state, now_ms=now_ms))
         return
-    # Of a pruned window there are no partitions to be shown.
+    # A pruned window has no partitions to show.
     tables = [plan_table(record.plan, state=state)] if record.pruned is None else []
     screen.show(*tables, history_text(record, now_ms=now_ms))
     say_notes(screen, [record.plan])
@@ -125,7 +125,7 @@ def plan_window(
     window_id: WindowIdOption = None,
 ) -> None:
     """Plan a window for your own job. Claims its offsets; reads and commits nothing."""
-    from kafka_ordered_ops.cli.commands.running import say_notes, say_stand_in
+    from kafka_ordered_ops.cli.commands.running import say_notes, say_replacement
     from kafka_ordered_ops.cli.show.facts import plan_json
     from kafka_ordered_ops.cli.show.tables import plan_table
     from kafka_ordered_ops.core.window.window import default_window_id
@@ -139,7 +139,7 @@ def plan_window(
         screen.emit({**plan_json(plan, state=state), "plan": plan.to_json()})
         return
     screen.show(plan_table(plan, state=state))
-    say_stand_in(screen, window_id or default_window_id(connection.group_id, window), plan)
+    say_replacement(screen, window_id or default_window_id(connection.group_id, window), plan)
     say_notes(screen, [plan])
     screen.say(f"window {plan.window_id} is {plan.status}, attempt {plan.attempt}")
 
@@ -155,12 +155,12 @@ def sweep(
     window_id: WindowIdOption = None,
 ) -> None:
     """Deliver records outside all intervals. Works like run."""
-    from kafka_ordered_ops.cli.commands.running import deliver, end_of, tell_one
+    from kafka_ordered_ops.cli.commands.running import deliver, end_of, report_one
 
     spec = question.spec(connection.group_id, policies)
     window, policy = question.window(spec), policies.policy(spec)
     delivered = deliver(screen, connection, sink, [window], [window_id], policy)
-    tell_one(screen, sink, delivered)
+    report_one(screen, sink, delivered)
     raise typer.Exit(end_of(delivered, policies))
 
 
@@ -170,7 +170,7 @@ def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> 
     """Commit a window after your own job has read it."""
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
-        # What a `run` has written is published too: nobody reads it before.
+        # Output of a `run` is published too: no reader sees it before.
         staged = _written_output(record)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
@@ -185,7 +185,7 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
         record = windows.abandon(window_id)
-        # After the ledger: whoever still tries to commit this output is refused by then.
+        # After the ledger: attempts to commit this output are refused by then.
         reported = list(record.parts.results.values()) if record.parts else []
         output = output_of(record.result) or output_of({"parts": reported})
         if output is not None:
@@ -211,10 +211,10 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
     if screen.as_json:
         screen.emit(delivery_json(replayed, state=state, ran=True))
     else:
-        told = window_summary(replayed)
-        screen.show(told["output"])
+        summary = window_summary(replayed)
+        screen.show(summary["output"])
         screen.say(
-            f"window {window_id} was read again: {told['records']:,} records; nothing was committed"
+            f"window {window_id} was read again: {summary['records']:,} records; nothing was committed"
         )
 
 
@@ -234,7 +234,7 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
         return None
     check_parts_alike(record.plan, record.result)
     output = output_of(record.result)
-    # Of a split window this joins the parts.
+    # For a split window this joins the parts.
     found = StagedOutput.found(record.result or {})
     if output is not None and found is None:
         raise SinkError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["main"]
 
-#: As in `kafka_ordered_ops.cli.exits`, which may not be imported before the libraries are known to be there.
+#: As in `kafka_ordered_ops.cli.exits`, which may not be imported before the libraries are known to be installed.
 _FAILED, _USAGE, _INTERRUPTED = 4, 2, 130
 
 #: Distributions of the extra ``demo``.
@@ -20,8 +20,8 @@ def main(output: Path | None = None) -> int:
     """Run the whole demo; return the exit code: 0 only if every check held.
 
     Args:
-        output: where its files go; ``kafka-ordered-ops-demo`` in the current folder when None. What an earlier demo
-            left there is replaced; anything else in it is refused.
+        output: the folder for its files; None: ``kafka-ordered-ops-demo`` in the current folder. Files of an earlier
+            demo are replaced; other files are refused.
     """
     missing = [name for name in _NEEDED if not _is_installed(name)]
     if missing:
@@ -42,7 +42,7 @@ def main(output: Path | None = None) -> int:
     try:
         holds = run_story(story(), output or Path(DEFAULT_FOLDER), screen)
     except KeyboardInterrupt:
-        screen.say("interrupted; the broker and Spark are ended")
+        screen.say("interrupted; the broker and Spark are stopped")
         return _INTERRUPTED
     except KafkaOrderedOpsError as error:
         screen.fail(error, with_traceback=False)

@@ -1,4 +1,4 @@
-"""The check: what readers see, and what the broker says, against the source and the story."""
+"""The check: the published records and the broker's facts against the source and the story."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from kafka_ordered_ops.cli.demo.data import Flights, Int64Array
 from kafka_ordered_ops.cli.demo.output import Published
 from kafka_ordered_ops.cli.demo.story import BoolArray, Story, Twist
 
-#: Where a finding lists examples: enough to go and look.
+#: Examples that a finding lists.
 _EXAMPLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of one check."""
 
     what: str
     holds: bool
-    #: What was counted; of a failure also where.
+    #: The counts; for a failure also the places.
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a plain client sees at the broker at the end: offsets by partition."""
+    """Offsets by partition at the end, as a plain client reads them from the broker."""
 
     ends: Mapping[int, int]
     committed: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """What became of one call for a window."""
+class Attempt:
+    """The outcome of one call for a window."""
 
     window_id: str
     attempt: int
@@ -46,7 +46,7 @@ class Try:
 
 
 def check_published(published: Published, flights: Flights, story: Story) -> list[Finding]:
-    """Compare the published files with the source; `flights` are those that the story is about."""
+    """Compare the published files with the source; `flights` are those of the story."""
     return [
         _check_folders(published, story),
         _check_once(published, flights),
@@ -56,7 +56,7 @@ def check_published(published: Published, flights: Flights, story: Story) -> lis
 
 
 def check_broker(facts: BrokerFacts, flights: Flights) -> list[Finding]:
-    """Return every record is in the log, and the group has committed all of it."""
+    """Check that every record is in the log, and that the group has committed all of it."""
     produced = sum(facts.ends.values())
     behind = {
         n: facts.committed.get(n) for n, end in facts.ends.items() if facts.committed.get(n) != end
@@ -75,13 +75,13 @@ def check_broker(facts: BrokerFacts, flights: Flights) -> list[Finding]:
     ]
 
 
-def check_tries(tries: list[Try], story: Story) -> list[Finding]:
-    """Return the killed window came through by its second attempt, the repeated one did nothing twice."""
+def check_attempts(attempts: list[Attempt], story: Story) -> list[Finding]:
+    """Check that the killed window succeeded in its second attempt, and that the repeated one ran once."""
     return [
         finding
         for step in story.steps
         for finding in _TWISTS[step.twist](
-            [one for one in tries if one.window_id == step.window_id], step.window_id
+            [one for one in attempts if one.window_id == step.window_id], step.window_id
         )
     ]
 
@@ -113,7 +113,7 @@ def _check_once(published: Published, flights: Flights) -> Finding:
 
 
 def _check_matched(published: Published, flights: Flights, story: Story) -> Iterator[Finding]:
-    """Compare record by record: each with its flight in the source, found by the id."""
+    """Compare each record with its flight in the source, by id."""
     by_id = np.argsort(flights.ids)
     ids = published.int64("id")
     places = np.searchsorted(flights.ids[by_id], ids)
@@ -125,14 +125,14 @@ def _check_matched(published: Published, flights: Flights, story: Story) -> Iter
     def compare(what: str, right: BoolArray, detail: str = "") -> Finding:
         wrong = ids[known][~right]
         numbers = f"{int(right.sum()):,} of {len(published):,}"
-        examples = f"; not so: {_examples(wrong)}" if len(wrong) else ""
+        examples = f"; wrong: {_examples(wrong)}" if len(wrong) else ""
         return Finding(what, bool(right.all()) and bool(known.all()), numbers + detail + examples)
 
     window = published.int64("window")[known]
     yield compare("in the right window", window == story.window_of(flights)[places])
     late = story.late_of(flights)[places]
     yield compare(
-        "late exactly where the source says so",
+        "late exactly as in the source",
         published.bools("late")[known] == late,
         f", {int(late.sum()):,} of them late",
     )
@@ -163,23 +163,24 @@ def _check_order(published: Published) -> Finding:
     )
 
 
-def _check_killed(tries: list[Try], window_id: str) -> list[Finding]:
-    last = tries[-1] if tries else None
+def _check_killed(attempts: list[Attempt], window_id: str) -> list[Finding]:
+    last = attempts[-1] if attempts else None
     return [
         Finding(
-            f"window {window_id}, killed half-way, was brought to its end by the retry",
+            f"window {window_id}, killed halfway, was completed by the retry",
             last is not None and last.attempt == 2 and last.status == "published",
             "not run" if last is None else f"attempt {last.attempt}, {last.status}",
         )
     ]
 
 
-def _check_twice(tries: list[Try], window_id: str) -> list[Finding]:
+def _check_twice(attempts: list[Attempt], window_id: str) -> list[Finding]:
     return [
         Finding(
             f"window {window_id}, run again, did nothing the second time",
-            [one.ran for one in tries] == [True, False] and tries[0].attempt == tries[1].attempt,
-            f"{len(tries)} runs, {sum(one.ran for one in tries)} of them with work",
+            [one.ran for one in attempts] == [True, False]
+            and attempts[0].attempt == attempts[1].attempt,
+            f"{len(attempts)} runs, {sum(one.ran for one in attempts)} of them with work",
         )
     ]
 
@@ -189,7 +190,7 @@ def _examples(ids: Int64Array) -> str:
     return f"{shown}, ..." if len(ids) > _EXAMPLES else shown
 
 
-_TWISTS: Final[Mapping[Twist, Callable[[list[Try], str], list[Finding]]]] = {
+_TWISTS: Final[Mapping[Twist, Callable[[list[Attempt], str], list[Finding]]]] = {
     Twist.NONE: lambda _tries, _window_id: [],
     Twist.KILLED: _check_killed,
     Twist.TWICE: _check_twice,

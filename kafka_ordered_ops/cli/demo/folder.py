@@ -14,17 +14,17 @@ PICTURE_NAME: Final = "windows.png"
 REPORT_NAME: Final = "report.json"
 CRASH_LOG_NAME: Final = "killed-try.log"
 
-#: Says that the folder is a demo's. Written first, so that a demo that was interrupted has one, too.
+#: Marks the folder of a demo. Written first, so that an interrupted demo has one, too.
 MARKER_NAME: Final = ".kafka-ordered-ops-demo"
 
 _OURS: Final = (FLIGHTS_FOLDER, DELAYS_FOLDER, PICTURE_NAME, REPORT_NAME, CRASH_LOG_NAME)
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Return an empty folder, but for the marker; what an earlier demo left in it is removed.
+    """Return a folder that is empty except for the marker; files of an earlier demo are removed.
 
     Raises:
-        ConfigError: the folder holds something that no demo wrote, or cannot be made.
+        ConfigError: the folder holds other files, or cannot be created.
     """
     folder = folder.absolute()
     try:

@@ -1,6 +1,6 @@
 """The demo's Spark job: one window's departures, parsed and published, and the delays in them.
 
-Without an import of Spark: a session and a window's DataFrame are given, and SQL does the rest.
+The module imports no Spark: it gets a session and a window's DataFrame, and uses SQL.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kafka_ordered_ops.spark.session import local_session
 from kafka_ordered_ops.spark.write.write import write_window
 from kafka_ordered_ops.windows import Delivery, OrderedWindows
 
-#: Two tables in the output folder: every departure, and what was made of them.
+#: Two tables in the output folder: every departure, and the delays.
 FLIGHTS_FOLDER: Final = "flights"
 DELAYS_FOLDER: Final = "delays"
 
-#: Told what goes on.
+#: Called with a line for each phase.
 Tell = Callable[[str], None]
 
 _VALUE: Final = (
@@ -53,7 +53,7 @@ _DELAYS: Final = """
 def start_spark() -> Any:
     """Return a local session for the demo's jobs."""
     spark = local_session("kafka-ordered-ops demo", java_home=Path(java_home_for_spark()))
-    # Some thousand groups: the default of 200 tasks would be all overhead.
+    # Some thousand groups: the default of 200 tasks would be mostly overhead.
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     return spark
 
@@ -61,7 +61,7 @@ def start_spark() -> Any:
 def run_window(
     spark: Any, windows: OrderedWindows, step: Step, folder: Path, tell: Tell = lambda _: None
 ) -> Delivery:
-    """Bring one window to its end; called again, it does what is left to do, or nothing."""
+    """Complete one window; a repeated call does only the remaining work."""
     tell("planning")
     plan = windows.plan(Window([TOPIC], step.cutoff, starting_offsets=Earliest()), step.window_id)
 
@@ -77,12 +77,12 @@ def run_window(
 def _write(spark: Any, windows: OrderedWindows, plan: WindowPlan, folder: Path) -> StagedOutput:
     records: Any = read_window(spark, plan, windows.settings, ordered=True)
     departures = records.selectExpr(_PARSED, "cast(key as string) as tailnum", *_RECORD)
-    # The records come in order, and a projection keeps it: there is nothing to sort again.
+    # The records are in order, and a projection keeps it: no sort is needed.
     flights = departures.selectExpr(*_COLUMNS)
     staged = write_window(flights, folder / FLIGHTS_FOLDER, plan, ordered=False)
     # From the stage, so that Kafka is read once.
     spark.read.parquet(staged.stage_uri).createOrReplaceTempView("demo_departures")
     delays = folder / DELAYS_FOLDER / f"{WINDOW_PREFIX}{folder_name(plan.window_id, plan.window)}"
-    # A retry writes the same over it. Only the flights go by stage, commit and publish.
+    # A retry overwrites it with the same. Only the flights use stage, commit and publish.
     spark.sql(_DELAYS).coalesce(1).write.mode("overwrite").parquet(str(delays))
     return staged

@@ -1,4 +1,4 @@
-"""What the demo published, read back with neither Spark nor this package's own reader."""
+"""The demo's published files, read with neither Spark nor this package's reader."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
     "offset": pa.int64(),
     "late": pa.bool_(),
 }
-#: The published columns, and the place in the story of the window in whose folder the record was found.
+#: The published columns, and the story's index of the window whose folder held the record.
 SCHEMA: Final = pa.schema({**_COLUMNS, "window": pa.int32()})
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """All records that readers see: window by window, in each in the order of its files' names."""
+    """All published records, by window, and in each window in the order of its files' names."""
 
     table: pa.Table
-    #: Folders that should be there and are not, or the other way round.
+    #: Missing and unexpected folders.
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
 
@@ -52,13 +52,13 @@ class Published:
         return cast(Int64Array, column.to_numpy().astype(np.int64))
 
     def bools(self, name: str) -> BoolArray:
-        """Return a column of yes and no."""
+        """Return a column of booleans."""
         return cast(BoolArray, self.table[name].to_numpy().astype(np.bool_))
 
     def out_of_order(self, story: Story) -> BoolArray:
-        """For each record whether a window cut out of the log by two offsets would lose it.
+        """Return for each record whether an offset range would miss it.
 
-        In its partition it lies behind a record that is stamped at or after its window's cutoff.
+        In its partition, it sits after a record stamped at or after its window's cutoff.
         """
         partition, offset, stamp = (self.int64(n) for n in ("partition", "offset", "timestamp"))
         cutoffs = np.array([step.cutoff_ms for step in story.steps], dtype=np.int64)
@@ -68,7 +68,7 @@ class Published:
             places = np.flatnonzero(partition == number)
             places = places[np.argsort(offset[places])]
             highest = np.maximum.accumulate(stamp[places])
-            # A record stamped below its cutoff is not itself the high one.
+            # A record stamped before its cutoff is not itself the one past it.
             found[places] = (highest >= cutoff[places]) & (stamp[places] < cutoff[places])
         return found
 
@@ -93,7 +93,7 @@ def read_published(root: Path, story: Story) -> Published:
 
 def _read_window(folder: Path, place: int) -> pa.Table:
     tables = [
-        # One file, one table: a folder read as a data set comes in any order, with columns of its name.
+        # One file, one table: a folder read as a data set has no order, and extra columns from its name.
         pq.ParquetFile(path).read(columns=list(_COLUMNS))
         for path in sorted(folder.glob("*.parquet"))
     ]

@@ -1,7 +1,7 @@
-"""The picture: the log's out-of-order fringe, and how windows cut through it by time and not by offset.
+"""The picture: out-of-order records in the log, and windows that divide it by time, not by offset.
 
 Above, the blizzard week in every partition: each record at its offset and its scheduled time, in the colour
-of its window. Below, one cutoff close up, with the place where a look-up by time would have cut the log.
+of its window. Below, one cutoff close up, with the offset at which a look-up by time would have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_ordered_ops.hosting.plots import COLOURS, Records, Row, rows_plot
 #: For a README at its full width on a sharp screen.
 _WIDTH_INCHES: Final = 13.0
 
-#: What is shown around the week, and around the cutoff that is shown close up.
+#: The margins around the week, and around the cutoff shown close up.
 _WEEK_MARGIN: Final = timedelta(hours=12)
 _BEFORE: Final = timedelta(hours=5)
 _AFTER: Final = timedelta(hours=3)
@@ -30,7 +30,7 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def draw(published: Published, story: Story, plans: Sequence[WindowPlan], path: Path) -> None:
-    """Draw the published records into a PNG file, in the windows of the story's plans."""
+    """Draw the published records as a PNG file, by the windows of the story's plans."""
     partition = published.int64("partition")
     columns = published.int64("offset"), published.int64("timestamp")
     records = {
@@ -67,7 +67,7 @@ def draw(published: Published, story: Story, plans: Sequence[WindowPlan], path: 
 def _liveliest(
     plans: Sequence[WindowPlan], records: Mapping[TopicPartition, Records]
 ) -> tuple[int, TopicPartition]:
-    """Return the daily window and the partition with most out_of_order, and late records of the next day, to see."""
+    """Return the daily window and the partition with the most out-of-order and late records."""
 
     def seen(place: int, tp: TopicPartition) -> tuple[int, int]:
         offsets, stamps_ms = records[tp].offsets, records[tp].timestamps_ms
@@ -85,7 +85,7 @@ def _liveliest(
 
 
 def _offsets_near(records: Records, cutoff: datetime) -> tuple[int, int] | None:
-    """Return the offsets of the records around a cutoff; None where there are none."""
+    """Return the offsets of the records around a cutoff; None if there are none."""
     low, high = _between(cutoff - _BEFORE, cutoff + _AFTER)
     near = records.offsets[(records.timestamps_ms >= low) & (records.timestamps_ms < high)]
     return (int(near.min()), int(near.max()) + 1) if near.size else None

@@ -1,4 +1,4 @@
-"""What the demo shows at the end: a table of the windows, and what was checked."""
+"""The demo's report: a table of the windows, and the checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from kafka_ordered_ops.cli.demo.check import Finding, Try
+from kafka_ordered_ops.cli.demo.check import Attempt, Finding
 from kafka_ordered_ops.cli.demo.output import Published
 from kafka_ordered_ops.cli.demo.story import Story
 from kafka_ordered_ops.core.times import time_text
@@ -38,14 +38,14 @@ class WindowRow:
 
 
 def window_rows(
-    story: Story, published: Published, tries: Sequence[Try], seconds: dict[str, float]
+    story: Story, published: Published, attempts: Sequence[Attempt], seconds: dict[str, float]
 ) -> list[WindowRow]:
     """Return the table's lines; counts are those of the published files."""
     window, count = published.int64("window"), len(story.steps)
     records = np.bincount(window, minlength=count)
     out_of_order = np.bincount(window[published.out_of_order(story)], minlength=count)
     late = np.bincount(window[published.bools("late")], minlength=count)
-    last = {one.window_id: one for one in tries}
+    last = {one.window_id: one for one in attempts}
     return [
         WindowRow(
             window_id=step.window_id,
@@ -63,7 +63,7 @@ def window_rows(
 
 
 def window_table(rows: Sequence[WindowRow]) -> Table:
-    """Return the windows, for people."""
+    """Return the windows as a table for people."""
     table = Table(
         title="Windows of one group over one topic",
         caption="out of order: written after a record stamped at or after the cutoff; late: written after the "
@@ -78,7 +78,7 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
     for row in rows:
         table.add_row(
             row.window_id,
-            # Midnights, all of them: the table fits 120 columns without their zeros.
+            # All are midnights: without their zeros the table fits 120 columns.
             row.cutoff.partition("T")[0],
             row.status,
             f"{row.records:,}",
@@ -100,7 +100,7 @@ def window_table(rows: Sequence[WindowRow]) -> Table:
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[Text]:
-    """What was checked, one line each."""
+    """Return the checks, one line each."""
     return [
         Text.assemble(
             ("  ok  ", "green") if finding.holds else (" FAILED ", "bold red"),
@@ -111,7 +111,7 @@ def finding_lines(findings: Sequence[Finding]) -> list[Text]:
 
 
 def as_json(rows: Sequence[WindowRow], findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the report as JSON."""
     return {
         "windows": [asdict(row) for row in rows],
         "checks": [asdict(finding) for finding in findings],

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from kafka_ordered_ops.cli.demo import folder as folders
 from kafka_ordered_ops.cli.demo.check import (
+    Attempt,
     BrokerFacts,
     Finding,
-    Try,
+    check_attempts,
     check_broker,
     check_published,
-    check_tries,
 )
-from kafka_ordered_ops.cli.demo.crash import kill_half_way
+from kafka_ordered_ops.cli.demo.crash import kill_halfway
 from kafka_ordered_ops.cli.demo.data import Flights, read_flights
 from kafka_ordered_ops.cli.demo.job import FLIGHTS_FOLDER, run_window, start_spark
 from kafka_ordered_ops.cli.demo.output import Published, read_published
@@ -43,21 +43,21 @@ _TOPIC_CONFIG: Final = {"retention.ms": "-1"}
 
 @dataclass(slots=True)
 class Demo:
-    """One run of the story: where it is, and what has come of it so far."""
+    """One run of the story, with its results so far."""
 
     story: Story
     flights: Flights
     folder: Path
     screen: Screen
     produced: int = 0
-    tries: list[Try] = field(default_factory=list)
-    #: By window: of the call that did its work.
+    attempts: list[Attempt] = field(default_factory=list)
+    #: By window: the call that did its work.
     seconds: dict[str, float] = field(default_factory=dict)
     #: By window, in the order of the story.
     plans: dict[str, WindowPlan] = field(default_factory=dict)
 
     def run(self) -> bool:
-        """Run every window, show what came of it, and says whether all of it is as it must be."""
+        """Run every window, show the results, and return whether every check held."""
         with self.screen.progress("starting Kafka"), EmbeddedKafka() as kafka:
             facts = self._run_windows(kafka.bootstrap)
         published = read_published(self.folder / FLIGHTS_FOLDER, self.story)
@@ -65,7 +65,7 @@ class Demo:
             findings = [
                 *check_published(published, self.flights, self.story),
                 *check_broker(facts, self.flights),
-                *check_tries(self.tries, self.story),
+                *check_attempts(self.attempts, self.story),
             ]
         self._report(published, findings)
         return all(finding.holds for finding in findings)
@@ -102,10 +102,10 @@ class Demo:
     def _kill(self, bootstrap: str, windows: OrderedWindows, step: Step) -> None:
         self.screen.phase(f"window {step.window_id}: a process that will be killed")
         started = time.monotonic()
-        left = kill_half_way(bootstrap, step, self.folder, self.folder / folders.CRASH_LOG_NAME)
+        left = kill_halfway(bootstrap, step, self.folder, self.folder / folders.CRASH_LOG_NAME)
         self.screen.say(
-            f"{step.window_id}: killed (SIGKILL) after {time.monotonic() - started:.1f} s, half-way: "
-            f"{left} {'file' if left == 1 else 'files'} in its hidden stage, and the ledger says "
+            f"{step.window_id}: killed (SIGKILL) after {time.monotonic() - started:.1f} s, halfway: "
+            f"{left} {'file' if left == 1 else 'files'} in its hidden stage, and its status is "
             f"{windows.show(step.window_id).status}"
         )
 
@@ -120,16 +120,16 @@ class Demo:
         )
         elapsed_s = time.monotonic() - started
         plan = self.plans[step.window_id] = delivery.plan
-        self.tries.append(Try(step.window_id, plan.attempt, plan.status.value, delivery.ran))
+        self.attempts.append(Attempt(step.window_id, plan.attempt, plan.status.value, delivery.ran))
         if delivery.ran:
             self.seconds[step.window_id] = elapsed_s
-        self.screen.say(f"{step.window_id}: {_told(delivery)}, {elapsed_s:.1f} s")
+        self.screen.say(f"{step.window_id}: {_outcome(delivery)}, {elapsed_s:.1f} s")
 
     def _report(self, published: Published, findings: list[Finding]) -> None:
         picture = self.folder / folders.PICTURE_NAME
         with self.screen.progress("drawing"):
             draw(published, self.story, list(self.plans.values()), picture)
-        rows = window_rows(self.story, published, self.tries, self.seconds)
+        rows = window_rows(self.story, published, self.attempts, self.seconds)
         report = self.folder / folders.REPORT_NAME
         report.write_text(json.dumps(as_json(rows, findings), indent=2) + "\n", encoding="utf-8")
         self.screen.show(window_table(rows))
@@ -145,7 +145,7 @@ def run_story(story: Story, output: Path, screen: Screen) -> bool:
     return Demo(story, flights, folder, screen).run()
 
 
-def _told(delivery: Delivery) -> str:
+def _outcome(delivery: Delivery) -> str:
     if not delivery.ran:
         return f"{delivery.plan.status} already; nothing was done"
     facts = delivery.record.result or {}

@@ -1,7 +1,7 @@
-"""What the demo does, as data: which windows, when each is planned, and what happens to it.
+"""The demo's script as data: its windows, when each is planned, and what happens to it.
 
-From this page and the source alone follows which window every flight belongs to. That is the oracle that
-the output is checked against: it asks neither Kafka nor the rest of this package.
+This module and the source alone determine the window of every flight. The output is checked against this oracle,
+which uses neither Kafka nor the rest of this package.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TOPIC: Final = "departures"
 PARTITIONS: Final = 6
 GROUP: Final = "new-york-departures"
 
-#: A window is planned this long after its cutoff. Late enough that the delayed of a usual evening have
-#: left, and early enough that some have not: those come as late records of the next window.
+#: A window is planned this long after its cutoff: late enough for most delayed flights of a usual evening, and early
+#: enough that some are missing and become late records of the next window.
 PLANNED_AFTER: Final = timedelta(minutes=30)
 
 #: The last window waits for everybody: the longest delay of the year is 1,301 minutes.
@@ -36,18 +36,18 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Twist(StrEnum):
-    """What happens to a window besides being run."""
+    """A special treatment of a window."""
 
     NONE = ""
-    #: A first attempt is killed (SIGKILL) while it writes; the next call takes its plan up.
+    #: A first attempt is killed (SIGKILL) while it writes; the next call resumes its plan.
     KILLED = "killed, retried"
-    #: It is run again when it is published already.
+    #: It is run again after it is published.
     TWICE = "run twice"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One window, and the moment it is planned at."""
+    """One window, and the time of its planning."""
 
     window_id: str
     cutoff: datetime
@@ -62,13 +62,13 @@ class Step:
 
     @property
     def planned_at_ms(self) -> int:
-        """The moment of planning in milliseconds since the epoch."""
+        """The time of planning in milliseconds since the epoch."""
         return time_ms(self.planned_at, what="planning time")
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The windows in the order in which they are run; cutoffs rise."""
+    """The windows in the order of their runs; cutoffs rise."""
 
     steps: tuple[Step, ...]
 
@@ -78,21 +78,21 @@ class Story:
         return [step.window_id for step in self.steps]
 
     def reached(self, flights: Flights) -> Flights:
-        """Return the flights that the story is about: those that some window takes."""
+        """Return the flights of the story: those that some window takes."""
         return flights.where(self.window_of(flights) < len(self.steps))
 
     def produced_up_to(self, flights: Flights) -> list[int]:
-        """For each step how many flights have left, and so are in the topic, when it is planned."""
+        """Return for each step the number of flights that are in the topic when it is planned."""
         ends = np.searchsorted(flights.departed_ms, self._planned_at_ms, side="left")
         return [int(end) for end in ends]
 
     def step_of(self, flights: Flights) -> Int64Array:
-        """For each flight the first step whose planning finds it in the topic."""
+        """Return for each flight the first step whose planning finds it in the topic."""
         steps: Int64Array = np.searchsorted(self._planned_at_ms, flights.departed_ms, side="right")
         return steps
 
     def window_of(self, flights: Flights) -> Int64Array:
-        """For each flight the place of its window; `len(steps)` where it has none.
+        """Return for each flight the index of its window; `len(steps)` if it has none.
 
         It is the first one planned after the flight left, and with a cutoff above the scheduled time.
         """
@@ -101,7 +101,7 @@ class Story:
         return windows
 
     def late_of(self, flights: Flights) -> BoolArray:
-        """For each flight whether it left after the window of its scheduled time had been planned."""
+        """Return for each flight whether it left after the window of its scheduled time was planned."""
         first_above = np.searchsorted(self._cutoffs_ms, flights.scheduled_ms, side="right")
         late: BoolArray = self.step_of(flights) > first_above
         return late
@@ -116,7 +116,7 @@ class Story:
 
 
 def story(end: datetime = YEAR_END) -> Story:
-    """Return a catch-up window, the seven days of the February blizzard, and the rest up to `end` in one."""
+    """Return the story: a catch-up window, the seven days of the February blizzard, and the rest up to `end`."""
     # Nemo reached New York on the 8th and closed its airports until the 9th.
     twists = {8: Twist.KILLED, 9: Twist.TWICE}
     steps = [_step("catch-up", BLIZZARD_START)]

@@ -37,10 +37,10 @@ class _Sectioned(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """A group whose own flags need no conversion: for that, newer typers load pydantic, which takes longer than a help."""
+    """A group whose flags need no conversion: newer versions of typer load pydantic for it, which is slow."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options before the command; those that typer adds, as for completion, have no default."""
+        """Return the options before the command; those added by typer, such as completion, have no default."""
         found = super().get_params(ctx)
         for one in found:
             if getattr(one, "is_flag", False) and one.default is None:
@@ -56,7 +56,7 @@ class Commands(typer.Typer):
             cls=_Group,
             no_args_is_help=True,
             rich_markup_mode=None,
-            # Its tracebacks show the values of variables, and some of these are passwords.
+            # Its tracebacks show the values of variables, which may be passwords.
             pretty_exceptions_enable=False,
             **given,
         )

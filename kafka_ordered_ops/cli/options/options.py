@@ -51,7 +51,7 @@ def group_option(help_text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """How to connect to the cluster."""
+    """The connection to the cluster."""
 
     bootstrap: Annotated[
         str | None,
@@ -134,7 +134,7 @@ class Cluster:
             values, extra_allowed=self.allow_setting, option="--allow-setting"
         )
 
-    def told_settings(self, screen: Screen) -> ClientSettings:
+    def reported_settings(self, screen: Screen) -> ClientSettings:
         """Return the settings; the screen masks the secret ones, and reports those that were overridden."""
         settings = self.settings()
         screen.hide(settings.secret_values())
@@ -164,7 +164,7 @@ class Connection(Cluster):
         from kafka_ordered_ops.windows import OrderedWindows
 
         return OrderedWindows(
-            self.told_settings(screen),
+            self.reported_settings(screen),
             self.group_id,
             on_foreign_commit=on_foreign_commit,
             progress=screen.report,
@@ -351,7 +351,7 @@ def _properties(path: Path) -> dict[str, str]:
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        # Of a file that is not text, the error would show some bytes: they may be a secret's.
+        # For a file that is not text, the error would show some bytes, perhaps of a secret.
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(f"cannot read client settings from {path}: {reason}") from None
 

@@ -1,6 +1,6 @@
 """Defaults of options: from ``KAFKA_ORDERED_OPS_*`` variables, and from a named profile in one TOML file.
 
-An option wins over its variable, and the variable over the profile. Both are named as the option is: ``--group`` is
+An option overrides its variable, and the variable overrides the profile. Both have the option's name: ``--group`` is
 ``KAFKA_ORDERED_OPS_GROUP``, and ``group = "hourly"`` in the profile.
 """
 
@@ -16,10 +16,10 @@ from kafka_ordered_ops.core.errors import ConfigError
 
 _PREFIX: Final = "KAFKA_ORDERED_OPS_"
 
-#: The profile that is used where none is named, if there is one.
+#: The default profile, used if it exists.
 _DEFAULT: Final = "default"
 
-#: What a profile may hold: options that stay the same from command to command.
+#: The keys of a profile: options that stay the same from command to command.
 KEYS: Final = (
     "bootstrap-server",
     "config",
@@ -48,7 +48,7 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
         ConfigError: the file is invalid, or has no such profile.
     """
     if context.resilient_parsing:
-        # Completion has time for neither files nor their mistakes.
+        # Completion must be fast and silent.
         return name
     path = _path()
     found = _profile(path, name)
@@ -59,7 +59,7 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
         if (key := names.get(str(getattr(parameter, "envvar", None)))) in found
     }
     if isinstance(file := defaults.get("config"), str):
-        # As its neighbour names it, wherever the command is run.
+        # Relative to the profiles' file, wherever the command runs.
         defaults["config"] = str(path.parent / Path(file).expanduser())
     context.default_map = {**(context.default_map or {}), **defaults}
     return name

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _DEFAULT: Final = Policy()
 
-#: Windows in one pass. One transaction claims all of them, and has to end before its time-out of 10 s; each
-#: costs a look-up of its cutoff, a plan in memory and a folder. A day of minutes fits, and three years of days.
+#: Windows in one pass. One transaction claims all of them and must end before its timeout of 10 s. Each needs a
+#: look-up of its cutoff, a plan in memory and a folder. A day of minutes fits, and three years of days.
 WINDOWS_AT_ONCE_MAX: Final = 1_500
 
 _SINCE: Final = typer.Option(
@@ -144,7 +144,7 @@ class Series(Asked, Times):
 
     @property
     def is_many(self) -> bool:
-        """Whether the command asks for a series, whatever its number of windows."""
+        """Whether the command asks for a series, of any number of windows."""
         return self.every is not None
 
     def windows(self, spec: WindowSpec) -> list[Window]:
@@ -237,7 +237,7 @@ class Policies:
     ] = False
 
     def policy(self, spec: WindowSpec) -> Policy:
-        """Return the policy; raises `ConfigError`."""
+        """Return the policy; raise `ConfigError`."""
         return spec.policy(
             self.on_covered,
             self._span("--claim-age", self.claim_age, OnOpenClaim.TAKE_OVER),
@@ -256,7 +256,7 @@ class Policies:
 
 
 def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetime]:
-    """Return the first cutoff and those that follow, `until` included."""
+    """Return the cutoffs from the first one up to and including `until`."""
     if until < first:
         raise ConfigError(
             f"--until {_text(until)} is before --cutoff {_text(first)}: the series has no window"
@@ -265,7 +265,7 @@ def _cutoffs(first: datetime, until: datetime, every: timedelta) -> list[datetim
 
 
 def _intervals(since: datetime, until: datetime, every: timedelta) -> list[datetime]:
-    """Return the starts of the intervals between two times, which they fill exactly."""
+    """Return the starts of intervals that exactly fill the time between `since` and `until`."""
     if until <= since:
         raise ConfigError(
             f"--until {_text(until)} is not after --since {_text(since)}: the series has no interval"

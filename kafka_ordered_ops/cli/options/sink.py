@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     Write = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
-#: As Spark itself decides which values it masks.
+#: Spark's own rule for masked values.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """Where and how records are written."""
+    """The destination and form of the written records."""
 
     output: Annotated[
         str | None,
@@ -154,7 +154,7 @@ class Sink:
                 lacks="--output is missing",
                 # Ctrl-C interrupts the job itself.
                 stop=Stop("the command line"),
-                # What an application prints is no part of the command's output.
+                # An application's output is not part of the command's output.
                 say=None,
                 display=screen,
                 table=self.target,
@@ -263,7 +263,7 @@ def _copy(_spark: Any, window: SparkWindow) -> None:
 
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """Keep to itself what py4j says of an interrupted call to the root logger, with two tracebacks."""
+    """Suppress py4j's log of an interrupted call, which has two tracebacks."""
     quiet = logging.NullHandler()
     logging.getLogger().addHandler(quiet)
     try:
@@ -281,5 +281,5 @@ def bundled_java() -> Path | None:
     try:
         return Path(java_home_for_spark())
     except JavaNotFoundError:
-        # What Spark needs is said better by the session that misses it.
+        # The session's own error explains better what is missing.
         return None

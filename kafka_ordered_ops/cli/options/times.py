@@ -17,7 +17,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 
 _MS: Final = timedelta(milliseconds=1)
 
-#: When the command began: all of its relative times count from there.
+#: The start of the command, from which all relative times count.
 _STARTED: Final = ContextVar[datetime]("started")
 
 
@@ -29,11 +29,11 @@ def begin() -> None:
 def moment(text: str, *, what: str) -> datetime:
     """Return the time that a text means, in UTC.
 
-    An ISO 8601 time with a zone; a bare date, which is midnight in UTC; ``now``; ``today`` and ``yesterday``, at
-    midnight in UTC; or a span ago, as ``-1h``, ``-1d12h`` or ``-PT1H``.
+    Accepts an ISO 8601 time with a zone; a bare date, which is midnight in UTC; ``now``; ``today`` and ``yesterday``,
+    at midnight in UTC; and a span ago, such as ``-1h``, ``-1d12h`` or ``-PT1H``.
 
     Raises:
-        ConfigError: none of them.
+        ConfigError: any other text.
     """
     if (relative := _relative(text, what=what)) is not None:
         return relative
@@ -58,7 +58,7 @@ def moment(text: str, *, what: str) -> datetime:
 def bound(text: str) -> str:
     """Replace a relative time in a bound; any other text is returned unchanged.
 
-    A span as ``-1h`` counts from the cutoff here, as ``-PT1H`` does.
+    Here a span such as ``-1h`` counts from the cutoff, as ``-PT1H`` does.
 
     Raises:
         ConfigError: a time without a zone, or beyond the calendar.
@@ -93,5 +93,5 @@ def _ago(text: str, *, what: str) -> timedelta:
     try:
         return sum((timedelta(**{_UNITS[unit]: int(count)}) for count, unit in pieces), timedelta())
     except (OverflowError, ValueError) as error:
-        # A ValueError where there are more digits than Python reads.
+        # A ValueError for more digits than Python parses.
         raise ConfigError(f"{what} {shown(f'-{text}')} is longer than any calendar") from error

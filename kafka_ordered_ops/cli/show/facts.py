@@ -19,7 +19,7 @@ from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
-    """Return offsets before the first record stamped at or after the cutoff, and behind it; None: it is not known where."""
+    """Return the numbers of offsets before and from the first record stamped at or after the cutoff; None: unknown."""
     if part.head_end is None:
         return None, None
     head = part.taken.within(0, part.head_end).count
@@ -33,15 +33,15 @@ def base_of(state: GroupState | None, tp: TopicPartition) -> int | None:
 
 
 def counts_of(record: WindowRecord) -> dict[str, int | None]:
-    """What the sink counted; None: it does not say, though the window has offsets."""
-    told = {**window_summary(record), "bytes": result_facts(record.result).get("bytes")}
+    """Return the sink's counts; None: not reported, although the window has offsets."""
+    counts = {**window_summary(record), "bytes": result_facts(record.result).get("bytes")}
     unknown = None if record.plan.offsets else 0
     names = ("records", "out_of_order", "late", "bytes")
-    return {name: unknown if told[name] is None else told[name] for name in names}
+    return {name: unknown if counts[name] is None else counts[name] for name in names}
 
 
 def plan_facts(plan: WindowPlan) -> dict[str, Any]:
-    """What `list`, `plan` and `show` say of every window."""
+    """Return the facts that `list`, `plan` and `show` have for every window."""
     return {
         **plan_summary(plan),
         "sweep": plan.window.sweep,
@@ -55,7 +55,7 @@ def plan_json(
     state: GroupState | None = None,
     log_starts: Mapping[TopicPartition, int] | None = None,
 ) -> dict[str, Any]:
-    """Return a plan for a program to look at; ranges are half-open pairs."""
+    """Return a plan as JSON; ranges are half-open pairs."""
     log_starts = log_starts or {}
     return {
         **plan_facts(plan),
@@ -80,7 +80,7 @@ def plan_json(
 
 
 def record_facts(record: WindowRecord, *, now_ms: int) -> dict[str, Any]:
-    """What `windows list` says of a window of which the whole record is at hand."""
+    """Return the facts of `windows list` from a window's whole record."""
     return summary_facts(record.plan.group_id, WindowSummary.of(record), now_ms=now_ms)
 
 
@@ -103,25 +103,25 @@ def summary_facts(group_id: str, summary: WindowSummary, *, now_ms: int) -> dict
         "pruned": summary.pruned,
         "committed_at": time_or_none(summary.committed_at_ms),
         "open_seconds": (now_ms - summary.planned_at_ms) / 1000 if is_open else None,
-        # The age that `--claim-age` is about.
+        # The age for `--claim-age`.
         "untouched_seconds": (now_ms - summary.touched_at_ms) / 1000 if is_open else None,
         "run_id": summary.run_id,
     }
 
 
 def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) -> dict[str, Any]:
-    """Return all that the ledger knows of a window."""
+    """Return all facts of a window in the ledger."""
     return {
         **plan_json(record.plan, state=state),
         **record_facts(record, now_ms=now_ms),
         "result": record.result,
-        # The form that `WindowPlan.from_text` reads.
+        # The input of `WindowPlan.from_text`.
         "plan": record.plan.to_json(),
     }
 
 
 def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) -> dict[str, Any]:
-    """What `run` ends with."""
+    """Return the result of `run`."""
     plan = record.plan
     return {
         **plan_facts(plan),
@@ -137,7 +137,7 @@ def delivery_json(record: WindowRecord, *, state: GroupState | None, ran: bool) 
 
 
 def group_facts(look: GroupLook) -> dict[str, Any]:
-    """Return one line of `groups list`; of a group that cannot be read, its name and why."""
+    """Return one line of `groups list`; for a group that cannot be read, its name and the error."""
     state, windows = look.state, look.windows
     if state is None:
         error = None if look.error is None else look.error.message
@@ -153,7 +153,7 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
 
 
 def lag_facts(found: GroupLag) -> dict[str, Any]:
-    """What `lag` says of a group."""
+    """Return the result of `lag`."""
     return {
         "lag": found.lag,
         "partitions": [
@@ -172,7 +172,7 @@ def lag_facts(found: GroupLag) -> dict[str, Any]:
 
 
 def seconds_of(record: WindowRecord) -> float | None:
-    """Return how long reading and writing took."""
+    """Return the seconds of reading and writing."""
     elapsed_ms = result_facts(record.result).get("elapsed_ms")
     return None if elapsed_ms is None else elapsed_ms / 1000
 

@@ -23,13 +23,13 @@ from kafka_ordered_ops.core.liveness.liveness import (
 )
 from kafka_ordered_ops.core.times import duration_text, time_text
 
-#: Partitions shown in the table that stays; --json has all.
+#: Partitions shown in the final table; --json has all.
 _PARTITIONS_SHOWN: Final = 200
 
-#: Open windows shown below it.
+#: Open windows shown below the table.
 _WINDOWS_SHOWN: Final = 20
 
-#: Lines of the table on the terminal that are no partition: title, head, rules, caption, summary.
+#: Lines of the table on the terminal besides partitions: title, head, rules, caption, summary.
 _LINES_AROUND: Final = 8
 
 #: Waiting partitions named in one line.
@@ -54,14 +54,14 @@ class Teller:
         if board is not None:
             board.show(Text("checking"))
 
-    def told(self, found: Liveness) -> None:
-        """An answer."""
+    def report(self, found: Liveness) -> None:
+        """Report an answer."""
         self._screen.answered()
         last, self._last = self._last, found
         self._last_failure = None
         if self._board is not None:
             looked = Text(
-                f"{found}; looked at {time_text(found.now_ms // 1000 * 1000)}, waiting at most {self._timeout}"
+                f"{found}; checked at {time_text(found.now_ms // 1000 * 1000)}, waiting at most {self._timeout}"
             )
             rows_max = max(self._board.lines - _LINES_AROUND, 1)
             self._board.show(*tables(found, rows_max=rows_max), looked)
@@ -69,7 +69,7 @@ class Teller:
             self._screen.say(_line(found))
 
     def failed(self, error: KafkaOrderedOpsError) -> None:
-        """A look without an answer; the same kind again says nothing new."""
+        """Report a failed check; the same kind of error is not repeated."""
         self._screen.answered()
         if type(error) is not self._last_failure:
             self._screen.say(f"no answer, checking again: {error}")
@@ -77,7 +77,7 @@ class Teller:
 
 
 def _line(found: Liveness) -> str:
-    """Return an answer in one line: how many, and what the first ones wait for."""
+    """Return an answer in one line: the counts, and the reasons of the first waiting partitions."""
     named = [f"{one.tp}: {one.verdict}" for one in islice(found.waiting, _NAMED_MAX)]
     more = len(found.waiting) - len(named)
     named += [f"and {more:,} more"] if more else []
@@ -85,7 +85,7 @@ def _line(found: Liveness) -> str:
 
 
 def tables(found: Liveness, *, rows_max: int = _PARTITIONS_SHOWN) -> list[RenderableType]:
-    """Return why each partition is what it is, and the group's open windows."""
+    """Return the reasons of all partitions, and the group's open windows."""
     tables: list[RenderableType] = [_partitions_table(found, rows_max=rows_max)]
     group = found.group
     if group is None:
@@ -97,7 +97,7 @@ def tables(found: Liveness, *, rows_max: int = _PARTITIONS_SHOWN) -> list[Render
 
 
 def _partitions_table(found: Liveness, *, rows_max: int) -> Table:
-    """Return why each partition is what it is; where there is no room for all, the waiting ones first."""
+    """Return the reasons of the partitions; waiting ones first, if not all fit."""
     rule = found.rule
     grace = "no grace" if rule.grace_ms is None else f"grace {duration_text(rule.grace_ms)}"
     out_of_orderness = (

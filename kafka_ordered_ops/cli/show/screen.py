@@ -1,7 +1,7 @@
-"""Where output goes: the result to stdout, and everything for people on the way there to stderr.
+"""The command's output: the result to stdout, and everything else for people to stderr.
 
-With ``--json`` stdout holds one JSON object and nothing else, even where a library or a Java child process
-prints: the real stdout is put aside at the start, and file descriptor 1 leads to stderr.
+With ``--json`` stdout holds one JSON object and nothing else, even if a library or a Java child process prints. The
+real stdout is replaced at the start, and file descriptor 1 points to stderr.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     from kafka_ordered_ops.cli.show.terminal import Board
 
-#: Without a terminal progress is told this seldom: a log is read by people, later.
+#: The interval of progress lines without a terminal, in a log.
 LINE_INTERVAL_S: Final = 10.0
 
 _LOGGER: Final = "kafka_ordered_ops"
 
 
 class Screen:
-    """What one command says, and to whom. A context manager.
+    """The output of one command; a context manager.
 
     Args:
         as_json: whether the result is one JSON object instead of tables.
@@ -41,7 +41,7 @@ class Screen:
     def __init__(self, *, as_json: bool, debug: bool) -> None:
         self.as_json = as_json
         self.debug = debug
-        #: The brokers that are asked; None: none are, or they are in memory.
+        #: The brokers of the command; None: none, or in memory.
         self.brokers: str | None = None
         self._silence: Silence | None = None
         self._secrets: tuple[str, ...] = ()
@@ -61,24 +61,24 @@ class Screen:
             _put_stdout_back(self._stdout)
 
     def show_logs(self) -> None:
-        """From now on logs are shown: a command runs. Help needs none of it."""
+        """Show logs from now on; commands need them, help does not."""
         self._handler = self._log_handler()
         logger = logging.getLogger(_LOGGER)
         logger.addHandler(self._handler)
         logger.setLevel(logging.DEBUG if self.debug else self._log_level())
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """From now on these values are masked in whatever is said about errors."""
+        """Mask these values in all errors from now on."""
         self._secrets = (*self._secrets, *secrets)
 
     # --- for people -------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """One line for people."""
+        """Write one line for people."""
         self._people.print(self._masked(text), soft_wrap=True)
 
     def fail(self, error: BaseException, *, with_traceback: bool) -> None:
-        """Report what went wrong."""
+        """Report an error."""
         if with_traceback:
             self.say("".join(traceback.format_exception(error)).rstrip())
         else:
@@ -91,7 +91,7 @@ class Screen:
 
     @contextlib.contextmanager
     def board(self) -> Iterator[Board | None]:
-        """A place on the terminal that is written over until the block ends; None where there is no terminal."""
+        """Provide a board on the terminal until the block ends; None without a terminal."""
         if not self._is_live:
             yield None
             return
@@ -102,7 +102,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, phase: str) -> Iterator[None]:
-        """Show that something goes on, and how far it is, until the block ends."""
+        """Show progress until the block ends."""
         with self.noticed(phase), self._new_display() as display:
             self._display = display
             self._begin(phase, "offsets")
@@ -113,22 +113,22 @@ class Screen:
 
     @contextlib.contextmanager
     def noticed(self, doing: str) -> Iterator[None]:
-        """Report what is waited for, if the block's first answer takes long."""
+        """Report the cause of the wait, if the block's first answer takes long."""
         with noticed(self.say, self.brokers, doing) as self._silence:
             yield
 
     def answered(self) -> None:
-        """There was an answer."""
+        """Note an answer of the cluster."""
         if self._silence is not None:
             self._silence.end()
 
     def phase(self, name: str, unit: str = "offsets") -> None:
-        """What goes on now, inside `progress`."""
+        """Begin a phase inside `progress`."""
         self.answered()
         self._begin(name, unit)
 
     def report(self, done: int, total: int, note: str = "") -> None:
-        """How far the phase is, and what else there is to say of it."""
+        """Report the phase's progress, with a note."""
         self.answered()
         if self._display is not None:
             self._display.report(done, total, note)
@@ -136,19 +136,19 @@ class Screen:
     # --- the result -------------------------------------------------------------------------------
 
     def show(self, *results: RenderableType) -> None:
-        """The result for people."""
+        """Show the result to people."""
         from kafka_ordered_ops.cli.show.terminal import show_on
 
         show_on(self._stdout, results)
 
     def emit(self, result: Any) -> None:
-        """The result for programs: the one JSON object."""
-        # ASCII, so that no locale can spoil it.
+        """Print the result for programs: one JSON object."""
+        # ASCII, which every locale can print.
         self._stdout.write(json.dumps(result, allow_nan=False) + "\n")
         self._stdout.flush()
 
     def emit_error(self, result: Any) -> None:
-        """The JSON object in place of a result, without secrets."""
+        """Print the JSON object of an error, without secrets."""
         self.emit(_walk(result, self._masked))
 
     # --- inside -----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Screen:
     def _people(self) -> Console:
         from rich.console import Console
 
-        # No markup: what is shown comes from the cluster, and brackets are no colours there.
+        # No markup: values of the cluster may have brackets, which are not colours.
         return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
     def _begin(self, name: str, unit: str) -> None:
@@ -181,7 +181,7 @@ class Screen:
         return text
 
     def _log_level(self) -> int:
-        # On a terminal the bar tells what goes on; in a log file the lines do.
+        # A terminal shows the bar; a log file needs the lines.
         return logging.WARNING if self._people.is_terminal else logging.INFO
 
     def _log_handler(self) -> logging.Handler:
@@ -205,12 +205,12 @@ class _Display(Protocol):
 
 
 class _Lines:
-    """A line now and then."""
+    """Progress as lines."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._phase = self._unit = ""
-        self._begun = self._told = time.monotonic()
+        self._begun = self._last_s = time.monotonic()
 
     def __enter__(self) -> _Lines:
         return self
@@ -220,13 +220,13 @@ class _Lines:
 
     def begin(self, phase: str, unit: str) -> None:
         self._phase, self._unit = phase, unit
-        self._begun = self._told = time.monotonic()
+        self._begun = self._last_s = time.monotonic()
 
     def report(self, done: int, total: int, note: str) -> None:
         now = time.monotonic()
-        if not total or now - self._told < LINE_INTERVAL_S:
+        if not total or now - self._last_s < LINE_INTERVAL_S:
             return
-        self._told = now
+        self._last_s = now
         pace = f"{done:,} of {total:,} {self._unit}, {done / (now - self._begun):,.1f}/s"
         if note:
             pace += f", {note}"
@@ -248,7 +248,7 @@ def _put_stdout_back(aside: TextIO) -> None:
 
 
 def _walk(value: Any, change: Any) -> Any:
-    """Return the value with every text in it changed."""
+    """Return the value with `change` applied to every text in it."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Silence after which somebody wonders. With the looks of one second below, it is said within three.
+#: The silence before a report. With the connection attempts of one second below, the report is within three seconds.
 _LOOK_S: Final = 1.5
 
-#: A broker that takes connections may be slow; one that has said nothing for so long is worth a word.
+#: A broker that accepts connections may be slow; after this silence it is reported.
 _NO_ANSWER_S: Final = 10.0
 
-#: Brokers that are looked at, and how long all of them may take together.
+#: Brokers to try, and the time for all of them together.
 _BROKERS_MAX: Final = 3
 _CONNECT_S: Final = 1.0
 
@@ -24,12 +24,12 @@ _DEFAULT_PORT: Final = 9092
 
 
 class Silence:
-    """Says after a while why nothing goes on; ended by the first sign of progress.
+    """Reports after a while why a command waits; ends at the first sign of progress.
 
     Args:
-        say: gets the lines, from a thread of its own.
+        say: receives the lines, from another thread.
         brokers: ``bootstrap.servers``.
-        doing: what goes on.
+        doing: the command's current work.
     """
 
     def __init__(self, say: Callable[[str], None], brokers: str, doing: str) -> None:
@@ -40,7 +40,7 @@ class Silence:
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def end(self) -> None:
-        """Something goes on."""
+        """End the reports, at the first sign of progress."""
         self._over.set()
 
     def _watch(self) -> None:
@@ -49,7 +49,7 @@ class Silence:
         why = [_unreachable(one) for one in self._brokers[:_BROKERS_MAX]]
         where = ", ".join(self._brokers)
         if all(why) and not self._over.is_set():
-            # None of those looked at: named with the reason of the first one.
+            # No broker answered: the line has the reason of the first one.
             self._say(
                 f"{self._doing}: waiting for a broker at {where} ({why[0]}); press Ctrl-C to stop"
             )
@@ -61,7 +61,7 @@ class Silence:
 def noticed(
     say: Callable[[str], None], brokers: str | None, doing: str
 ) -> Iterator[Silence | None]:
-    """A `Silence` for the block; None, where no brokers are asked."""
+    """Provide a `Silence` for the block; None, if there are no brokers."""
     silence = None if brokers is None else Silence(say, brokers, doing)
     try:
         yield silence
@@ -71,7 +71,7 @@ def noticed(
 
 
 def _unreachable(address: str) -> str | None:
-    """Return why no connection is taken there; None: one is."""
+    """Return why no connection is possible; None if it is."""
     if (match := _ADDRESS.fullmatch(address)) is None:
         return "not an address"
     host, port = match["host"].strip("[]"), int(match["port"] or _DEFAULT_PORT)

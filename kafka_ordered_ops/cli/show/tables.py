@@ -33,15 +33,15 @@ from kafka_ordered_ops.output.staged_output import output_of
 from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows.queries.groups import GroupLag
 
-#: Ranges shown of one partition; the JSON has all of them.
+#: Ranges shown for one partition; the JSON has all of them.
 _RANGES_SHOWN: Final = 3
 
-#: Partitions shown of one plan: a longer table is not read.
+#: Partitions shown for one plan: nobody reads a longer table.
 _PARTITIONS_SHOWN: Final = 200
 
 _NOTHING: Final = "-"
 
-#: In place of a time: before everything, any, and no interval at all.
+#: Instead of a time: before everything, any time, and no interval.
 _BEGINNING: Final = "(beginning)"
 _UNKNOWN: Final = "(unknown)"
 _SWEEP: Final = "(sweep)"
@@ -53,7 +53,7 @@ def plan_table(
     state: GroupState | None = None,
     log_starts: Mapping[TopicPartition, int] | None = None,
 ) -> Table:
-    """What a window takes of each partition."""
+    """Return a table of the offsets that a window takes from each partition."""
     log_starts = log_starts or {}
     with_lost = bool(plan.lost)
     with_late = any(part.late for part in plan)
@@ -88,24 +88,24 @@ def plan_table(
 
 
 def delivery_text(record: WindowRecord) -> Text:
-    """What `run` ends with."""
-    told, seconds = window_summary(record), seconds_of(record)
-    records = told["records"]
+    """Return the result of `run`."""
+    summary, seconds = window_summary(record), seconds_of(record)
+    records = summary["records"]
     return _lines(
         ("window", record.plan.window_id),
         ("status", _state(record)),
         *_times_rows(record.plan.window),
         ("records", _number(records)),
-        ("out_of_order", _number(told["out_of_order"])),
-        ("late", _number(told["late"])),
+        ("out_of_order", _number(summary["out_of_order"])),
+        ("late", _number(summary["late"])),
         ("seconds", _NOTHING if seconds is None else f"{seconds:,.1f}"),
         ("records/s", f"{records / seconds:,.0f}" if records and seconds else _NOTHING),
-        ("output", told["output"] or _NOTHING),
+        ("output", summary["output"] or _NOTHING),
     )
 
 
 def deliveries_table(records: Sequence[WindowRecord]) -> Table:
-    """What a series of windows ends with, and the sums."""
+    """Return the results of a series of windows, and the sums."""
     with_since = _have_since(records)
     names = ("records", "out_of_order", "late", "bytes")
     table = _table(
@@ -134,7 +134,7 @@ def deliveries_table(records: Sequence[WindowRecord]) -> Table:
 
 
 def outputs_text(records: Sequence[WindowRecord]) -> Text:
-    """In which folders the output of windows is."""
+    """Return the folders of the windows' outputs."""
     outputs = [output_of(record.result) for record in records]
     roots = dict.fromkeys(output.root for output in outputs if output is not None)
     roots |= dict.fromkeys(name for one in records if (name := table_of(one.result)) is not None)
@@ -142,7 +142,7 @@ def outputs_text(records: Sequence[WindowRecord]) -> Text:
 
 
 def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
-    """Return the windows of a group."""
+    """Return a table of the windows of a group."""
     with_since = any(one.since_ms is not None or one.sweep for one in found.windows)
     with_parts = any(one.parts is not None for one in found.windows)
     table = _table(
@@ -181,7 +181,7 @@ def windows_table(group_id: str, found: Summaries, *, now_ms: int) -> Table:
 
 
 def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the groups of a ledger, as `group_facts` has each."""
+    """Return a table of a ledger's groups, from their `group_facts`."""
     table = _table(None, "group", "mode", "topics", ">windows", ">open", "newest cutoff")
     for one in facts:
         if one["error"] is not None:
@@ -199,7 +199,7 @@ def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def lag_table(found: GroupLag) -> Table:
-    """Return how far behind a group is in each partition, the farthest first."""
+    """Return a table of a group's lag in each partition, the greatest first."""
     table = _table(None, "partition", ">committed", ">log start", ">end", ">lag")
     ordered = sorted(found.partitions, key=lambda one: (-one.lag, one.tp))
     for one in ordered[:_PARTITIONS_SHOWN]:
@@ -211,7 +211,7 @@ def lag_table(found: GroupLag) -> Table:
 
 
 def gaps_table(gaps: Sequence[Gap]) -> Table:
-    """What waits for a sweep."""
+    """Return a table of the gaps."""
     table = _table(None, "topic", "since", "cutoff", ">partitions", ">offsets", ">at most")
     for gap in gaps:
         facts = gap.to_json()
@@ -228,7 +228,7 @@ def gaps_table(gaps: Sequence[Gap]) -> Table:
 
 
 def adoption_table(adoption: Adoption) -> Table:
-    """Return where progress moves."""
+    """Return a table of the moved progress."""
     table = _table(None, "partition", "cause", ">from", ">to")
     for one in adoption.moved:
         table.add_row(
@@ -238,7 +238,7 @@ def adoption_table(adoption: Adoption) -> Table:
 
 
 def history_text(record: WindowRecord, *, now_ms: int) -> Text:
-    """What became of a window, beside its plan."""
+    """Return a window's history and result."""
     facts = record_facts(record, now_ms=now_ms)
     output = output_of(record.result)
     return _lines(
@@ -258,12 +258,12 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
 
 
 def windows_text(count: int) -> str:
-    """Return how many windows, in words."""
+    """Return a number of windows as text."""
     return f"{count:,} window{'' if count == 1 else 's'}"
 
 
 def age_text(seconds: float) -> str:
-    """Return a span to the second, as ISO 8601 says it."""
+    """Return a span in ISO 8601, in whole seconds."""
     return duration_text(int(max(seconds, 0)) * 1000)
 
 
@@ -322,7 +322,7 @@ def _where(path: str, status: WindowStatus) -> str:
 
 
 def _lines(*rows: tuple[str, Any]) -> Text:
-    """Names and values; no table, whose cells would break a path that is to be copied."""
+    """Return names and values as lines, because a table would break long paths."""
     width = max(len(name) for name, _ in rows) + 2
     return Text("\n").join(
         Text.assemble((name.ljust(width), "bold"), _text(value)) for name, value in rows
@@ -345,7 +345,7 @@ def _text(value: Any) -> str:
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
-    """Of counts; None where one of them is not known."""
+    """Return the sum of two counts; None if one of them is unknown."""
     return None if one is None or other is None else one + other
 
 

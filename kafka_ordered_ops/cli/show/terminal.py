@@ -1,4 +1,4 @@
-"""What of a screen needs rich: loaded when a command shows something, and not for its help."""
+"""The parts of a screen that need rich: loaded when a command shows something, not for its help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-#: Width of tables that go to a file or a pipe; cutting cells there would only lose text.
+#: Width of tables in a file or a pipe, where cut cells would only lose text.
 _WIDTH_WITHOUT_TERMINAL: Final = 200
 
 
@@ -32,39 +32,39 @@ def show_on(stdout: TextIO, results: Iterable[RenderableType]) -> None:
     width = None if stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
     console = _ResultConsole(file=stdout, width=width, markup=False, highlight=False, emoji=False)
     for result in results:
-        # Only a table knows how to make the best of a width; lines are left to the terminal.
+        # Only a table adapts to a width; lines are left to the terminal.
         console.print(result, soft_wrap=not isinstance(result, Table))
 
 
 @contextlib.contextmanager
 def board_on(console: Console) -> Iterator[Board]:
-    """A place on a terminal that is written over until the block ends."""
-    # Transient: what stays is the result, and that belongs on stdout.
+    """Provide a board on a terminal until the block ends."""
+    # Transient: only the result stays, on stdout.
     with Live(console=console, transient=True, auto_refresh=False) as display:
         yield Board(display)
 
 
 class Board:
-    """What a terminal shows for now."""
+    """A part of the terminal that is overwritten."""
 
     def __init__(self, display: Live) -> None:
         self._display = display
 
     @property
     def lines(self) -> int:
-        """How many lines there is room for: what is longer cannot be written over."""
+        """The number of lines that fit: longer content cannot be overwritten."""
         return self._display.console.size.height - 1
 
     def show(self, *results: RenderableType) -> None:
-        """Write over what was there."""
+        """Overwrite the board."""
         self._display.update(Group(*results), refresh=True)
 
 
 class _ResultConsole(Console):
-    """Leaves it to the caller what a reader that went away means; rich would end the program."""
+    """Raises for a closed pipe and leaves the decision to the caller; rich would end the program."""
 
     def on_broken_pipe(self) -> None:
-        # Nobody reads it any more, and Python's own flush at the end would fail again, loudly.
+        # No reader is left, and Python's own flush at the end would fail again with a traceback.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
@@ -72,7 +72,7 @@ class _ResultConsole(Console):
 
 
 class Bar:
-    """A moving bar with rate and time left; while nothing is known, it only moves."""
+    """A progress bar with rate and time left; without counts, it only moves."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
@@ -95,19 +95,19 @@ class Bar:
         self._progress.stop()
 
     def begin(self, phase: str, unit: str) -> None:
-        """Another phase."""
+        """Begin another phase."""
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(phase, total=None, unit=unit, note="")
 
     def report(self, done: int, total: int, note: str) -> None:
-        """How far it is."""
+        """Report the progress."""
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total, note=note)
 
 
 class _PaceColumn(ProgressColumn):
-    """How many of how many, and how many a second."""
+    """The counts, and the rate per second."""
 
     def render(self, task: Task) -> Text:
         if not task.total:
