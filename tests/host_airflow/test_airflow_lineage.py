@@ -89,6 +89,14 @@ def test_topics_in_and_files_out(
 
 
 @pytest.mark.usefixtures("provider")
+def test_files_in_an_object_store_are_named_by_their_bucket() -> None:
+    """As OpenLineage names them for every producer."""
+    told = lineage_of({"topics": [], "output": "s3://lake/orders/window_id=w"}, "one:1").given
+    [output] = told["outputs"]
+    assert (output.given["namespace"], output.given["name"]) == ("s3://lake", "orders/window_id=w")
+
+
+@pytest.mark.usefixtures("provider")
 def test_a_window_that_failed_has_no_files() -> None:
     """What it was to read is known from its plan."""
     told = lineage_of({"topics": ["a", "b"], "window_id": "w"}, "one:1,two:2").given

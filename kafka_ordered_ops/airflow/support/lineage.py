@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kafka_ordered_ops.output.address import address_of, is_in_store
+
 #: The name of the facet with the window's own facts.
 FACET: Final = "kafka_ordered_ops_window"
 
@@ -49,7 +51,11 @@ def _outputs(facts: Mapping[str, Any]) -> list[Any]:
                 rowCount=facts["records"]
             )
         )
-    return [OutputDataset(namespace="file", name=str(path), outputFacets=counted)]
+    namespace, name = "file", str(path)
+    if is_in_store(name):
+        address = address_of(name)
+        namespace, name = f"{address.scheme}://{address.bucket}", address.key
+    return [OutputDataset(namespace=namespace, name=name, outputFacets=counted)]
 
 
 def namespace_of(brokers: str) -> str:
