@@ -29,7 +29,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     plans = {name: WindowPlan.from_text(text) for name, text in task["plans"].items()}
     rows = spark.range(1_000).selectExpr("id as n").repartition(3)
     if task["die"]:
-        Draft.seal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign,return-value]
+        Draft.seal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
     one = write_window(rows, root, plans["one"], storage_options=options)
     both = rows.selectExpr("n", "if(n < 400, 'two', 'three') as window_id")
     many = write_windows(both, root, [plans["two"], plans["three"]], storage_options=options)
