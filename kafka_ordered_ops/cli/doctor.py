@@ -90,7 +90,9 @@ def _ledger(
             state = windows.state()
         unread = [] if state is None else _missing_on_topics(settings, state, ledger_topic)
         with open_lookup(settings, timeout_s=_TIMEOUT_S) as lookup:
-            topics = lookup.existing([ledger_topic, *(() if state is None else state.topics)])
+            refused = {one.name for one in unread}
+            known = set() if state is None else set(state.topics)
+            topics = lookup.existing([ledger_topic, *sorted(known - refused)])
             newest = lookup.greatest_timestamps(
                 [
                     TopicPartition(name, number)

@@ -230,7 +230,39 @@ def test_the_right_to_read_a_group_s_topics_is_asked_about(
 
     monkeypatch.setattr(doctor, "missing_rights", answer)
     found = run(capfd, "doctor", "-b", kafka.bootstrap, "-g", GROUP, code=4)["checks"]
-    assert f"missing: {missing}" in [one["text"] for one in found if one["state"] == "failed"]
+    assert [one["text"] for one in found if one["state"] == "failed"] == [f"missing: {missing}"]
+
+
+def test_a_refused_topic_does_not_hide_the_other_checks(
+    kafka: InMemoryKafka, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    """The missing right is the only failure, with its command; topics that are refused are not looked at."""
+    plan(kafka, GROUP, 4)
+    monkeypatch.setattr(
+        doctor,
+        "missing_rights",
+        lambda *_, about=(), **__: [MissingRight(("READ",), Resource.TOPIC, "t") for _ in about],
+    )
+    open_lookup = doctor.open_lookup
+
+    def guarded(*arguments: Any, **more: Any) -> Any:
+        lookup = open_lookup(*arguments, **more)
+        existing = lookup.existing
+
+        def refuse(names: Any) -> Any:
+            if "t" in names:
+                raise AuthorizationError("not authorized while describing topics (t)")
+            return existing(names)
+
+        lookup.existing = refuse  # type: ignore[method-assign]
+        return lookup
+
+    monkeypatch.setattr(doctor, "open_lookup", guarded)
+    found = run(capfd, "doctor", "-b", kafka.bootstrap, "-g", GROUP, code=4)["checks"]
+    failed = [one for one in found if one["state"] == "failed"]
+    assert [one["text"] for one in failed] == ["missing: READ on topic t"]
+    assert "--operation READ --topic t" in failed[0]["cure"]
+    assert {"ledger", "group", "clock"} <= {one["name"] for one in found}
 
 
 def test_a_clock_behind_the_records_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:

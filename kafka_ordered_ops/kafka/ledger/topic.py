@@ -194,7 +194,8 @@ class LedgerTopic:
         config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
         if config is None:
             _log.warning(
-                "reading the configuration of %s is not allowed; its cleanup.policy is not checked",
+                "reading the configuration of %s is not allowed, so its cleanup.policy and min.insync.replicas are not checked: "
+                "grant this principal DESCRIBE_CONFIGS on the topic",
                 self.name,
             )
             min_in_sync = None
