@@ -13,6 +13,7 @@ from kafka_ordered_ops.cli import doctor, main
 from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
 from kafka_ordered_ops.core.rights import MissingRight, Resource
+from kafka_ordered_ops.kafka import ports
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.cli_support import NOWHERE, Cluster, cli
 from tests.support.cli_support import cluster as cluster
@@ -243,7 +244,7 @@ def test_a_refused_topic_does_not_hide_the_other_checks(
         "missing_rights",
         lambda *_, about=(), **__: [MissingRight(("READ",), Resource.TOPIC, "t") for _ in about],
     )
-    open_lookup = doctor.open_lookup
+    open_lookup = ports.open_lookup
 
     def guarded(*arguments: Any, **more: Any) -> Any:
         lookup = open_lookup(*arguments, **more)

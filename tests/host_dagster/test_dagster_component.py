@@ -224,8 +224,16 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "ordered": False,
         "engine": "connector",
     }
+    # In place of an output.
+    table = {
+        "table": "lake.orders",
+        "table_mode": "merge",
+        "table_keys": ["key"],
+        "delete_tombstones": True,
+        "table_conf": {"spark.sql.catalog.lake.type": "hadoop"},
+    }
     settings = window_asset(asset_of(resolved(partitions=HOURLY, **given))).settings
-    assert {one.name for one in fields(WindowSettings)} == {*given, "topics", "group_id"}
+    assert {one.name for one in fields(WindowSettings)} == {*given, *table, "topics", "group_id"}
     assert (settings.max_out_of_orderness, settings.grace) == (
         timedelta(minutes=5),
         timedelta(days=1),
@@ -238,6 +246,11 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
     )
     assert (settings.exclude, settings.output) == (("orders-old",), "/elsewhere")
     assert (settings.ordered, settings.engine) == (False, "connector")
+    into = window_asset(
+        asset_of(resolved(starting_offsets="earliest", output=None, **table))
+    ).settings
+    assert (into.table, into.table_mode, into.table_keys) == ("lake.orders", "merge", ["key"])
+    assert (into.delete_tombstones, into.table_conf) == (True, table["table_conf"])
     plain = window_asset(asset_of(resolved(starting_offsets="earliest"))).settings
     assert plain.starting_offsets == Earliest()
     assert plain == WindowSettings(
