@@ -25,6 +25,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, NewTopi
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import AuthenticationError, AuthorizationError, BrokerError
+from kafka_ordered_ops.core.group.ledger_rules import ledger_partition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
@@ -32,6 +33,7 @@ from tests.support.guarded import right, rights_of
 from tests.support.logs import read_plan
 from tests.support.three_brokers import NODES, ThreeBrokers
 from tests.support.windows_support import BASE_MS, TIMEOUT_S, at
+from tests.three_brokers.test_brokers_lost import retried
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -267,3 +269,36 @@ def test_a_cluster_with_another_password_is_refused_by_name(brokers: ThreeBroker
     settings = {**brokers.settings_of(user), "security.protocol": "SASL_PLAINTEXT"}
     with OrderedWindows(settings, "g", timeout_s=5) as windows, pytest.raises(BrokerError):
         windows.list()
+
+
+@pytest.mark.long
+def test_windows_stay_exact_while_leaders_and_coordinators_are_killed(
+    brokers: ThreeBrokers, team: Callable[[str], Team]
+) -> None:
+    """With its rights alone: each role is lost by SIGKILL before a plan or a commit; in the end no record is missing and none comes twice."""
+    own = team("ann")
+    roles: list[Callable[[], int]] = [
+        lambda: brokers.leader_of(own.topic, 0),
+        lambda: brokers.leader_of(own.ledger, ledger_partition(own.ledger, own.group_id).partition),
+        lambda: brokers.coordinator_of_group(own.group_id),
+        lambda: brokers.coordinator_of_transactions(own.transactional_id),
+    ]
+    seen: list[tuple[str, int, int]] = []
+    with own.open() as windows:
+        windows.commit(windows.plan(own.window(0), "none"))
+
+        def deliver(seconds: int, role: Callable[[], int], *, is_planned: bool) -> None:
+            if is_planned:
+                windows.plan(own.window(seconds), f"w{seconds}")
+            brokers.kill(lost := role())
+            plan = retried(lambda: windows.plan(own.window(seconds), f"w{seconds}"))
+            seen.extend(retried(lambda: read_plan(windows.settings, plan)))
+            assert retried(lambda: windows.commit(plan)).status.is_done
+            brokers.start_again(lost)
+            brokers.await_whole()
+
+        for number, role in enumerate(roles, 1):
+            deliver(number * RECORDS // len(roles), role, is_planned=number % 2 == 0)
+    assert sorted(seen) == [
+        (own.topic, partition, offset) for partition in range(3) for offset in range(RECORDS // 3)
+    ]
