@@ -128,9 +128,8 @@ def test_a_delta_table(run: Any, spark: Any, tmp_path: Path) -> None:
     table, folder = f"delta.`{tmp_path}/table`", f"file://{tmp_path}/orders"
     empty = spark.read.parquet(folder).limit(0).write.format("delta")
     empty.partitionBy("window_id").save(f"{tmp_path}/table")
-    code = block("From Python", 3).replace('"lake.orders"', f'"{table}"')
     run(block("From Python", 1).partition("def")[0])
-    run(code.replace("lake.orders_staging", f"delta.`{tmp_path}/staging`"), spark=spark)
+    run(block("From Python", 3).replace("lake.orders", table), spark=spark)
     assert spark.table(table).count() == 100
 
 

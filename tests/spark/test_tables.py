@@ -379,8 +379,8 @@ def _into_no_table(lake: Lake) -> object:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (_without_a_column, "missing are value; not in the table are none"),
-        (_with_another_column, "missing are none; not in the table are more"),
+        (_without_a_column, "Missing: value\\. Not in the table: none"),
+        (_with_another_column, "Missing: none\\. Not in the table: more"),
         (_into_no_table, "Create it before the first window"),
     ],
 )

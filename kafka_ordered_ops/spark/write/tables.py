@@ -237,8 +237,8 @@ class TableSink:
         ]
         if missing or unknown:
             raise ConfigError(
-                f"the result does not have the columns of {self.target.table}: missing are "
-                f"{', '.join(sorted(missing)) or 'none'}; the table does not have "
+                f"the result does not have the columns of {self.target.table}. Missing: "
+                f"{', '.join(sorted(missing)) or 'none'}. Not in the table: "
                 f"{', '.join(sorted(unknown)) or 'none'}. Select the table's columns, or alter the table"
             )
         if filled:
