@@ -214,8 +214,8 @@ class SparkWindow:
             ConfigError: there is an output already, or no folder for it.
             KafkaOrderedOpsError: as `kafka_ordered_ops.spark.write_window` does.
         """
-        [staged] = self._windows.write(df, path)
-        return staged
+        # Of several windows, as the command line copies them, all are written.
+        return self._windows.write(df, path)[0]
 
     def report(self, staged: Staged) -> None:
         """Report your own sink's staged output, to be published after the commit."""

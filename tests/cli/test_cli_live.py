@@ -286,7 +286,7 @@ class Terminal:
 def test_on_a_terminal_the_table_is_written_over(cluster: Cluster) -> None:
     """The first table goes, line by line, and the last one stays; the cursor comes back."""
     terminal = Terminal(cluster.words(60, "--wait"), lines=40)
-    terminal.read_until(r"\[1\].*waiting.*the log is empty[\s\S]*looked at")
+    terminal.read_until(r"\[1\].*waiting.*the log is empty[\s\S]*checked at")
     cluster.write(1, 65)
     assert terminal.close() == 0
     erase = "\x1b[1A\x1b[2K"
@@ -303,10 +303,10 @@ def test_a_table_never_outgrows_the_terminal(cluster: Cluster, topic: MakeTopic)
     """What has scrolled away cannot be written over: the waiting ones are shown, and how many more."""
     many = topic(f"{cluster.topic}-many", partitions=50)
     terminal = Terminal(cluster.words(60, "-t", many, "--wait"), lines=20)
-    terminal.read_until(r"and \d+ more partitions[\s\S]*looked at")
+    terminal.read_until(r"and \d+ more partitions[\s\S]*checked at")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.close() == 130
-    before = terminal.text.split("looked at")[0]
+    before = terminal.text.split("checked at")[0]
     # The newest picture: one may have been drawn, and written over, before it.
     shown = before[before.rindex("live for") :]
     assert shown.count("\n") < 20

@@ -210,7 +210,10 @@ WRONG: dict[str, tuple[tuple[object, ...], str]] = {
     "arguments alone": (("--", "10"), "--application"),
     "no setting": (("--spark-conf", "hunter-of-secrets"), "number 1 is not spark.KEY=VALUE"),
     "another's setting": (("--spark-conf", "kafka.x=hunter-of-secrets"), "number 1 is not"),
-    "settings without Spark": (("--engine", "local", "--spark-conf", "spark.a=b"), "no Spark"),
+    "settings without Spark": (
+        ("--engine", "local", "--spark-conf", "spark.a=b"),
+        "--spark-conf needs Spark",
+    ),
     "no engine": (("--engine", "rust"), "rust"),
 }
 
