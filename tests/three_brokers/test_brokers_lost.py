@@ -103,7 +103,9 @@ def test_a_plan_is_never_short_of_a_lost_leader_s_records(
         assert retried(lambda: windows.plan(everything(topic), "first")).taken == plan.taken
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+# Three times, on a busy machine, librdkafka itself has aborted here while topics were described, without a message;
+# the process ends, and with it all tests of a worker. In the long run each test has its process to itself.
+@pytest.mark.parametrize("fault", [pytest.param("kill", marks=pytest.mark.long), "pause"])
 def test_nothing_is_adopted_because_a_broker_is_lost(brokers: ThreeBrokers, fault: str) -> None:
     """While leaders are lost and elected, a dry run finds nothing moved and nothing cut, or has no answer."""
     topic, group_id = f"adopt-{fault}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex
