@@ -111,7 +111,7 @@ def test_a_yaml_file_is_enough(
     with loaded(sandbox, attributes(house, hours, group_id, kafka=kafka)) as defs:
         monkeypatch.setenv("ORDERS_BROKER", house.bootstrap)
         asset = asset_in(defs, "orders")
-        assert "Copies" in (asset.get_asset_spec().description or "")
+        assert "Copy the windows" in (asset.get_asset_spec().description or "")
         house.materialize(asset, (KEYS[1], KEYS[2]), **(defs.resources or {}))
     for hour in (1, 2):
         check_hour(house, hour)
