@@ -180,7 +180,7 @@ def test_while_a_project_is_developed_each_load_asks(
     monkeypatch.delenv("YAML_BROKER", raising=False)
     assert keys_in(sandbox) == set()
     assert "YAML_BROKER is not set" in caplog.text
-    assert "never asked" in caplog.text
+    assert "never requested" in caplog.text
     monkeypatch.setenv("YAML_BROKER", bootstrap)
     assert keys_in(sandbox) == {f"kafka/{stem}"}
     topic(f"{stem}.b")
