@@ -61,7 +61,7 @@ _CLAIM_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 Facts = Mapping[str, int | None]
 
 
-#: What is found of an output is of its own class.
+#: An output is found as its own class.
 Output = TypeVar("Output", bound="Layout")
 
 

@@ -151,7 +151,7 @@ def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> s
 
 
 def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | None:
-    """Return the own marker of a folder, where all the files that it tells of are there; it is said in the log where they are not."""
+    """Return the own marker of a folder if all files that it lists exist; log a warning if some do not."""
     marker = output.own_marker(files, folder)
     if marker is None:
         return None

@@ -136,7 +136,7 @@ def _marker_of(files: LocalFiles, part: Output) -> Output:
 
 
 def _is_as_written(files: LocalFiles, part: Layout) -> bool:
-    """Return whether a part's files, wherever they are, are those that its marker tells of."""
+    """Return whether a part's files, wherever they are, are those that its marker lists."""
     return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
 
 

@@ -77,7 +77,7 @@ class TableFacts:
 
     @cached_property
     def is_case_sensitive(self) -> bool:
-        """Whether the session tells ``Key`` and ``key`` apart."""
+        """Whether the session distinguishes ``Key`` from ``key``."""
         return self.spark.conf.get("spark.sql.caseSensitive", "false") == "true"
 
     def folded(self, name: str) -> str:
@@ -96,7 +96,7 @@ class TableFacts:
         return name is not None and self.fields[name].simpleString() == "string"
 
     def refresh(self, name: str) -> None:
-        """Have the session look at a table anew: Iceberg's catalogue keeps what it has seen for half a minute."""
+        """Refresh the session's view of a table: Iceberg's catalogue caches a table for half a minute."""
         if self.format == "iceberg":
             self.spark.sql(f"REFRESH TABLE {name}")
 

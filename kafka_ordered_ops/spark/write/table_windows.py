@@ -36,7 +36,7 @@ def active_sink(target: TableTarget) -> TableSink:
 def write_to_table(
     df: DataFrame, target: TableTarget, plans: Sequence[WindowPlan]
 ) -> list[TableOutput]:
-    """Stage the rows of each window; ``window_id`` tells them apart where there are several.
+    """Stage the rows of each window; ``window_id`` distinguishes them if there are several.
 
     Raises:
         ConfigError, SinkError: as `TableSink.write`; or several windows, and no column ``window_id``.
