@@ -96,7 +96,11 @@ class TableFacts:
         return name is not None and self.fields[name].simpleString() == "string"
 
     def refresh(self, name: str) -> None:
-        """Refresh the session's view of a table: Iceberg's catalogue caches a table for half a minute."""
+        """Refresh the session's view of a table: before it is read, and after each change.
+
+        Iceberg's catalogue caches a table for half a minute. What is committed through one copy of it is missing from
+        a copy that another thread has put into the cache meanwhile.
+        """
         if self.format == "iceberg":
             self.spark.sql(f"REFRESH TABLE {name}")
 

@@ -107,6 +107,7 @@ class Iceberg:
     def _first_snapshot(self) -> int | None:
         """Make a first snapshot of an empty table: there is no validating from before it."""
         self.facts.spark.table(self.facts.table).limit(0).writeTo(self.facts.table).append()
+        self.facts.refresh(self.facts.table)
         return self.basis()
 
     def _overwrite(self, write: TableWrite, basis: int | None) -> None:
@@ -123,6 +124,7 @@ class Iceberg:
             # Not overwritePartitions: a result without rows would leave the older rows as they are.
             .overwrite(f.col(quoted(self.facts.columns["window_id"])) == f.lit(write.window_id))
         )
+        self.facts.refresh(self.facts.table)
 
     def _run(self, statement: str, write: TableWrite) -> None:
         conf = {

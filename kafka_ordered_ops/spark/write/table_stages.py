@@ -75,6 +75,7 @@ class StagingTable:
         self.make()
         rows = rows.withColumn(WINDOW_COLUMN, f.lit(write.window_id))
         rows.withColumn(WRITE_COLUMN, f.lit(write.name)).writeTo(self.name).append()
+        self._facts.refresh(self.name)
 
     def rows(self, write: TableWrite) -> DataFrame:
         """Return the rows of a write."""
@@ -144,6 +145,7 @@ class StagingTable:
         # By a partition column alone, so that no file is read. What another process removes meanwhile is gone, too.
         statement = f"DELETE FROM {self.name} WHERE {WRITE_COLUMN} = {literal(name)}"
         beside_others(partial(self._spark.sql, statement))
+        self._facts.refresh(self.name)
 
     def _of_window(self, write: TableWrite) -> DataFrame:
         from pyspark.sql import functions as f
@@ -178,6 +180,7 @@ class Branches:
             .option("snapshot-property.wap.id", publication_id(write))
             .append()
         )
+        self._facts.refresh(table)
 
     def snapshot(self, write: TableWrite) -> tuple[int, int | None] | None:
         """Return the snapshot of a write and the one that it is based on; None where the branch is gone or empty."""
@@ -227,6 +230,7 @@ class Branches:
     def _drop(self, name: str) -> None:
         statement = f"ALTER TABLE {self._facts.table} DROP BRANCH IF EXISTS `{name}`"
         beside_others(partial(self._spark.sql, statement))
+        self._facts.refresh(self._facts.table)
 
 
 def publication_id(write: TableWrite) -> str:

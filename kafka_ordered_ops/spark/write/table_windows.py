@@ -61,7 +61,7 @@ def _write_each(sink: TableSink, df: DataFrame, plans: Sequence[WindowPlan]) -> 
         return [sink.write(df, plans[0])]
     if "window_id" not in df.columns:
         raise ConfigError(
-            f"the result of {len(plans)} windows has no column window_id, which tells their rows apart: keep it"
+            f"the result of {len(plans)} windows has no column window_id, by which their rows are assigned: keep it"
         )
     with ExitStack() as cached:
         # Each write would read Kafka again.
