@@ -28,7 +28,7 @@ ON_SPARK41 := spark41 and not long
 # The oldest Airflow that is supported.
 AIRFLOW31 := .venv-airflow31
 
-.PHONY: help setup check format test test-ci test-all test-spark41 test-airflow31 nightly bench demo docs lock jars clean
+.PHONY: help setup check format test test-ci test-all test-spark41 test-spark test-airflow31 nightly bench demo docs lock jars clean
 
 help: ## Print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,15 @@ test-all: test-ci ## Besides those, the long ones, one at a time, and the quick 
 test-spark41: ## On Spark 4.1: its Kafka connector, Delta and Iceberg
 	$(MAKE) $(SPARK41)/spark-classes.jsa LOCK=spark41 VENV=$(SPARK41)
 	$(SPARK41)/bin/python -m pytest $(TWO_AT_A_TIME) -m "$(ON_SPARK41)"
+
+# The packages of the lock for Spark 4.1, but for its pyspark; tests with the mark spark41 need jars of that one alone.
+test-spark: $(BIN)/uv ## The quick tests of Spark on any version of it: make test-spark VERSION=4.2.1
+	@$(if $(VERSION),,$(error set VERSION, for example VERSION=4.2.1))
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-spark-$(VERSION)
+	sed -nE 's/^([a-z0-9][^ ]*==[^\\]*)\\$$/\1/p' requirements/spark41.txt | sed -E 's/^(pyspark)==.*/\1==$(VERSION)/' \
+		| $(BIN)/uv pip sync --quiet --compile-bytecode --python .venv-spark-$(VERSION)/bin/python -
+	$(BIN)/uv pip install --quiet --python .venv-spark-$(VERSION)/bin/python --no-deps --editable .
+	.venv-spark-$(VERSION)/bin/python -m pytest $(TWO_AT_A_TIME) -m "spark and not slow and not spark41 and not long"
 
 test-airflow31: ## The tests of Airflow on Airflow 3.1, without those that start a Spark or a whole Airflow
 	$(MAKE) setup LOCK=airflow31 VENV=$(AIRFLOW31)
