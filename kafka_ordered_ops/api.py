@@ -31,6 +31,7 @@ from kafka_ordered_ops.spark.job_checks import (
     check_output,
     check_reading,
     check_spark,
+    check_storage_options,
     check_submission,
     check_writable,
 )
@@ -255,10 +256,8 @@ class _Job:
             check_reading(self._engine, self.settings, conf=conf, group_id=self.group_id)
         if self.folder is not None:
             check_writable(self.folder, self.storage_options)
-        elif self.storage_options is not None:
-            raise ConfigError(
-                "storage_options are for an output in an object store: give output=, or leave them out"
-            )
+        else:
+            check_storage_options(self.storage_options, None)
         if self._table is not None and self.function is None and not self.is_block:
             self._table.check_copy()
 

@@ -23,6 +23,7 @@ from kafka_ordered_ops.spark.job_checks import (
     check_reading,
     check_session,
     check_spark_conf,
+    check_storage_options,
     check_submission,
     check_submit,
     check_writable,
@@ -75,6 +76,7 @@ class Job:
         check_engine(self.engine)
         if self.output is not None and is_known(self.output):
             check_output(self.output)
+        check_storage_options(self.storage_options, self.output)
         if self.table is not None and self.application is not None:
             raise ConfigError(
                 "an application and a table are both given: an application has its own session, with which this "
@@ -128,6 +130,7 @@ class Job:
             stopped=stopped,
             copies=self.spark_function is None,
             java_home=self.java_home,
+            storage_options=self.storage_options,
         )
 
     def deliver(self, windows: WindowHandle) -> list[Staged]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ def table_session(
     stopped: Callable[[], bool],
     copies: bool,
     java_home: Path | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[Found]:
     """Check a table in a session that lasts as long as the block; yield what finds earlier outputs.
 
@@ -37,12 +39,13 @@ def table_session(
         stopped: whether the job is to end.
         copies: whether records are copied as they are, so that the table must have their columns.
         java_home: see `job_session`.
+        storage_options: of the earlier outputs, if they are in an object store.
 
     Raises:
         ConfigError: there is no Spark, or the table is not as required.
     """
     if target is None:
-        yield found_output
+        yield partial(found_output, storage_options=storage_options)
         return
     from kafka_ordered_ops.spark.job_session import job_session
     from kafka_ordered_ops.spark.write.table_windows import table_sink
@@ -53,6 +56,6 @@ def table_session(
             sink.check_copy()
 
         def found(result: Mapping[str, Any]) -> Staged | None:
-            return sink.found(result) or found_output(result)
+            return sink.found(result) or found_output(result, storage_options)
 
         yield found

@@ -204,6 +204,16 @@ def check_writable(
             ) from error
 
 
+def check_storage_options(
+    storage_options: Mapping[str, Any] | None, output: str | os.PathLike[str] | None
+) -> None:
+    """Raise `ConfigError` for options without an output; a folder's are refused by `check_writable`."""
+    if storage_options is not None and output is None:
+        raise ConfigError(
+            "storage_options are for an output in an object store: give output=, or leave them out"
+        )
+
+
 def _nearest(path: str) -> str:
     """Return the path, or the nearest of its parents that exists."""
     while True:

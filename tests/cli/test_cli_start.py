@@ -44,7 +44,7 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither variables nor profiles of whoever runs the tests."""
-    for key in (*KEYS, "profile", "profiles"):
+    for key in (*KEYS, "profile", "profiles", "storage-option"):
         monkeypatch.delenv(variable(key), raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 

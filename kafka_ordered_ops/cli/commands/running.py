@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kafka_ordered_ops.cli.exits import ExitCode
@@ -56,6 +57,7 @@ def deliver(
     Raises:
         ConfigError: the job cannot run; nothing was planned.
     """
+    sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id)
     with (
         sink.opened() as found,
@@ -64,8 +66,9 @@ def deliver(
     ):
         plans = windows.plan_many(questions, window_ids, policy)
         writer = sink.writer(windows.settings, screen)
-        reopen = StagedOutput.found if sink.table is None else found
-        after = windows.deliver_many(plans, writer, reopen)
+        if sink.table is None:
+            found = partial(StagedOutput.found, storage_options=sink.storage_options)
+        after = windows.deliver_many(plans, writer, found)
         asked = [
             name or default_window_id(windows.group_id, question)
             for question, name in zip(questions, window_ids, strict=True)

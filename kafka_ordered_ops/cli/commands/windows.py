@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +20,7 @@ from kafka_ordered_ops.cli.options.options import (
 )
 from kafka_ordered_ops.cli.options.question import Policies, Question, SweepQuestion
 from kafka_ordered_ops.cli.options.sink import Sink
+from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 
 if TYPE_CHECKING:
@@ -166,12 +168,15 @@ def sweep(
 
 @app.command("commit", epilog=_COMMIT_EXAMPLES)
 @command
-def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> None:
+def commit_window(
+    screen: Screen, connection: Claiming, storage: Storage, window_id: WindowId
+) -> None:
     """Commit a window after your own job has read it."""
+    storage.hide_options(screen)
     with connection.open(screen) as windows, screen.progress("committing"):
         record = windows.show(window_id)
         # Output of a `run` is published too: no reader sees it before.
-        staged = _written_output(record)
+        staged = _written_output(record, storage.storage_options)
         windows.commit(record.plan, staged)
         record = windows.show(window_id)
     _end(screen, connection, record)
@@ -179,8 +184,12 @@ def commit_window(screen: Screen, connection: Claiming, window_id: WindowId) -> 
 
 @app.command("abandon", epilog=_ABANDON_EXAMPLES)
 @command
-def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) -> None:
+def abandon_window(
+    screen: Screen, connection: Connection, storage: Storage, window_id: WindowId
+) -> None:
     """Release an open window's offsets. Deletes its unpublished output."""
+    storage.hide_options(screen)
+    options = storage.storage_options
     from kafka_ordered_ops.output.staged_output import output_of
 
     with connection.open(screen) as windows, screen.progress("abandoning"):
@@ -189,7 +198,7 @@ def abandon_window(screen: Screen, connection: Connection, window_id: WindowId) 
         reported = list(record.parts.results.values()) if record.parts else []
         output = output_of(record.result) or output_of({"parts": reported})
         if output is not None:
-            output.discard()
+            replace(output, storage_options=options).discard()
     _end(screen, connection, record)
 
 
@@ -201,6 +210,7 @@ def replay_window(screen: Screen, connection: Connection, window_id: WindowId, s
     from kafka_ordered_ops.core.group.group_state import WindowRecord
     from kafka_ordered_ops.hosting.summary import window_summary
 
+    sink.hide_options(screen)
     sink.check(connection.settings(), connection.group_id)
     with sink.opened(), connection.open(screen) as windows, screen.progress("planning"):
         plan = windows.replay(window_id)
@@ -224,7 +234,9 @@ app.command("adopt", epilog=upkeep.ADOPT_EXAMPLES)(upkeep.adopt)
 app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)
 
 
-def _written_output(record: WindowRecord) -> StagedOutput | None:
+def _written_output(
+    record: WindowRecord, storage_options: Mapping[str, Any] | None
+) -> StagedOutput | None:
     from kafka_ordered_ops.core.errors import SinkError
     from kafka_ordered_ops.core.types import WindowStatus
     from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
@@ -235,7 +247,7 @@ def _written_output(record: WindowRecord) -> StagedOutput | None:
     check_parts_alike(record.plan, record.result)
     output = output_of(record.result)
     # For a split window this joins the parts.
-    found = StagedOutput.found(record.result or {})
+    found = StagedOutput.found(record.result or {}, storage_options)
     if output is not None and found is None:
         raise SinkError(
             f"window {record.plan.window_id} of group {record.plan.group_id} was written to {output.stage_path}, "

@@ -19,6 +19,9 @@ _PREFIX: Final = "KAFKA_ORDERED_OPS_"
 #: The default profile, used if it exists.
 _DEFAULT: Final = "default"
 
+#: A table of a profile: the pairs of ``--storage-option``, by the name that they have in Python.
+_STORAGE: Final = "storage_options"
+
 #: The keys of a profile: options that stay the same from command to command.
 KEYS: Final = (
     "bootstrap-server",
@@ -27,6 +30,7 @@ KEYS: Final = (
     "ledger-topic",
     "group",
     "output",
+    _STORAGE,
 )
 
 
@@ -52,7 +56,7 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
         return name
     path = _path()
     found = _profile(path, name)
-    names = {variable(key): key for key in KEYS}
+    names = {variable(key): key for key in KEYS} | {variable("--storage-option"): _STORAGE}
     defaults = {
         parameter.name: found[key]
         for parameter in context.command.params
@@ -61,6 +65,8 @@ def use_profile(context: typer.Context, name: str | None) -> str | None:
     if isinstance(file := defaults.get("config"), str):
         # Relative to the profiles' file, wherever the command runs.
         defaults["config"] = str(path.parent / Path(file).expanduser())
+    if isinstance(pairs := defaults.get("storage_option"), dict):
+        defaults["storage_option"] = [f"{name}={value}" for name, value in pairs.items()]
     context.default_map = {**(context.default_map or {}), **defaults}
     return name
 
@@ -93,12 +99,21 @@ def _profile(path: Path, name: str | None) -> dict[str, Any]:
             hint = f"did you mean {close[0]}?" if close else f"it may have {', '.join(KEYS)}"
             raise ConfigError(f"{where} has {key!r}: {hint}")
         # Without the value: it may be a secret in the wrong place.
-        if key == "allow-setting":
+        if key == _STORAGE:
+            _check_pairs(where, value)
+        elif key == "allow-setting":
             if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
                 raise ConfigError(f"{where}: {key} is a list of setting names")
         elif not isinstance(value, str):
             raise ConfigError(f"{where}: {key} is text")
     return found
+
+
+def _check_pairs(where: str, value: object) -> None:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise ConfigError(
+            f'{where}: {_STORAGE} is a table of texts, such as {_STORAGE}.aws_region = "eu-west-1"'
+        )
 
 
 def _profiles(path: Path, *, is_needed: bool) -> dict[str, Any]:

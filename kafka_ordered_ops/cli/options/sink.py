@@ -17,6 +17,7 @@ import typer
 
 from kafka_ordered_ops.cli.options.help import JOB
 from kafka_ordered_ops.cli.options.profile import kept_option
+from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.engine import Engine
@@ -35,7 +36,7 @@ _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECAS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sink:
+class Sink(Storage):
     """The destination and form of the written records."""
 
     output: Annotated[
@@ -43,7 +44,7 @@ class Sink:
         kept_option(
             "--output",
             metavar="DIR",
-            help="Folder for the Parquet files, in window_id=<times>-<digest>/.",
+            help="Folder for the Parquet files, in window_id=<times>-<digest>/, or a prefix in an object store.",
         ),
     ] = None
     table: Annotated[
@@ -157,6 +158,7 @@ class Sink:
                 # An application's output is not part of the command's output.
                 say=None,
                 display=screen,
+                storage_options=self.storage_options,
                 table=self.target,
             )
             with _quiet_py4j():
@@ -173,7 +175,11 @@ class Sink:
         conf, target = self._conf(), self.target
         if target is not None and self.engine is not Engine.LOCAL:
             return Job(
-                spark_conf=conf, java_home=bundled_java(), table=target, engine=self.engine.value
+                spark_conf=conf,
+                java_home=bundled_java(),
+                storage_options=self.storage_options,
+                table=target,
+                engine=self.engine.value,
             )
         if self.engine is not Engine.LOCAL:
             return Job(
@@ -181,6 +187,7 @@ class Sink:
                 spark_conf=conf,
                 java_home=bundled_java(),
                 output=self.output,
+                storage_options=self.storage_options,
                 engine=self.engine.value,
             )
         if self.table is not None:
@@ -191,7 +198,7 @@ class Sink:
             raise ConfigError(
                 "--spark-conf needs Spark, and --engine local runs without it: omit one of them"
             )
-        return Job(output=self.output)
+        return Job(output=self.output, storage_options=self.storage_options)
 
     def _conf(self) -> dict[str, str]:
         conf = dict[str, str]()
@@ -244,6 +251,7 @@ class JobSink(Sink):
                 arguments=self.arguments,
                 submit=how,
                 output=self.output,
+                storage_options=self.storage_options,
                 table=self.target,
                 engine=self.engine.value,
             )

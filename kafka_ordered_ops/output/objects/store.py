@@ -329,6 +329,14 @@ def check_options(options: object) -> dict[str, Any]:
     return dict(options)
 
 
+def _without_values(text: str, options: Mapping[str, Any]) -> str:
+    """Return a text with the options' values masked: the library quotes those that it cannot parse."""
+    # A longer value may contain a shorter one.
+    for value in sorted(map(str, options.values()), key=len, reverse=True):
+        text = text.replace(f'"{value}"', "***") if value else text
+    return text
+
+
 def surroundings() -> tuple[object, ...]:
     """Return what else a connection depends on: the process, and its environment."""
     stores = ("AWS_", "AZURE_", "GOOGLE_")
@@ -361,7 +369,7 @@ def _connect(bucket: Address, options: Mapping[str, Any]) -> ObjectStore:
         names = ", ".join(options) or "none"
         raise ConfigError(
             f"the store {bucket.scheme}://{bucket.bucket} cannot be opened with these storage_options ({names}): "
-            f"{reason_of(error)}"
+            f"{_without_values(reason_of(error), options)}"
         ) from None
 
 
