@@ -20,6 +20,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.google_dialect import google_dialect
 from tests.support.objects_support import s3_server
 
 #: Built or installed once a machine; a second one finds them.
@@ -28,6 +29,7 @@ _TOOLS: Final = Path(
 )
 _VERSITYGW: Final = "v1.8.0"
 _AZURITE: Final = "3.35.0"
+_FAKE_GCS: Final = "v1.56.1"
 _INSTALL_S: Final = 1_800
 _START_S: Final = 120.0
 
@@ -57,13 +59,7 @@ def moto(_: Path) -> Iterator[Server]:
 @contextmanager
 def versitygw(folder: Path) -> Iterator[Server]:
     """S3 over a folder, in Go."""
-    program = _TOOLS / f"versitygw-{_VERSITYGW}" / "versitygw"
-    if not program.exists():
-        environment = {**os.environ, "GOBIN": str(program.parent)}
-        _install(
-            ["go", "install", f"github.com/versity/versitygw/cmd/versitygw@{_VERSITYGW}"],
-            env=environment,
-        )
+    program = _from_go("github.com/versity/versitygw/cmd/versitygw", _VERSITYGW)
     (folder / "bucket").mkdir(parents=True)
     (meta := folder.with_name("meta")).mkdir()
     port = _free_port()
@@ -107,11 +103,40 @@ def azurite(folder: Path) -> Iterator[Server]:
         yield Server(f"abfss://container@{_ACCOUNT}.dfs.core.windows.net/lake/orders", options)
 
 
+@contextmanager
+def fake_gcs(folder: Path) -> Iterator[Server]:
+    """Google's storage, in Go."""
+    program = _from_go("github.com/fsouza/fake-gcs-server", _FAKE_GCS)
+    (folder / "bucket").mkdir(parents=True)
+    port = _free_port()
+    address = f"127.0.0.1:{port}"
+    command = [str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    with (
+        _running(
+            [*command, "-public-host", address, "-backend", "memory", "-data", str(folder)], port
+        ),
+        google_dialect(f"http://{address}") as endpoint,
+    ):
+        options = {"base_url": endpoint, "bearer_token": "canary-t0ken"}
+        yield Server("gs://bucket/lake/orders", options)
+
+
 SERVERS: Final[dict[str, Callable[[Path], Any]]] = {
     "moto": moto,
     "versitygw": versitygw,
     "azurite": azurite,
+    "fake-gcs-server": fake_gcs,
 }
+
+
+def _from_go(module: str, version: str) -> Path:
+    """Return a program that is built once a machine."""
+    name = module.rpartition("/")[2]
+    program = _TOOLS / f"{name}-{version}" / name
+    if not program.exists():
+        environment = {**os.environ, "GOBIN": str(program.parent)}
+        _install(["go", "install", f"{module}@{version}"], env=environment)
+    return program
 
 
 def _install(command: list[str], env: dict[str, str] | None = None) -> None:
