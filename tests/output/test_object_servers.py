@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import obstore
 import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.probe import check_store
+from kafka_ordered_ops.output.objects.store import Copy, open_store
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.object_servers import SERVERS, Server
 from tests.support.objects_support import (
@@ -93,3 +98,34 @@ def test_publishers_that_race_leave_one_whole_window(server: Server) -> None:
         newer[0].publish()
         assert globbed_rows(root, options) == [4, 5, 6, 7]
         assert staged_names(root, options) == []
+
+
+def test_an_object_that_the_store_does_not_copy_is_read_and_written(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts, whole or not at all; one that was replaced meanwhile is not mixed with what it was."""
+    monkeypatch.setattr(door, "COPIED_BY_ONE_REQUEST_MAX", 1_000_000)
+    monkeypatch.setattr(door, "_PART_BYTES", part := 5 * 1024**2)
+    store, root = open_store(server.root, server.options), f"{server.root}/large"
+    content = random.Random(7).randbytes(2 * part + 12_345)
+    store.put(f"{root}/source", content)
+    store.copy([Copy(f"{root}/source", f"{root}/target", len(content))])
+    found = store.get(f"{root}/target")
+    assert found is not None
+    assert found.content == content
+    with pytest.raises(FileNotFoundError, match=r"/nowhere does not exist \(copy\)"):
+        store.copy([Copy(f"{root}/nowhere", f"{root}/other", len(content))])
+
+    get, parts = obstore.get, 0
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        nonlocal parts
+        parts += 1
+        if parts == 2:
+            store.put(f"{root}/source", content[::-1])
+        return get(*arguments, **options)
+
+    monkeypatch.setattr(obstore, "get", replaced)
+    with pytest.raises(OSError, match=r"large/source: copy failed: .*replaced"):
+        store.copy([Copy(f"{root}/source", f"{root}/third", len(content))])
+    assert list(store.listed(root)) == ["source", "target"]

@@ -10,6 +10,8 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
+from moto.s3.exceptions import InvalidRequest
+from moto.s3.models import S3Backend
 
 from kafka_ordered_ops import OrderedWindows, Window
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
@@ -342,3 +344,35 @@ def test_no_secret_is_stored_or_shown(
     shown = [repr(result), repr(record), repr(output), str(output.to_json()), caplog.text]
     assert not any(SECRET in text for text in shown)
     assert record.plan.status is WindowStatus.PUBLISHED
+
+
+# --- large files ------------------------------------------------------------------------------------
+
+
+def test_files_that_s3_does_not_copy_are_published(
+    s3: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CopyObject refuses more than 5 GB, here of a smaller size; the small files beside them are copied."""
+    limit, copied = 6_000, list[str]()
+    copy_object = S3Backend.copy_object
+
+    def refused(
+        self: S3Backend, src_key: Any, bucket: str, key: str, *rest: Any, **more: Any
+    ) -> None:
+        if src_key.size > limit:
+            raise InvalidRequest("CopyObject")
+        copied.append(key)
+        copy_object(self, src_key, bucket, key, *rest, **more)
+
+    monkeypatch.setattr(S3Backend, "copy_object", refused)
+    rows = list(range(3_000))
+    staged = staged_rows(root, rows, rows_per_file=2_500, options=s3)
+    with pytest.raises(SinkError, match=r"copy failed: .*400"):
+        staged.publish()
+    assert named_rows(root, s3) == globbed_rows(root, s3) == []
+    monkeypatch.setattr(door, "COPIED_BY_ONE_REQUEST_MAX", limit)
+    copied.clear()
+    staged.publish()
+    assert named_rows(root, s3) == globbed_rows(root, s3) == rows
+    assert [name[-13:] for name in copied if name.endswith("parquet")] == ["00001.parquet"]
+    assert staged_names(root, s3) == []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from kafka_ordered_ops.output.filesystem import is_data
-from kafka_ordered_ops.output.objects.store import Store
+from kafka_ordered_ops.output.objects.store import Copy, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,13 @@ class ObjectFiles:
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
         """Rename files; repeating it after a crash in between changes nothing."""
-        self._store.copy(moves)
+        folders = {source.rpartition("/")[0] for source, _ in moves}
+        sizes = {
+            f"{folder}/{name}": one.size
+            for folder in folders
+            for name, one in self._store.listed(folder).items()
+        }
+        self._store.copy([Copy(source, target, sizes.get(source, 0)) for source, target in moves])
         self._store.delete([source for source, _ in moves])
 
     def remove(self, path: str) -> None:

@@ -28,7 +28,7 @@ from kafka_ordered_ops.output.layout import Layout, Output
 _VERSION: Final = 1
 
 #: A window of a hundred thousand files has less.
-_BYTES_MAX: Final = 64 * 1024**2
+SEAL_BYTES_MAX: Final = 64 * 1024**2
 
 SEAL: Final = "~seal.json"
 #: In a draft's folder: what becomes the stage's seal.
@@ -55,7 +55,7 @@ class Seal:
     def parse(cls, content: bytes, like: Output) -> Seal | None:
         """Return the inverse of `to_bytes`; None for what is no seal."""
         try:
-            fields = Fields(strict_json.loads(content, limit_bytes=_BYTES_MAX), "seal")
+            fields = Fields(strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX), "seal")
             return cls(_output(fields.anything("output"), like), _files(fields))
         except (JsonError, KeyError, TypeError):
             return None
@@ -89,7 +89,7 @@ class Manifest:
     def parse(cls, content: bytes, like: Output) -> Manifest | None:
         """Return the inverse of `to_bytes`, with outputs of the class of `like`; None for what is no manifest."""
         try:
-            fields = Fields(strict_json.loads(content, limit_bytes=_BYTES_MAX), "manifest")
+            fields = Fields(strict_json.loads(content, limit_bytes=SEAL_BYTES_MAX), "manifest")
             output = fields.anything("output")
             return cls(
                 fields.integer("generation", least=1),

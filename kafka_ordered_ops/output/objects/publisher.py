@@ -33,6 +33,7 @@ from kafka_ordered_ops.output.objects.files import ObjectFiles
 from kafka_ordered_ops.output.objects.layout import (
     DRAFT_SEAL,
     SEAL,
+    SEAL_BYTES_MAX,
     Manifest,
     Seal,
     final_name,
@@ -40,7 +41,7 @@ from kafka_ordered_ops.output.objects.layout import (
     manifest_path,
     seal_path,
 )
-from kafka_ordered_ops.output.objects.store import State, open_store
+from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
@@ -110,7 +111,8 @@ class ManifestPublisher:
                 # It names files of the part as it was.
                 self._store.delete([seal_path(output.whole)])
             try:
-                self._store.copy([(f"{path}/{DRAFT_SEAL}", seal_path(output))])
+                sealed = Copy(f"{path}/{DRAFT_SEAL}", seal_path(output), SEAL_BYTES_MAX)
+                self._store.copy([sealed])
             except FileNotFoundError:
                 raise output.removed_error(path) from None
 
@@ -253,7 +255,7 @@ class ManifestPublisher:
         files = dict(zip(names, seal.files.values(), strict=True))
         try:
             sources = [f"{output.window_folder}/{path}" for path in seal.files]
-            self._store.copy(list(zip(sources, targets, strict=True)))
+            self._store.copy(list(map(Copy, sources, targets, seal.files.values())))
             is_copied = self._is_copied(output, files, taken)
         except FileNotFoundError:
             # Another publisher of this attempt has ended, and removed the stage.

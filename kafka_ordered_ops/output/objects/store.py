@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.output.address import Address, address_of
@@ -28,7 +28,15 @@ REQUESTS_AT_ONCE: Final = 16
 #: Stores delete so many objects by one request, at least.
 _DELETED_AT_ONCE: Final = 250
 
-#: A copy of some GiB is one request, which answers at its end.
+#: S3 copies no larger object by one request.
+COPIED_BY_ONE_REQUEST_MAX: Final = 5 * 1000**3
+#: Of a larger one that is read and written: a part, and how many of them wait for the store.
+_PART_BYTES: Final = 32 * 1024**2
+_PARTS_AT_ONCE: Final = 4
+#: S3 takes 10,000.
+_PARTS_MAX: Final = 9_000
+
+#: A copy of some GB is one request, which answers at its end.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)}
 _RETRIES: Final = {"max_retries": 5, "retry_timeout": timedelta(minutes=2)}
 
@@ -51,7 +59,13 @@ _CLIENT_KEYS: Final = frozenset(
     }
 )
 #: Where a server is that is none of the cloud's own.
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+_ENDPOINTS: Final = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_ENDPOINT",
+    "GOOGLE_BASE_URL",
+)
 _CREDENTIAL_PROVIDER: Final = "credential_provider"
 
 #: The rights that an operation needs, by the store.
@@ -105,6 +119,15 @@ class Found:
 
     content: bytes
     state: State
+
+
+class Copy(NamedTuple):
+    """An object to copy, by whole paths."""
+
+    source: str
+    target: str
+    #: What its listing or its seal says.
+    size: int
 
 
 class Store:
@@ -173,16 +196,52 @@ class Store:
                 return None
             return State(written["e_tag"], written["version"])
 
-    def copy(self, copies: Sequence[tuple[str, str]]) -> None:
-        """Copy objects within the store, some at a time."""
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Copy objects: within the store, some at a time, but those that no store copies through this process."""
         import obstore
 
-        def copy(pair: tuple[str, str]) -> None:
-            source, target = pair
-            with self._named("copy", source):
-                obstore.copy(self._store, self._key(source), self._key(target))
+        def copy(one: Copy) -> None:
+            with self._named("copy", one.source):
+                obstore.copy(self._store, self._key(one.source), self._key(one.target))
 
-        _all_at_once(copy, copies)
+        _all_at_once(copy, [one for one in copies if one.size <= COPIED_BY_ONE_REQUEST_MAX])
+        # One after the other: so much memory as one needs is taken only once.
+        for one in copies:
+            if one.size > COPIED_BY_ONE_REQUEST_MAX:
+                self._copy_by_parts(one)
+
+    def _copy_by_parts(self, one: Copy) -> None:
+        """Read an object and write it elsewhere, in parts; it is there whole or not at all."""
+        import obstore
+
+        source = self._key(one.source)
+        part = max(_PART_BYTES, -(-one.size // _PARTS_MAX))
+        with self._named("copy", one.source), ThreadPoolExecutor(1, "parts") as reader:
+            e_tag = obstore.head(self._store, source)["e_tag"]
+
+            def read(start: int) -> Any:
+                wanted = (start, min(start + part, one.size))
+                found = obstore.get(self._store, source, options={"range": wanted})
+                if found.meta["e_tag"] != e_tag:
+                    raise OSError("it was replaced while it was read")
+                return found.bytes()
+
+            def parts() -> Iterator[Any]:
+                # In a thread of its own: the library takes no call while it asks for the next part.
+                following = reader.submit(read, 0)
+                for start in range(part, one.size, part):
+                    content, following = following.result(), reader.submit(read, start)
+                    yield content
+                yield following.result()
+
+            obstore.put(
+                self._store,
+                self._key(one.target),
+                parts(),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
 
     def listed(self, folder: str) -> dict[str, Listed]:
         """Return the objects below a folder, by their names in it, sorted."""
