@@ -244,6 +244,10 @@ class Airflow:
                     return None  # It had been done, though the answer said otherwise.
                 if error.code not in _TRY_AGAIN or time.monotonic() > deadline:
                     raise AssertionError(f"{method} {path}: {error.code} {told}") from error
+            except TimeoutError:
+                # Its server waits for the database, too, and for a core.
+                if time.monotonic() > deadline:
+                    raise
             again = True
             time.sleep(_LOOK_S)
 
@@ -307,6 +311,8 @@ class Airflow:
         except urllib.error.HTTPError as error:
             if error.code != 404 and error.code not in _TRY_AGAIN:
                 raise
+            return False
+        except TimeoutError:
             return False
         return True
 
