@@ -1,4 +1,4 @@
-"""The cluster that all assets of this project read; its address is read where a run is."""
+"""The Kafka cluster of this project's assets. Its address comes from the environment of each run."""
 
 from __future__ import annotations
 
