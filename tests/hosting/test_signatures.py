@@ -90,8 +90,12 @@ def test_every_parameter_has_a_name_and_a_type(one: Any) -> None:
             {"until", "grace", "window_task_id", "deferrable"},
         ),
         (airflow_room.WindowPartOperator, [WindowFollower, JobTask], set()),
-        (airflow_room.CommitWindowOperator, [WindowFollower], {"output", "result"}),
-        (airflow_room.AbandonWindowOperator, [WindowFollower], {"output"}),
+        (
+            airflow_room.CommitWindowOperator,
+            [WindowFollower],
+            {"output", "storage_conn_id", "result"},
+        ),
+        (airflow_room.AbandonWindowOperator, [WindowFollower], {"output", "storage_conn_id"}),
     ],
 )
 def test_an_operator_takes_what_its_parts_take(

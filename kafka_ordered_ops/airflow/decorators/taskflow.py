@@ -23,6 +23,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 from kafka_ordered_ops.airflow.compat import Context
 from kafka_ordered_ops.airflow.operators.ordered import OrderedWindowOperator
 from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty
+from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.arguments import check_choice
 from kafka_ordered_ops.core.types import (
@@ -165,7 +166,8 @@ def kafka_window_task(
     redefine: bool = False,
     max_offsets: int | str | None = None,
     spark_conf: Mapping[str, str] | None = None,
-    output: str | None = None,
+    output: Output = None,
+    storage_conn_id: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),

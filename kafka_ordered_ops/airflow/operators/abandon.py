@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
-from kafka_ordered_ops.airflow.operators.follower import (
-    HandedOn,
-    WindowFollower,
-    check_literal_output,
+from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower
+from kafka_ordered_ops.airflow.support.places import (
+    Opened,
+    Output,
+    check_place,
+    opened_place,
+    text_of,
 )
 from kafka_ordered_ops.core.errors import WindowSupersededError
-from kafka_ordered_ops.spark.job_checks import check_output
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -29,9 +31,14 @@ class AbandonWindowOperator(WindowFollower):
     Args:
         output: the folder that the job wrote to. Its staged files, which will never be published, are removed.
             (templated)
+        storage_conn_id: as for `OrderedWindowOperator`. (templated)
     """
 
-    template_fields: Sequence[str] = (*WindowFollower.template_fields, "output_root")
+    template_fields: Sequence[str] = (
+        *WindowFollower.template_fields,
+        "output_root",
+        "storage_conn_id",
+    )
     ui_color = "#f0e8e4"
 
     def __init__(
@@ -39,18 +46,19 @@ class AbandonWindowOperator(WindowFollower):
         *,
         window: HandedOn,
         settings_allowed: Sequence[str] = (),
-        output: str | None = None,
+        output: Output = None,
+        storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(window=window, settings_allowed=settings_allowed, **kwargs)
-        self.output_root = output
-        check_literal_output(output)
+        self.output_root = text_of(output)
+        self.storage_conn_id = storage_conn_id
+        check_place(self.output_root, storage_conn_id)
 
     def execute(self, context: Context) -> None:
         """Abandon the window if it is open and still belongs to this run."""
         with errors_for_airflow(), self.open_windows(context) as windows:
-            if self.output_root is not None:
-                check_output(self.output_root)
+            place = opened_place(self.output_root, self.storage_conn_id, travels=False)
             plan = self.planned(windows)
             try:
                 windows.abandon(plan)
@@ -59,10 +67,11 @@ class AbandonWindowOperator(WindowFollower):
                 self.log.info("Nothing to abandon: %s", error)
                 return
             self.log.info("Window %s is abandoned.", plan.window_id)
-            self._discard(plan)
+            self._discard(plan, place)
 
-    def _discard(self, plan: WindowPlan) -> None:
+    def _discard(self, plan: WindowPlan, place: Opened) -> None:
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
-        if self.output_root is not None:
-            StagedOutput.of(plan, self.output_root).discard()
+        root, storage_options = place
+        if root is not None:
+            StagedOutput.of(plan, root, storage_options).discard()

@@ -10,14 +10,19 @@ from kafka_ordered_ops.airflow.operators.follower import (
     HandedOn,
     WindowFollower,
     as_planned,
-    check_literal_output,
 )
 from kafka_ordered_ops.airflow.support.facts import delivery_facts
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
+from kafka_ordered_ops.airflow.support.places import (
+    Opened,
+    Output,
+    check_place,
+    opened_place,
+    text_of,
+)
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.output.reported import Reported
-from kafka_ordered_ops.spark.job_checks import check_output
 from kafka_ordered_ops.spark.job_outputs import check_parts_alike
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ class CommitWindowOperator(WindowFollower):
     Args:
         output: the folder that the job, or each part's job, passed to `kafka_ordered_ops.spark.write_window`. Its
             staged files are published after the commit. None: the job has its own sink. (templated)
+        storage_conn_id: as for `OrderedWindowOperator`. (templated)
         result: the job's report about its own sink, a small JSON value, stored with the window. (templated)
 
     Returns:
@@ -48,6 +54,7 @@ class CommitWindowOperator(WindowFollower):
         *WindowFollower.template_fields,
         "output_root",
         "result",
+        "storage_conn_id",
     )
     ui_color = "#e4f0e8"
 
@@ -56,15 +63,17 @@ class CommitWindowOperator(WindowFollower):
         *,
         window: HandedOn,
         settings_allowed: Sequence[str] = (),
-        output: str | None = None,
+        output: Output = None,
+        storage_conn_id: str | None = None,
         result: Told = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(window=window, settings_allowed=settings_allowed, **kwargs)
         # Not `output`: Airflow uses this name for the XCom of a task.
-        self.output_root = output
+        self.output_root = text_of(output)
+        self.storage_conn_id = storage_conn_id
         self.result = result
-        check_literal_output(output)
+        check_place(self.output_root, storage_conn_id)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Commit and publish."""
@@ -72,39 +81,49 @@ class CommitWindowOperator(WindowFollower):
         from kafka_ordered_ops.core.group.checks import check_owned
 
         with errors_for_airflow(), self.open_windows(context) as windows:
-            if self.output_root is not None:
-                check_output(self.output_root)
+            place = opened_place(self.output_root, self.storage_conn_id, travels=False)
             planned_facts = self.planned_facts()
             record = windows.show(str(planned_facts["window_id"]))
             plan = as_planned(record.plan, planned_facts)
             # First: for another attempt's window nothing is staged here, which would be reported as the error instead.
             check_owned(record, plan)
-            done = windows.commit(plan, self._staged(plan, record, planned_facts.get("parts")))
+            done = windows.commit(
+                plan, self._staged(plan, record, planned_facts.get("parts"), place)
+            )
             self.log.info("Window %s is %s.", done.window_id, done.status.value)
             # Another task ran the job, before this one.
             facts = delivery_facts(windows.show(plan.window_id), ran=True)
         add_to_outlets(context, self.outlets, facts)
         return facts
 
-    def _staged(self, plan: WindowPlan, record: WindowRecord, parts: int | None) -> Staged | None:
+    def _staged(
+        self, plan: WindowPlan, record: WindowRecord, parts: int | None, place: Opened
+    ) -> Staged | None:
         """Return the output to publish, or the report to store with the window."""
         if plan.content is PlanContent.COVERED:
             return None
         if parts is not None:
-            return self._joined(plan, record, int(parts))
-        if self.output_root is None:
+            return self._joined(plan, record, int(parts), place)
+        root, storage_options = place
+        if root is None:
             return Reported.of(self.result)
-        return self._whole(plan, record, self.output_root)
+        return self._whole(plan, record, root, storage_options)
 
-    def _whole(self, plan: WindowPlan, record: WindowRecord, root: str) -> Staged | None:
+    def _whole(
+        self,
+        plan: WindowPlan,
+        record: WindowRecord,
+        root: str,
+        storage_options: Mapping[str, Any] | None,
+    ) -> Staged | None:
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
-        output = StagedOutput.of(plan, root)
+        output = StagedOutput.of(plan, root, storage_options)
         if output.exists():
             return output.as_found()
         if output.is_published():
             # Its facts are in the ledger.
-            return _found(record) or output
+            return _found(record, storage_options) or output
         if not plan.offsets:
             # No records, no output.
             return None
@@ -114,7 +133,9 @@ class CommitWindowOperator(WindowFollower):
             window_id=plan.window_id,
         )
 
-    def _joined(self, plan: WindowPlan, record: WindowRecord, count: int) -> Staged | None:
+    def _joined(
+        self, plan: WindowPlan, record: WindowRecord, count: int, place: Opened
+    ) -> Staged | None:
         """Return the parts' files as one output; None if the parts have their own sinks."""
         from kafka_ordered_ops.core.group.splitting import shares
         from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
@@ -122,12 +143,13 @@ class CommitWindowOperator(WindowFollower):
         if record.parts is not None and record.parts.missing:
             return None  # The commit's error names the missing parts.
         check_parts_alike(plan, record.result)
-        if not plan.status.is_open and self.output_root is not None:
+        root, storage_options = place
+        if not plan.status.is_open and root is not None:
             # A replay reports nothing to the ledger: its parts are found by their place.
-            again = [StagedOutput.of(part, self.output_root) for part in shares(plan, count)]
+            again = [StagedOutput.of(part, root, storage_options) for part in shares(plan, count)]
             if all(part.exists() for part in again):
                 return StagedOutput.merged(again)
-        found = _found(record)
+        found = _found(record, storage_options)
         if found is not None:
             return found
         if output_of(record.result) is not None:
@@ -139,11 +161,13 @@ class CommitWindowOperator(WindowFollower):
         return _own_sinks(record.result)
 
 
-def _found(record: WindowRecord) -> StagedOutput | None:
+def _found(record: WindowRecord, storage_options: Mapping[str, Any] | None) -> StagedOutput | None:
     """Return the output that the ledger names, if it is there."""
     from kafka_ordered_ops.output.staged_output import StagedOutput
 
-    return StagedOutput.found(record.result) if isinstance(record.result, Mapping) else None
+    if not isinstance(record.result, Mapping):
+        return None
+    return StagedOutput.found(record.result, storage_options)
 
 
 def _own_sinks(result: Any) -> Reported | None:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.airflow.compat import BaseOperator, Context, XComArg
 from kafka_ordered_ops.airflow.connection import DEFAULT_CONN_ID, open_windows
-from kafka_ordered_ops.airflow.support.literals import is_literal
 from kafka_ordered_ops.airflow.support.parameters import NamedParameters, check_parameters
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.spark.job_checks import check_output
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
@@ -77,12 +75,6 @@ class WindowFollower(NamedParameters, BaseOperator):
         """
         planned_facts = self.planned_facts()
         return as_planned(windows.show(str(planned_facts["window_id"])).plan, planned_facts)
-
-
-def check_literal_output(output: str | None) -> None:
-    """Raise `ConfigError` for a folder that is known to be invalid without a run."""
-    if output is not None and is_literal(output):
-        check_output(output)
 
 
 def as_planned(plan: WindowPlan, planned_facts: Mapping[str, Any]) -> WindowPlan:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kafka_ordered_ops.airflow.compat import BaseOperator
 from kafka_ordered_ops.airflow.support.links import SparkJobLink
 from kafka_ordered_ops.airflow.support.literals import is_literal
+from kafka_ordered_ops.airflow.support.places import Output, check_place, opened_place, text_of
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.hosting.table_session import Found
@@ -41,7 +42,11 @@ class JobTask(BaseOperator):
         batch_callable: see above; with its own sink.
         op_kwargs: more arguments for the function. (templated)
         spark_conf: Spark's settings for `python_callable` and `table`. (templated)
-        output: the folder for the windows' outputs, which every process of the job sees. (templated)
+        output: the folder for the windows' outputs, which every process of the job sees, or a prefix in an object store:
+            text, or an ``ObjectStoragePath``. A connection in it, ``s3://conn_id@bucket/lake/orders``, is that of the
+            store. (templated)
+        storage_conn_id: the connection of the store, of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``adls``;
+            None: the credentials of the worker's environment. It is read on the worker, when the task runs. (templated)
         table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. `python_callable` writes to it
             with ``window.write``; without one, records are copied by a Spark session in this process. (templated)
         table_mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see
@@ -61,6 +66,7 @@ class JobTask(BaseOperator):
         "op_kwargs",
         "output_root",
         "spark_conf",
+        "storage_conn_id",
         "submit",
         "table",
         "table_keys",
@@ -83,7 +89,8 @@ class JobTask(BaseOperator):
         batch_callable: Callable[..., Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
-        output: str | None = None,
+        output: Output = None,
+        storage_conn_id: str | None = None,
         table: str | None = None,
         table_mode: str | None = None,
         table_keys: str | Sequence[str] = (),
@@ -115,7 +122,10 @@ class JobTask(BaseOperator):
         self.op_kwargs = {} if op_kwargs is None else op_kwargs
         self.spark_conf = {} if spark_conf is None else spark_conf
         # Not `output`: Airflow uses this name for the XCom of a task.
-        self.output_root = output
+        self.output_root = text_of(output)
+        self.storage_conn_id = storage_conn_id
+        #: The output's root and storage options, once the task runs.
+        self._opened: tuple[str | None, Mapping[str, Any] | None] | None = None
         self.table = table
         self.table_mode = table_mode
         self.table_keys = table_keys
@@ -136,6 +146,9 @@ class JobTask(BaseOperator):
     def check_job(self, settings: ClientSettings, group_id: str) -> None:
         """Raise for a job that cannot run, as `Job.check` does, before its window is planned."""
         self._check_keywords()
+        self._opened = opened_place(
+            self.output_root, self.storage_conn_id, travels=self.application is not None
+        )
         self._job().check(settings, group_id)
 
     def _check_literals(self) -> None:
@@ -161,15 +174,17 @@ class JobTask(BaseOperator):
         """
         self._stop.check(plan.window_id)
         self.spark_job_url = None
+        root, storage_options = self._place()
         windows = WindowHandle(
             [plan],
             settings,
-            output=self.output_root,
+            output=root,
             ordered=self.ordered,
             engine=self.engine,
             lacks="this task needs output=, the folder for the windows' outputs",
             stop=self._stop,
             say=lambda line: _log.info("%s", line),
+            storage_options=storage_options,
             table=self._target(),
         )
         windows.on_page = self._show_page
@@ -194,9 +209,18 @@ class JobTask(BaseOperator):
             *given, self.delete_tombstones, output=self.output_root, prefix="table_"
         )
 
+    def _place(
+        self, is_known: Callable[[Any], bool] = lambda _: True
+    ) -> tuple[str | None, Mapping[str, Any] | None]:
+        """The output's root and storage options, as far as they are known; raises `ConfigError`."""
+        if self._opened is not None:
+            return self._opened
+        return check_place(self.output_root, self.storage_conn_id, is_known), None
+
     def _job(self, is_known: Callable[[Any], bool] = lambda _: True) -> Job:
         """The job, as far as it is known."""
         keywords: Any = self.op_kwargs
+        root, storage_options = self._place(is_known)
         return Job(
             application=self.application,
             arguments=self.application_args,
@@ -206,7 +230,8 @@ class JobTask(BaseOperator):
             # The names of a mapping are known before its values are rendered.
             keywords=keywords if isinstance(keywords, Mapping) else None,
             spark_conf=self.spark_conf,
-            output=self.output_root,
+            output=root,
+            storage_options=storage_options,
             table=self._target(is_known),
             engine=self.engine,
         )

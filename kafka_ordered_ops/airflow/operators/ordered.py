@@ -14,6 +14,7 @@ from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
 from kafka_ordered_ops.airflow.support.lineage import lineage_of
 from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
 from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
+from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.types import (
     Isolation,
@@ -92,7 +93,8 @@ class OrderedWindowOperator(JobTask, PlanTask):
         batch_callable: Callable[..., Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
-        output: str | None = None,
+        output: Output = None,
+        storage_conn_id: str | None = None,
         table: str | None = None,
         table_mode: str | None = None,
         table_keys: str | Sequence[str] = (),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kafka_ordered_ops.airflow.compat import Context, errors_for_airflow
 from kafka_ordered_ops.airflow.operators.follower import HandedOn, WindowFollower
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
+from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.hosting.arguments import arguments
 
@@ -51,7 +52,8 @@ class WindowPartOperator(JobTask, WindowFollower):
         batch_callable: Callable[..., Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
         spark_conf: Mapping[str, str] | None = None,
-        output: str | None = None,
+        output: Output = None,
+        storage_conn_id: str | None = None,
         table: str | None = None,
         table_mode: str | None = None,
         table_keys: str | Sequence[str] = (),
