@@ -48,6 +48,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
     step_function,
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
+from kafka_ordered_ops.dagster.storage import StorageOptions
 from kafka_ordered_ops.dagster.translator import KafkaWindowTranslator
 from kafka_ordered_ops.hosting.arguments import arguments, with_known_names
 
@@ -76,6 +77,7 @@ def ordered_window_asset(
     grace: timedelta | str | None = None,
     open_lag: timedelta | str | None = None,
     output: str | None = None,
+    storage_options: StorageOptions | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -198,6 +200,7 @@ def build_ordered_window_asset(
     topics: str | Sequence[str],
     group_id: str,
     output: str | None = None,
+    storage_options: StorageOptions | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),

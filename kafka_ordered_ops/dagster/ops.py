@@ -30,6 +30,7 @@ from kafka_ordered_ops.dagster.step.step_functions import (
     step_function,
 )
 from kafka_ordered_ops.dagster.step.times import check_partitions
+from kafka_ordered_ops.dagster.storage import StorageOptions
 from kafka_ordered_ops.hosting.arguments import arguments, with_known_names
 from kafka_ordered_ops.hosting.summary import window_summary
 
@@ -56,6 +57,7 @@ def ordered_window_op(
     grace: timedelta | str | None = None,
     open_lag: timedelta | str | None = None,
     output: str | None = None,
+    storage_options: StorageOptions | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -118,6 +120,7 @@ def build_ordered_window_op(
     topics: str | Sequence[str],
     group_id: str,
     output: str | None = None,
+    storage_options: StorageOptions | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from dagster import AssetKey
 
 from kafka_ordered_ops.core.arguments import check_choice
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.dagster.storage import StorageOptions, check_options
 from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
 from kafka_ordered_ops.spark.job_checks import check_engine, check_output, check_spark_conf
@@ -53,7 +55,9 @@ class WindowSettings(WindowSpec):
         grace: how long after the cutoff a partition without newer records counts as idle; None: never.
         open_lag: also take a partition that has not ended, up to this long before the run began. Later runs of the
             partition take the rest. None: such a partition is refused.
-        output: the folder for the windows' files; None: the job has its own sink.
+        output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
+        storage_options: credentials and settings of the store, by obstore's names: texts, or ``EnvVar``s, which the step
+            resolves. Or dagster-aws's ``S3Resource``. None: as the step's environment has them. Dagster never shows them.
         table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. A function writes to it with
             ``windows.write``; without one, records are copied by Spark. The step uses the Spark session of the process,
             and starts one if there is none.
@@ -75,6 +79,7 @@ class WindowSettings(WindowSpec):
     grace: timedelta | str | None = None
     open_lag: timedelta | str | None = None
     output: str | None = None
+    storage_options: StorageOptions | None = field(default=None, repr=False, compare=False)
     table: str | None = None
     table_mode: str | None = None
     table_keys: str | Sequence[str] = ()
@@ -90,6 +95,11 @@ class WindowSettings(WindowSpec):
         check_engine(self.engine)
         if self.output is not None:
             check_output(self.output)
+        check_options(self.storage_options)
+        if self.storage_options is not None and self.output is None:
+            raise ConfigError(
+                "storage_options are for an output in an object store: give output=, or leave them out"
+            )
         _ = self.target
         if self.table_conf is not None:
             check_spark_conf(self.table_conf)

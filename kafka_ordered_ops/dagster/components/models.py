@@ -79,6 +79,13 @@ def settings_of(context: dg.ResolutionContext, config: Mapping[str, Setting]) ->
     return {name: _setting(context, value) for name, value in config.items()}
 
 
+def options_of(
+    context: dg.ResolutionContext, options: Mapping[str, Setting] | None
+) -> dict[str, Any] | None:
+    """Return storage options as text; environment variables stay unresolved, as in `settings_of`."""
+    return None if options is None else settings_of(context, options)
+
+
 def _setting(context: dg.ResolutionContext, value: Setting) -> Any:
     if isinstance(value, str):
         if variable := _VARIABLE.fullmatch(value.strip()):

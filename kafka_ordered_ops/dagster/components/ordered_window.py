@@ -3,7 +3,7 @@
 # Annotations are values here: Dagster reads a component's YAML by them.
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -37,9 +37,11 @@ from kafka_ordered_ops.dagster.components.models import (
     ResolvedKafkaName,
     ResolvedSensor,
     ResolvedTopicPrefix,
+    Setting,
     WindowOp,
     choice,
     function_of,
+    options_of,
     span,
     topic_key_below,
 )
@@ -124,8 +126,19 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
     ] = None
     output: Annotated[
         str | None,
-        dg.Resolver.default(description="The folder for the windows' files."),
+        dg.Resolver.default(
+            description="The folder for the windows' files, or a prefix in an object store."
+        ),
     ] = None
+    storage_options: Annotated[
+        dict[str, Any] | None,
+        dg.Resolver(
+            options_of,
+            model_field_type=Mapping[str, Setting] | None,
+            description="Credentials and settings of the output's object store.",
+            examples=[{"aws_secret_access_key": "{{ env.LAKE_SECRET }}"}],
+        ),
+    ] = field(default=None, repr=False)
     table: Annotated[
         str | None,
         dg.Resolver.default(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import (
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
 
 
-def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) -> dict[str, Any]:
+def column_metadata(
+    records: Sequence[WindowRecord],
+    warn: Callable[..., None],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the columns of the newest window with files of this package; nothing if there is none.
 
     It raises nothing: the windows are committed, and the columns are only displayed.
@@ -26,6 +32,7 @@ def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) 
     Args:
         records: the windows of a step, by cutoff; they have the same columns, because one job wrote them.
         warn: called with the reason for unknown columns, like a logger's method.
+        storage_options: of files in an object store.
     """
     outputs = [output for record in records if (output := output_of(record.result)) is not None]
     if not outputs:
@@ -33,7 +40,8 @@ def column_metadata(records: Sequence[WindowRecord], warn: Callable[..., None]) 
     from kafka_ordered_ops.output.schema import output_schema
 
     try:
-        schema = next((found for one in reversed(outputs) if (found := output_schema(one))), None)
+        places = [replace(one, storage_options=storage_options) for one in reversed(outputs)]
+        schema = next((found for one in places if (found := output_schema(one))), None)
     except Exception as error:  # noqa: BLE001 - as above
         warn("The columns are unknown: %s: %s", type(error).__name__, error)
         return {}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
@@ -46,6 +47,7 @@ from kafka_ordered_ops.dagster.step.open_partitions import (
 )
 from kafka_ordered_ops.dagster.step.step_functions import Submitted, copied
 from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
+from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.hosting.held_text import held_texts
 from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
@@ -126,7 +128,9 @@ class Step:
             )
             if is_partition and self.settings.open_lag is not None:
                 by_partition[key] |= pieces_metadata(own)
-        columns = column_metadata(records, self.context.log.warning)
+        columns = column_metadata(
+            records, self.context.log.warning, storage_options=self._storage_options
+        )
         every = [*records, *itertools.chain.from_iterable(pieces.done.values())]
         return Delivered(
             records=records,
@@ -144,7 +148,7 @@ class Step:
         if isinstance(function, Submitted):
             function.job.check(windows.settings, windows.group_id)
         if self.settings.output is not None:
-            check_writable(self.settings.output)
+            check_writable(self.settings.output, self._storage_options)
 
     def _table_session(self, function: object) -> AbstractContextManager[Found]:
         """What is kept open until the windows are published; it yields what finds earlier outputs."""
@@ -154,7 +158,13 @@ class Step:
             # Dagster ends the process.
             stopped=lambda: False,
             copies=function is copied,
+            storage_options=self._storage_options,
         )
+
+    @cached_property
+    def _storage_options(self) -> Mapping[str, Any] | None:
+        """Of the output, with the values of variables; raises `ConfigError`."""
+        return resolved_options(self.settings.storage_options)
 
     def _asked(self, windows: OrderedWindows) -> Pieces:
         """Return the windows that the step must deliver."""
@@ -218,6 +228,7 @@ class Step:
                 windows.settings,
                 self.settings,
                 ledger_topic=self.kafka.ledger_topic,
+                storage_options=self._storage_options,
                 say=self.context.log.info,
             )
             written = given.outputs(job(given))

@@ -35,6 +35,7 @@ class AssetWindows(WindowHandle):
         settings: WindowSettings,
         *,
         ledger_topic: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = _log.info,
     ) -> None:
         super().__init__(
@@ -47,6 +48,7 @@ class AssetWindows(WindowHandle):
             # Dagster ends the process.
             stop=Stop("Dagster"),
             say=say,
+            storage_options=storage_options,
             table=settings.target,
         )
         #: The partition of each window, by its id; None if the asset has none.
