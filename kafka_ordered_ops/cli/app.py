@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kafka_ordered_ops.cli.commands import look, windows
+from kafka_ordered_ops.cli.commands.clean import CLEAN_EXAMPLES, clean
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.help import Commands
@@ -170,6 +171,7 @@ def run_window(
 
 
 app.command(epilog=LIVE_EXAMPLES)(live)
+app.command(epilog=CLEAN_EXAMPLES)(clean)
 app.command(epilog=look.LAG_EXAMPLES)(look.lag)
 app.command(epilog=look.DOCTOR_EXAMPLES)(look.doctor)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kafka_ordered_ops.core.arguments import as_span
@@ -96,24 +96,27 @@ class StagedOutput(Layout):
         older_than: timedelta | str = "P7D",
         storage_options: Mapping[str, Any] | None = None,
     ) -> int:
-        """Remove what attempts have staged in an object store and nobody will finish; return how many objects.
+        """Remove what attempts have staged and nobody will finish; return how many files.
 
         Published files are not touched. The next publication of a window removes what its older attempts left, so
         only windows that are never delivered need this.
 
         Args:
-            root: the prefix that the windows were written to.
+            root: the folder or prefix that the windows were written to.
             older_than: how long ago a stage was last written to. Longer than a written window may wait for its
                 commit, and than a job may take.
             storage_options: credentials and settings of the store; None: as the environment has them.
 
         Raises:
-            ConfigError: a root that is not in an object store, or an invalid argument.
-            SinkError: the store failed.
+            ConfigError: an invalid argument.
+            SinkError: the store or the file system failed.
         """
-        from kafka_ordered_ops.output.objects.cleaning import clean
+        from kafka_ordered_ops.output.cleaning import leftovers
 
-        return clean(root, as_span(older_than, what="older_than"), storage_options)
+        before = datetime.now(UTC) - as_span(older_than, what="older_than")
+        stages = leftovers(root, storage_options)
+        old = [one for one in stages.found() if one.modified < before]
+        return sum(map(stages.remove, old)) + stages.remove_probes(before)
 
     def _check_whole(self) -> None:
         if self.part is not None:

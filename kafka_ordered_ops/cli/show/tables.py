@@ -29,6 +29,7 @@ from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.hosting.summary import window_summary
+from kafka_ordered_ops.output.leftovers import Left
 from kafka_ordered_ops.output.staged_output import output_of
 from kafka_ordered_ops.spark.table_target import table_of
 from kafka_ordered_ops.windows.queries.groups import GroupLag
@@ -223,6 +224,22 @@ def gaps_table(gaps: Sequence[Gap]) -> Table:
             _number(gap.partitions),
             _number(gap.offsets),
             _number(gap.offsets_at_most),
+        )
+    return table
+
+
+def stages_table(stages: Sequence[Left]) -> Table:
+    """Return a table of what attempts have left."""
+    table = _table(None, "window", "attempt", "group", ">files", ">bytes", "written")
+    for one in stages:
+        facts = one.to_json()
+        table.add_row(
+            one.window,
+            one.attempt,
+            one.group_id or _UNKNOWN,
+            _number(one.files),
+            _number(one.size),
+            facts["modified"],
         )
     return table
 

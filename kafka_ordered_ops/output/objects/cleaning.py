@@ -1,45 +1,74 @@
-"""Remove what dead attempts have left in an object store."""
+"""What attempts have left in an object store; see `output.cleaning`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.output.address import control_folder, is_in_store
-from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
-from kafka_ordered_ops.output.objects.layout import SEAL
-from kafka_ordered_ops.output.objects.store import open_store
+from kafka_ordered_ops.output.address import control_folder
+from kafka_ordered_ops.output.filesystem import UNDER_WAY_NAME, as_sink_error
+from kafka_ordered_ops.output.leftovers import Left, any_stage, group_of
+from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL
+from kafka_ordered_ops.output.objects.store import Listed, open_store
+
+#: Objects that say whose an attempt is.
+_MARKS = (SEAL, f"/{DRAFT_SEAL}", f"/{UNDER_WAY_NAME}")
 
 
-def clean(
-    root: str | os.PathLike[str],
-    older_than: timedelta,
-    storage_options: Mapping[str, Any] | None,
-) -> int:
-    """See `StagedOutput.clean`."""
-    root = normal_root(root)
-    if not is_in_store(root):
-        raise ConfigError(
-            f"{root} is a folder, where each publication removes what attempts have left: there is nothing to clean"
+class ObjectLeftovers:
+    """The stages of a root in an object store."""
+
+    def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._root, self._store = root, open_store(root, storage_options)
+        self._stages = any_stage(root).stages_folder
+
+    def found(self) -> list[Left]:
+        """Return what attempts have left: one attempt's seal, parts and drafts together."""
+        with as_sink_error(f"the stages of {self._root} cannot be looked at"):
+            staged = self._store.listed(self._stages)
+            return [
+                self._left(place, {name: staged[name] for name in names})
+                for place, names in groupby(staged, key=lambda name: name.partition("~")[0])
+            ]
+
+    def remove(self, left: Left) -> int:
+        """Remove an attempt's objects, unless it has written since."""
+        place = f"{left.window}/{left.attempt}"
+        with as_sink_error(f"what {left.attempt} has left in {self._stages} cannot be removed"):
+            listed = self._store.listed(f"{self._stages}/{left.window}")
+            mine = {
+                name: one
+                for name, one in listed.items()
+                if f"{left.window}/{name}".partition("~")[0] == place
+            }
+            if any(one.modified > left.modified for one in mine.values()):
+                return 0
+            # Seals first: one that is there is never less than it says.
+            names = sorted(mine, key=lambda name: not name.endswith(SEAL))
+            self._store.delete([f"{self._stages}/{left.window}/{name}" for name in names])
+        return len(mine)
+
+    def remove_probes(self, before: datetime) -> int:
+        """Remove what killed processes have left of their checks of the store."""
+        folder = f"{control_folder(self._root)}/probe"
+        with as_sink_error(f"{folder} cannot be cleaned"):
+            listed = self._store.listed(folder)
+            old = [name for name, one in listed.items() if one.modified < before]
+            self._store.delete([f"{folder}/{name}" for name in old])
+        return len(old)
+
+    def _left(self, place: str, objects: Mapping[str, Listed]) -> Left:
+        window, _, attempt = place.partition("/")
+        marks = (name for name in objects if name.endswith(_MARKS))
+        contents = (self._store.get(f"{self._stages}/{name}") for name in marks)
+        groups = (group_of(one.content) for one in contents if one is not None)
+        return Left(
+            window,
+            attempt,
+            next((one for one in groups if one is not None), None),
+            len(objects),
+            sum(one.size for one in objects.values()),
+            max(one.modified for one in objects.values()),
         )
-    before = datetime.now(UTC) - older_than
-    with as_sink_error(f"the stages of {root} cannot be cleaned"):
-        store, control = open_store(root, storage_options), control_folder(root)
-        staged = store.listed(f"{control}/stage")
-        dead = []
-        # One attempt's seal, parts and drafts go together, once the newest of them is old enough.
-        for _, names in groupby(staged, key=lambda name: name.partition("~")[0]):
-            every = list(names)
-            if max(staged[name].modified for name in every) < before:
-                dead += every
-        probes = store.listed(f"{control}/probe")
-        old_probes = [name for name, one in probes.items() if one.modified < before]
-        # Seals first: one that is there is never less than it says.
-        dead.sort(key=lambda name: not name.endswith(SEAL))
-        store.delete([f"{control}/stage/{name}" for name in dead])
-        store.delete([f"{control}/probe/{name}" for name in old_probes])
-    return len(dead) + len(old_probes)

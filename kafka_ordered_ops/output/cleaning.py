@@ -1,0 +1,115 @@
+"""What attempts have left in the stages of a root, and its removal: in a folder, and in an object store.
+
+Nothing is removed that readers see, and nothing that stands aside for the instant of a publication.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.filesystem import (
+    MARKER_NAME,
+    UNDER_WAY_NAME,
+    LocalFiles,
+    as_sink_error,
+    files_for,
+    is_own_folder,
+    normal_root,
+    remove_stage,
+)
+from kafka_ordered_ops.output.leftovers import Left, Leftovers, any_stage, group_of
+from kafka_ordered_ops.output.ownership import STAGE_NAME
+
+
+def leftovers(
+    root: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Leftovers:
+    """Return the stages of a root; raise `ConfigError` for an invalid root or option."""
+    root = normal_root(root)
+    if not is_in_store(root):
+        return _Folders(root)
+    from kafka_ordered_ops.output.objects.cleaning import ObjectLeftovers
+
+    return ObjectLeftovers(root, storage_options)
+
+
+class _Folders:
+    """Below a folder: the stages are folders, and a lock keeps publishers apart."""
+
+    def __init__(self, root: str) -> None:
+        self._files: LocalFiles = files_for(root)
+        self._root, self._stages = root, any_stage(root).stages_folder
+
+    def found(self) -> list[Left]:
+        with as_sink_error(f"the stages of {self._root} cannot be looked at"):
+            return [
+                self._left(window, attempt, names)
+                for window in self._files.names(self._stages)
+                for attempt, names in self._attempts(window).items()
+            ]
+
+    def remove(self, left: Left) -> int:
+        folder = f"{self._stages}/{left.window}"
+        with (
+            as_sink_error(f"what {left.attempt} has left in {folder} cannot be removed"),
+            self._files.locked(self._stages),
+        ):
+            names = self._attempts(left.window).get(left.attempt, [])
+            if not names or self._left(left.window, left.attempt, names).modified > left.modified:
+                return 0
+            # Parts before what was moved out of them.
+            for name in sorted(names, key=lambda name: name.endswith("~merging")):
+                remove_stage(self._files, f"{folder}/{name}")
+            self._files.remove_if_empty(folder)
+        return left.files
+
+    def remove_probes(self, before: datetime) -> int:
+        return 0
+
+    def _attempts(self, window: str) -> dict[str, list[str]]:
+        """Return the folders of each attempt at a window; another program's are left out."""
+        found: dict[str, list[str]] = {}
+        folder = f"{self._stages}/{window}"
+        if not self._files.is_folder(folder):
+            return found
+        for name in self._files.names(folder):
+            stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
+            if stage is None or not self._files.is_folder(path):
+                continue
+            if stage[3] or is_own_folder(self._files, path):
+                found.setdefault(f"{stage[1]}-{stage[2]}", []).append(name)
+        return found
+
+    def _left(self, window: str, attempt: str, names: Sequence[str]) -> Left:
+        folder = f"{self._stages}/{window}"
+        every = [one for name in names for one in _below(f"{folder}/{name}")]
+        markers = (
+            f"{folder}/{name}/{marker}"
+            for name in names
+            for marker in (MARKER_NAME, UNDER_WAY_NAME)
+        )
+        groups = (group_of(self._files.read(path)) for path in markers)
+        return Left(
+            window,
+            attempt,
+            next((one for one in groups if one is not None), None),
+            sum(1 for is_file, _, _ in every if is_file),
+            sum(size for is_file, size, _ in every if is_file),
+            datetime.fromtimestamp(max((at for _, _, at in every), default=0), UTC),
+        )
+
+
+def _below(folder: str) -> Iterator[tuple[bool, int, float]]:
+    """Yield of a folder and all that is in it: whether it is a file, its size and when it was written."""
+    for parent, _, names in os.walk(folder):
+        for path in (parent, *(os.path.join(parent, name) for name in names)):
+            try:
+                found = os.lstat(path)
+            except FileNotFoundError:
+                # Its job has just moved or removed it.
+                continue
+            yield path != parent, found.st_size, found.st_mtime
