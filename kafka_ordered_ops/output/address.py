@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -103,7 +104,10 @@ def root_in_store(text: str) -> str:
 
 
 def control_folder(root: str) -> str:
-    """Return where the stages and manifests of a root in an object store are."""
+    """Return where a root's stages are, and what says whose its windows are."""
+    # Beside the folder itself, on its file system; and one place, by whatever link the folder is reached.
+    if SCHEME.match(root) is None and os.path.islink(root):
+        root = os.path.realpath(root)
     parent, _, name = root.rpartition("/")
     return f"{parent}/{CONTROL_FOLDER}/{name}"
 

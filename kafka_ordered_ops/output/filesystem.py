@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
-from kafka_ordered_ops.output.address import SCHEME, is_in_store, root_in_store
+from kafka_ordered_ops.output.address import CONTROL_FOLDER, SCHEME, is_in_store, root_in_store
 from kafka_ordered_ops.output.ports import Files
 
 if TYPE_CHECKING:
@@ -29,9 +29,13 @@ FOLDER_MODE: Final = 0o755
 #: Publishing holds the lock for some renames and deletes; who waits longer waits for something stuck.
 LOCK_WAIT_S: Final = 60.0
 _LOCK_POLL_S: Final = 0.05
+LOCK_NAME: Final = ".lock"
 
-#: Written last into a folder: one that has it is complete.
+#: Written last into a stage: one that has it is complete. Earlier versions published it, too.
 MARKER_NAME: Final = "_window.json"
+
+#: An empty folder in what is published, by whose name the marker is found. No reader of files trips over it.
+TAG_PREFIX: Final = ".koo-"
 
 #: A marker is some hundred bytes; something larger is not ours.
 MARKER_BYTES_MAX: Final = 64 * 1024
@@ -42,6 +46,7 @@ _GOING_NAME: Final = "_going"
 
 #: A folder that has one of these was made here. They go last, so that a removal that was cut short goes on.
 _OWN_NAMES: Final = (MARKER_NAME, UNDER_WAY_NAME, _GOING_NAME)
+_TAG: Final = re.compile(re.escape(TAG_PREFIX) + r"[0-9a-f]{16}")
 
 #: A path ends at 4,096 bytes on Linux, and the names of a window, a stage and a file come behind the root's.
 _ROOT_BYTES_MAX: Final = 3_072
@@ -137,18 +142,23 @@ class LocalFiles:
 
     def make_folder(self, path: str) -> None:
         """Make a folder and its parents, where missing."""
-        missing = []
+        wanted, missing = path, []
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(path)
         for folder in reversed(missing):
+            parent, name = os.path.split(folder)
+            # Other users have roots beside this one, if they may.
+            mode = os.stat(parent).st_mode & 0o7777 if name == CONTROL_FOLDER else FOLDER_MODE
             with suppress(FileExistsError):
                 os.mkdir(folder)
-                os.chmod(folder, FOLDER_MODE)  # whatever the umask
-                _sync(os.path.dirname(folder))
+                os.chmod(folder, mode)  # whatever the umask
+                _sync(parent)
+        if not os.path.isdir(wanted):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), wanted)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a folder in one step; `target` does not exist."""
+        """Rename a folder or a file in one step; `target` does not exist."""
         os.rename(source, target)
         # The new name before the old one: a folder that shows up twice after a crash is no loss.
         for folder in dict.fromkeys((os.path.dirname(target), os.path.dirname(source))):
@@ -170,7 +180,7 @@ class LocalFiles:
                 os.unlink(path)
             return
         with suppress(FileNotFoundError):
-            for name in sorted(os.listdir(path), key=_OWN_NAMES.__contains__):
+            for name in sorted(os.listdir(path), key=_is_own_name):
                 if self.is_folder(inner := f"{path}/{name}"):
                     shutil.rmtree(inner)
                 else:
@@ -199,7 +209,7 @@ class LocalFiles:
         """
         check_own_folder(self, folder)
         self.make_folder(folder)
-        path = os.path.join(folder, ".lock")
+        path = os.path.join(folder, LOCK_NAME)
         deadline = time.monotonic() + LOCK_WAIT_S
         # The file stays: deleting a lock that others may have open lets two of them in.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
@@ -247,6 +257,11 @@ def normal_root(root: str | os.PathLike[str]) -> str:
             f"{text!r} cannot be the root folder for a window's output: its name has a NUL, or bytes that are not "
             "UTF-8, which the ledger and Parquet readers cannot hold. Name another folder"
         )
+    if os.path.basename(local) in ("", CONTROL_FOLDER):
+        raise ConfigError(
+            f"{local!r} cannot be the root folder for a window's output: what readers must not see is stored beside the "
+            f"root, in {CONTROL_FOLDER}. Name a folder below it"
+        )
     if len(local.encode()) > _ROOT_BYTES_MAX:
         raise ConfigError(
             f"the root folder for a window's output has a name of {len(local.encode()):,} bytes, and at most "
@@ -292,6 +307,14 @@ def marker_path(folder: str) -> str:
     return f"{folder}/{MARKER_NAME}"
 
 
+def tag_in(files: LocalFiles, folder: str) -> str | None:
+    """Return the tag of a folder that was made ready for its readers; None for any other."""
+    for name in files.names(folder) if files.is_folder(folder) else ():
+        if _TAG.fullmatch(name) and files.is_folder(f"{folder}/{name}"):
+            return name.removeprefix(TAG_PREFIX)
+    return None
+
+
 def check_own_folder(files: LocalFiles, path: str) -> None:
     """Raise `SinkError` when a place for a folder of this package is taken by a file or a link.
 
@@ -311,6 +334,8 @@ def is_own_folder(files: LocalFiles, path: str) -> bool:
     flags = (UNDER_WAY_NAME, _GOING_NAME)
     if not files.names(path) or any(files.read(f"{path}/{name}") is not None for name in flags):
         return True
+    if tag_in(files, path) is not None:
+        return True
     # Markers are written whole or not at all.
     marker = files.read(marker_path(path))
     try:
@@ -328,6 +353,10 @@ def remove_stage(files: LocalFiles, folder: str) -> None:
     if files.is_folder(folder) and files.exists(marker := marker_path(folder)):
         files.rename(marker, f"{folder}/{_GOING_NAME}")
     files.remove(folder)
+
+
+def _is_own_name(name: str) -> bool:
+    return name in _OWN_NAMES or _TAG.fullmatch(name) is not None
 
 
 def is_data(name: str) -> bool:

@@ -2,16 +2,19 @@
 
 ::
 
-    <root>/window_id=<times>-<digest of the id>/       what readers see
-    <root>/.koo-stage/<safe id>/<claim>-<attempt>/     what an attempt has written; complete with its marker
-    <root>/.koo-stage/<safe id>/.replaced/             the older output, for the instant of a publish
-    <root>/.koo-stage/<safe id>/<claim>-<attempt>~...  on the way to a stage: a job's draft, say
+    <root>/window_id=<times>-<digest of the id>/                     what readers see: its files, and
+    <root>/window_id=<times>-<digest of the id>/.koo-<tag>/          an empty folder that names its marker
+    <parent>/.koo/<name>/windows/<tag>.json                          the marker of what readers see
+    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>/          what an attempt has written; complete with its marker
+    <parent>/.koo/<name>/stage/<safe id>/.replaced/                  the older output, for the instant of a publish
+    <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>~...       on the way to a stage: a job's draft, say
 
-In an object store, stages are beside the root, in ``.koo/<name of the root>/stage/``; see `objects.layout`.
+``<parent>/<name>`` is the root: no glob over the data reaches what is beside it. For an object store see `objects.layout`.
 
-The dot hides the stage from Spark, Hive and pyarrow's discovery. The marker ``_window.json`` is written
-last, so a folder that has one is complete, and it moves with the folder, so what is published says whose
-it is.
+The marker ``_window.json`` is written last into a stage, so a stage that has one is complete. Readers trip over
+files that are no data, hidden ones too, but not over empty folders. So the marker leaves the stage before the stage
+is published, and the tag moves with the folder: what is published says whose it is. Earlier versions
+published the marker itself, and had their stages in ``<root>/.koo-stage/``.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from kafka_ordered_ops.core.window.window import (
     id_digest,
     safe_name,
 )
-from kafka_ordered_ops.output.address import control_folder, is_in_store, spark_path
+from kafka_ordered_ops.output.address import control_folder, spark_path
 from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
@@ -42,6 +45,7 @@ from kafka_ordered_ops.output.filesystem import (
     as_sink_error,
     marker_path,
     normal_root,
+    tag_in,
 )
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
@@ -49,7 +53,8 @@ OUTPUT_VERSION: Final = 1
 
 #: What the folder of a published window begins with: a column, to whoever reads them all.
 WINDOW_PREFIX: Final = "window_id="
-STAGE_FOLDER: Final = ".koo-stage"
+#: Where earlier versions had their stages, in the root.
+OLD_STAGES: Final = ".koo-stage"
 MERGING: Final = "~merging"
 #: Where a window's older output is for the instant of a publish.
 REPLACED_FOLDER: Final = ".replaced"
@@ -206,9 +211,17 @@ class Layout:
     @property
     def stages_folder(self) -> str:
         """The hidden folder of all stages; in a file system, its lock keeps publishers apart."""
-        if is_in_store(self.root):
-            return f"{control_folder(self.root)}/stage"
-        return f"{self.root}/{STAGE_FOLDER}"
+        return f"{control_folder(self.root)}/stage"
+
+    @property
+    def old_stages_folder(self) -> str:
+        """The folder that was the stages' in earlier versions."""
+        return f"{self.root}/{OLD_STAGES}"
+
+    @property
+    def old_window_folder(self) -> str:
+        """The folder that was the window's in earlier versions."""
+        return f"{self.old_stages_folder}/{safe_name(self.window_id)}"
 
     @property
     def window_folder(self) -> str:
@@ -242,8 +255,13 @@ class Layout:
     @classmethod
     def read(cls, files: LocalFiles, root: str, folder: str) -> Self | None:
         """Return the output that a folder's marker describes; None without a valid marker."""
-        with as_sink_error(f"{marker_path(folder)} cannot be read"):
-            content = files.read(marker_path(folder))
+        with as_sink_error(f"the marker of {folder} cannot be read"):
+            content, tag = files.read(marker_path(folder)), tag_in(files, folder)
+            while content is None and tag is not None:
+                content, before = files.read(published_marker(root, tag)), tag
+                # While it was looked for, the window may have been replaced.
+                if (tag := tag_in(files, folder)) == before:
+                    break
         if content is None:
             return None
         try:
@@ -271,6 +289,11 @@ class Layout:
             claim_id=self.claim_id,
             attempt=self.attempt,
         )
+
+
+def published_marker(root: str, tag: str) -> str:
+    """Return where the marker is of a folder that readers see."""
+    return f"{control_folder(root)}/windows/{tag}.json"
 
 
 def _place(output: Layout) -> tuple[object, ...]:

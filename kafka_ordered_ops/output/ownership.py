@@ -15,13 +15,19 @@ from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
-    MARKER_NAME,
     UNDER_WAY_NAME,
     LocalFiles,
     is_own_folder,
     marker_path,
+    tag_in,
 )
-from kafka_ordered_ops.output.layout import REPLACED_FOLDER, WINDOW_PREFIX, Layout, Output
+from kafka_ordered_ops.output.layout import (
+    REPLACED_FOLDER,
+    WINDOW_PREFIX,
+    Layout,
+    Output,
+    published_marker,
+)
 from kafka_ordered_ops.output.parts import sizes_of_part
 
 _log = logging.getLogger(__name__)
@@ -36,7 +42,7 @@ def check_replaceable(files: LocalFiles, output: Layout, published: Layout | Non
         check_owned(files, output, published)
     if files.exists(output.replaced_path) and not is_own_folder(files, output.replaced_path):
         raise SinkError(
-            f"{output.replaced_path} is in the way of window {output.window_id}: it has no readable {MARKER_NAME}, so "
+            f"{output.replaced_path} is in the way of window {output.window_id}: it has no readable marker, so "
             "another program wrote it. Move it away, then publish again"
         )
     if published is not None:
@@ -65,11 +71,21 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
             f"{output.final_path} is in the way of window {output.window_id}: it is not a folder with a readable "
-            f"{MARKER_NAME}, so another program made it. Move it away, then run the window again; what an attempt "
-            f"has written is in {output.stage_path}",
+            f"marker, so another program made it{lost_marker(files, output.root, output.final_path)}. Move it away, then run "
+            f"the window again; what an attempt has written is in {output.stage_path}",
             window_id=output.window_id,
         )
     check_same_owner(output, published)
+
+
+def lost_marker(files: LocalFiles, root: str, folder: str) -> str:
+    """Return the end of a sentence about a published folder whose marker is gone; empty for any other folder."""
+    if (tag := tag_in(files, folder)) is None:
+        return ""
+    return (
+        f", or it was copied or moved without its marker, {published_marker(root, tag)}: what is beside the root moves "
+        "with it"
+    )
 
 
 def check_same_owner(output: Layout, published: Layout) -> None:
@@ -105,9 +121,9 @@ def check_newest(output: Layout, published: Layout) -> None:
         )
 
 
-def is_own_name(files: LocalFiles, output: Layout, name: str) -> bool:
-    """Return whether a name among the window's stages is of this package, and not of another group."""
-    path = f"{output.window_folder}/{name}"
+def is_own_name(files: LocalFiles, output: Layout, path: str) -> bool:
+    """Return whether one of the window's stages is of this package, and not of another group."""
+    name = path.rpartition("/")[2]
     if name == REPLACED_FOLDER:
         return is_own_folder(files, path)
     stage = STAGE_NAME.fullmatch(name)

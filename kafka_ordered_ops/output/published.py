@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import (
@@ -18,6 +18,7 @@ from kafka_ordered_ops.output.filesystem import (
     normal_root,
 )
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
+from kafka_ordered_ops.output.ownership import lost_marker
 
 #: Names that an error lists.
 _SHOWN_MAX: Final = 8
@@ -95,6 +96,8 @@ def _in_folders(
     for folder in (f"{root}/{name}" for name in names):
         marker = Layout.read(files, root, folder)
         if marker is None:
+            if lost := lost_marker(files, root, folder):
+                raise SinkError(f"{folder} cannot be read: another program made it{lost}")
             continue
         if (other := folders.setdefault(marker.window_id, folder)) != folder:
             raise ConfigError(

@@ -1,8 +1,9 @@
 """Publish by renames: for a local or mounted file system.
 
-A publish is two renames (the older folder aside, the stage in its place); between them nothing is visible, and
-whoever publishes again ends at the same place from wherever a crash left it. The marker also says which
-files there were: a stage that has lost some since is not published.
+A publish is three renames: the marker out of the stage, the older folder aside, the stage in its place. The last one
+is the publication. Between the last two nothing is visible, and whoever publishes again ends at the same place from
+wherever a crash left it. The marker also says which files there were: a stage that has lost some since is
+not published.
 
 What stands in the way and was not made here, a link in particular, is left as it is.
 
@@ -13,22 +14,30 @@ knows that what is missing in a part has been moved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.output import earlier
 from kafka_ordered_ops.output.contents import check_rows, count
 from kafka_ordered_ops.output.filesystem import (
+    MARKER_NAME,
+    TAG_PREFIX,
     UNDER_WAY_NAME,
     LocalFiles,
     as_sink_error,
     check_own_folder,
     files_for,
+    is_data,
     is_own_folder,
     marker_path,
     remove_stage,
+    tag_in,
 )
-from kafka_ordered_ops.output.layout import MERGING, Facts, Layout, Output
+from kafka_ordered_ops.output.layout import MERGING, Facts, Layout, Output, published_marker
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
@@ -45,7 +54,7 @@ from kafka_ordered_ops.output.parts import join_parts, take_part_back
 
 
 class RenamePublisher:
-    """Stages are folders below the root, and move into place as a whole."""
+    """Stages are folders beside the root, and move into place as a whole."""
 
     # --- a job's draft -----------------------------------------------------------------------------
 
@@ -55,7 +64,7 @@ class RenamePublisher:
         # Locked: another job that ends may remove the window's folder, if it is empty.
         with (
             as_sink_error(f"the stage {path} cannot be made"),
-            files.locked(output.stages_folder),
+            _locked(files, output),
         ):
             self._check_place(files, output)
             self._check_stage(files, output)
@@ -82,7 +91,7 @@ class RenamePublisher:
         files, aside = files_for(output.root), f"{output.stage_path}~older-{token}"
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be completed"),
-            files.locked(output.stages_folder),
+            _locked(files, output),
         ):
             self._check_place(files, output)
             self._check_stage(files, output)
@@ -101,7 +110,7 @@ class RenamePublisher:
         with as_sink_error(f"the stage {path} cannot be removed"):
             for folder in (path, output.shared_path(token)):
                 remove_stage(files, folder)
-            with files.locked(output.stages_folder):
+            with _locked(files, output):
                 files.remove_if_empty(output.window_folder)
 
     def _check_place(self, files: LocalFiles, output: Layout) -> None:
@@ -130,10 +139,10 @@ class RenamePublisher:
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             if (marker := whole_marker(files, output, output.stage_path)) is not None:
                 return marker
-            if not files.exists(output.window_folder):
+            if not _has_stages(files, output):
                 return None
             # Another job of this attempt may be putting its own in its place at this very moment.
-            with files.locked(output.stages_folder):
+            with _locked(files, output):
                 return whole_marker(files, output, output.stage_path)
 
     def shown(self, output: Output) -> Output | None:
@@ -143,15 +152,19 @@ class RenamePublisher:
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""
+        files = files_for(output.root)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
-            return output.own_marker(files_for(output.root), output.stage_path) or output
+            if earlier.has_stages(files, output):
+                with _locked(files, output):
+                    return output.own_marker(files, output.stage_path) or output
+            return output.own_marker(files, output.stage_path) or output
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Join complete parts to one complete stage of the whole window."""
         files = files_for(whole.root)
         with (
             as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
-            files.locked(whole.stages_folder),
+            _locked(files, whole),
         ):
             check_own_folder(files, whole.window_folder)
             joined = (
@@ -167,19 +180,20 @@ class RenamePublisher:
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""
         files = files_for(output.root)
-        if not files.exists(output.window_folder):
+        if not _has_stages(files, output):
             return
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be removed"),
-            files.locked(output.stages_folder),
+            _locked(files, output),
         ):
             check_own_folder(files, output.window_folder)
             self._restore_replaced(files, output)
             # Parts before what was moved out of them: a part that is there is never less than it says.
             for name in sorted(files.names(output.window_folder), key=_is_merging):
                 mine = name == output.stage_name or name.startswith(f"{output.stage_name}~")
-                if mine and is_own_name(files, output, name):
-                    remove_stage(files, f"{output.window_folder}/{name}")
+                path = f"{output.window_folder}/{name}"
+                if mine and is_own_name(files, output, path):
+                    _remove_tagged(files, output, path)
             files.remove_if_empty(output.window_folder)
 
     # --- what readers see --------------------------------------------------------------------------
@@ -188,10 +202,10 @@ class RenamePublisher:
         """Raise what `publish` would raise; nothing is changed."""
         files = files_for(output.root)
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
-            if not files.exists(output.stages_folder):
+            if not files.exists(output.stages_folder) and not _has_stages(files, output):
                 self._is_to_be_swapped(files, output)
                 return
-            with files.locked(output.stages_folder):
+            with _locked(files, output):
                 self._is_to_be_swapped(files, output)
 
     def publish(self, output: Layout) -> None:
@@ -199,7 +213,7 @@ class RenamePublisher:
         files = files_for(output.root)
         with (
             as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"),
-            files.locked(output.stages_folder),
+            _locked(files, output),
         ):
             if self._is_to_be_swapped(files, output):
                 self._swap(files, output)
@@ -227,12 +241,30 @@ class RenamePublisher:
         return True
 
     def _swap(self, files: LocalFiles, output: Layout) -> None:
+        self._take_marker_out(files, output)
         shown = [output, *(place for place, _ in other_places(files, output))]
         for path in (one.final_path for one in shown if files.exists(one.final_path)):
             # One left by a crash is older than what is published: it was on its way out.
-            files.remove(output.replaced_path)
+            _remove_tagged(files, output, output.replaced_path)
             files.rename(path, output.replaced_path)
         files.rename(output.stage_path, output.final_path)
+
+    def _take_marker_out(self, files: LocalFiles, output: Layout) -> None:
+        """Leave nothing in the stage but data, and the tag of its marker."""
+        stage = output.stage_path
+        if not files.exists(inside := marker_path(stage)):
+            # It is out, and a crash came after that.
+            return
+        tag = tag_in(files, stage) or uuid.uuid4().hex[:16]
+        kept = (MARKER_NAME, f"{TAG_PREFIX}{tag}")
+        # Checksums that Hadoop writes beside each file, say.
+        for name in files.names(stage):
+            if not is_data(name) and name not in kept:
+                files.remove(f"{stage}/{name}")
+        outside = published_marker(output.root, tag)
+        files.make_folder(os.path.dirname(outside))
+        files.make_folder(f"{stage}/{TAG_PREFIX}{tag}")
+        files.rename(inside, outside)
 
     def _restore_replaced(self, files: LocalFiles, output: Layout) -> None:
         """Put the older output back where a crash between the two renames has left nothing visible."""
@@ -263,12 +295,34 @@ class RenamePublisher:
 
     def _clean(self, files: LocalFiles, output: Layout) -> None:
         """Remove what the published output has made worthless, and nothing that may still be published."""
-        for name in files.names(output.window_folder):
-            stage = STAGE_NAME.fullmatch(name)
-            newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
-            if not newer and is_own_name(files, output, name):
-                remove_stage(files, f"{output.window_folder}/{name}")
-        files.remove_if_empty(output.window_folder)
+        for folder in (output.window_folder, output.old_window_folder):
+            for name in files.names(folder) if files.is_folder(folder) else ():
+                stage = STAGE_NAME.fullmatch(name)
+                newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
+                path = f"{folder}/{name}"
+                if not newer and is_own_name(files, output, path):
+                    _remove_tagged(files, output, path)
+            files.remove_if_empty(folder)
+        earlier.remove_lock(files, output)
+
+
+def _remove_tagged(files: LocalFiles, output: Layout, folder: str) -> None:
+    """Remove a folder, and the marker that was taken out of it."""
+    if (tag := tag_in(files, folder)) is not None:
+        files.remove(published_marker(output.root, tag))
+    remove_stage(files, folder)
+
+
+@contextmanager
+def _locked(files: LocalFiles, output: Layout) -> Iterator[None]:
+    """Keep other publishers of the root out."""
+    files.make_folder(output.root)
+    with files.locked(output.stages_folder), earlier.adopted(files, output):
+        yield
+
+
+def _has_stages(files: LocalFiles, output: Layout) -> bool:
+    return files.exists(output.window_folder) or earlier.has_stages(files, output)
 
 
 def _is_merging(name: str) -> bool:

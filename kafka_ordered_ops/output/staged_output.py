@@ -16,7 +16,6 @@ from typing import Any
 from kafka_ordered_ops.core.arguments import as_span
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
-from kafka_ordered_ops.output.layout import STAGE_FOLDER as STAGE_FOLDER
 from kafka_ordered_ops.output.layout import Facts as Facts
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.parts import in_part_order

@@ -1,4 +1,4 @@
-"""A hidden folder for what an attempt reads first: gone at its end, and after a ``kill -9`` with the next one."""
+"""A folder for what an attempt reads first: gone at its end, and after a ``kill -9`` with the next one."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Final
 
+from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for
 
-#: Hidden from Spark, which may read the folder of all outputs at any time.
-_PREFIX: Final = ".koo-read-"
+_PREFIX: Final = "read-"
 #: Locked for as long as the process that made the folder lives.
 _IN_USE: Final = ".in-use"
 
 
 @contextmanager
 def temporary_folder(root: str | None) -> Iterator[str]:
-    """Yield a temporary folder below `root`, created if it is missing; None: in the system's temporary folder.
+    """Yield a temporary folder beside the outputs in `root`; None: in the system's temporary folder.
 
     Raises:
         SinkError: it cannot be made.
     """
     with as_sink_error(f"there is no folder for what is read first, in {root or 'TMPDIR'}"):
-        if root is not None:
-            files_for(root).make_folder(root)
-            _remove_left(root)
-        made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=root)
+        beside = None if root is None else control_folder(root)
+        if root is not None and beside is not None:
+            files_for(root).make_folder(beside)
+            _remove_left(beside)
+        made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=beside)
     with made as folder, nullcontext() if root is None else _in_use(folder):
         yield folder
 

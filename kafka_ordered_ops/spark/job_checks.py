@@ -14,7 +14,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,7 +23,7 @@ from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.address import control_folder, is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.engine import Engine
@@ -171,13 +172,14 @@ def check_submit(how: Submission) -> None:
 def check_writable(
     output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a hidden file to the output folder, or to the folder in which it will be created.
+    """Write a hidden file to the output folder, and beside it, or to the folders in which these will be created.
 
     Nothing is left, not even the folder: the call may still be refused for another reason. An object store is tried
     once for each root and process, conditional writes included.
 
     Raises:
-        ConfigError: as `check_output`; or the path leads to no folder that this process may write to, or to a store
+        ConfigError: as `check_output`; or the path leads to no folder that this process may write to, or to one where
+            a file system is mounted, whose parent is on another one, or to a store
             without conditional writes, or there are options and no store.
         SinkError: the file system failed otherwise.
     """
@@ -191,17 +193,44 @@ def check_writable(
         raise ConfigError(
             f"storage_options are for an object store, but the output is the folder {root}: leave them out"
         )
+    control = control_folder(root)
     with as_sink_error(f"the output folder {root} cannot be used"):
-        try:
-            with tempfile.TemporaryFile(dir=_nearest(root)):
+        with _refusing(f"windows cannot be written to {root}"):
+            place = _nearest(root)
+            with tempfile.TemporaryFile(dir=place):
                 pass
-        except OSError as error:
-            if error.errno not in _FOR_GOOD:
-                raise
-            raise ConfigError(
-                f"windows cannot be written to {root}: {error.strerror}. Name a folder that this process may "
-                "write to"
-            ) from error
+        why = f"windows cannot be written to {root}: what readers must not see is stored beside it, in {control}"
+        with _refusing(why), tempfile.TemporaryDirectory(dir=_nearest(control)) as made:
+            _check_moves(made, place, why)
+
+
+@contextmanager
+def _refusing(why: str) -> Iterator[None]:
+    """Raise `ConfigError` where the system will never let this process write to a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FOR_GOOD:
+            raise
+        raise ConfigError(
+            f"{why}: {error.strerror}. Name a folder that this process may write to, in a folder that it may write to"
+        ) from error
+
+
+def _check_moves(made: str, root: str, why: str) -> None:
+    """Raise `ConfigError` unless a folder moves into the root by a rename: publishing is one."""
+    inner = os.path.join(made, f".koo-try-{os.path.basename(made)}")
+    moved = os.path.join(root, os.path.basename(inner))
+    os.mkdir(inner)
+    try:
+        os.rename(inner, moved)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise ConfigError(
+            f"{why}, and that is another file system: {root} is where one is mounted. Name a folder below {root}"
+        ) from error
+    os.rmdir(moved)
 
 
 def check_storage_options(

@@ -21,6 +21,7 @@ from tests.support.cli_support import (
     visible,
 )
 from tests.support.kill_points import KillPoint
+from tests.support.stages import stages_of
 
 # The attempt after a crash may have to wait until the coordinator gives up the dead one's transaction.
 pytestmark = pytest.mark.timeout(300)
@@ -60,7 +61,7 @@ def _check(
     # What the dead try had finished is not done again.
     assert again.json["ran"] == (point not in (KillPoint.BEFORE_COMMIT, KillPoint.BEFORE_PUBLISH))
     assert len(visible(output)) == 1
-    assert list(output.glob(".koo-stage/*/*")) == []
+    assert list(stages_of(output).glob("*/*")) == []
 
     third = window.run(at(60))
     assert (third.code, third.json["ran"]) == (0, False)
@@ -119,11 +120,11 @@ def test_abandoning_a_killed_window_deletes_its_stage(
     window.run(at(60), kill_at=KillPoint.BEFORE_COMMIT)
     [written] = window.windows().json["windows"]
     assert written["status"] == "written"
-    assert list(output.glob(".koo-stage/*/*/*.parquet")) != []
+    assert list(stages_of(output).glob("*/*/*.parquet")) != []
 
     where = ("-b", bootstrap, "-g", group_id, "--json")
     assert cli("windows", "abandon", *where, written["window_id"]).json["status"] == "abandoned"
-    assert list(output.glob(".koo-stage/*/*")) == []
+    assert list(stages_of(output).glob("*/*")) == []
     following = window.run(at(90))
     assert values(following.json["output"]) == sorted([*FIRST_WINDOW, *SECOND_WINDOW])
 

@@ -30,6 +30,7 @@ from tests.support.cli_support import (
 )
 from tests.support.cli_support import cluster as cluster
 from tests.support.kill_points import KillPoint
+from tests.support.stages import stages_of
 
 #: What the windows of 15 s hold, by the seconds at which they end. One is empty.
 SERIES = {15: [0, 5, 10], 30: [15, 20], 45: [30], 60: [], 75: [65, 70], 90: [80]}
@@ -245,7 +246,7 @@ def test_a_killed_series_ends_well_when_it_is_run_again(
     assert each(again, "ran") == [not finished] * len(SERIES)
     assert cluster.committed == {0: 6, 1: 3}
     assert len(visible(cluster.output)) == len(SERIES)
-    assert list(cluster.output.glob(".koo-stage/*/*")) == []
+    assert list(stages_of(cluster.output).glob("*/*")) == []
 
 
 @pytest.mark.slow

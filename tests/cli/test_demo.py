@@ -44,6 +44,7 @@ from tests.support.demo_support import MINUTE_MS, SHORT, T0, flights_of, plans_o
 from tests.support.demo_support import flights as flights
 from tests.support.demo_support import perfect as perfect
 from tests.support.demo_support import source as source
+from tests.support.stages import stages_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -411,4 +412,4 @@ def _check_whole(folder: Path, said: str) -> None:
     assert departures == sum(window["records"] for window in windows.values())
     assert "FAILED" not in said
     # The stage of the killed attempt is gone, too: nothing but what readers see is left.
-    assert not list(folder.glob("flights/.koo-stage/*/*"))
+    assert not list(stages_of(folder / "flights").glob("*/*"))

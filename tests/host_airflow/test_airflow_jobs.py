@@ -34,6 +34,7 @@ from tests.support.airflow_context import (
     small_json,
 )
 from tests.support.airflow_context import kafka_connection as kafka_connection
+from tests.support.stages import control_of, stages_of
 from tests.support.submit_support import (
     COPY,
     LINGER,
@@ -127,14 +128,15 @@ def test_batches_are_kept_beside_the_outputs_while_they_are_taken(
 ) -> None:
     """A worker's own disk may be small; the folder is made, hidden, and gone afterwards."""
     seen: list[list[str]] = []
+    beside = control_of(tmp_path / "out")
 
     def take(batches: Iterator[pa.RecordBatch], plan: WindowPlan) -> None:
-        seen.append([path.name for path in (tmp_path / "out").iterdir()])
+        seen.append([path.name for path in beside.iterdir()])
 
     make(batch_callable=take).execute(context_of(25))
     [[name]] = seen
-    assert name.startswith(".koo-read-")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert name.startswith("read-")
+    assert list(beside.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_a_kill_ends_a_copy(
         with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
             task.execute(context_of(25))
     check_nothing_was_committed(windows, orders)
-    assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tmp_path / "out").glob("*/*"))
     assert offsets_in(make().execute(context_of(25))["output"]) == [0, 3, 1, 5, 2]
 
 
@@ -237,7 +239,7 @@ def test_a_function_with_spark_writes_the_window(
     assert small_json(facts) < 2_000
     assert committed(windows, orders) == [4]
     assert outputs_of(tmp_path / "out") == [Path(facts["output"]).name]
-    assert not list((tmp_path / "out").glob(".koo-read*"))
+    assert not list(control_of(tmp_path / "out").glob("read*"))
 
 
 @pytest.mark.slow
@@ -291,7 +293,7 @@ def test_an_error_in_a_function_with_spark(
         make(python_callable=sparks, spark_conf=SMALL).execute(context_of(25))
     check_nothing_was_committed(windows, orders)
     assert offsets_in(make().execute(context_of(25))["output"]) == [0, 3, 1, 5, 2]
-    assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tmp_path / "out").glob("*/*"))
 
 
 @pytest.mark.slow
@@ -326,7 +328,7 @@ def test_a_kill_ends_what_spark_computes(
     with pytest.raises(JobFailedError, match="Airflow ended this attempt"):
         tasks[0].execute(context_of(25))
     check_nothing_was_committed(windows, orders)
-    assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tmp_path / "out").glob("*/*"))
     facts = make(
         python_callable=lambda spark, window: window.write(window.read()), spark_conf=SMALL
     ).execute(context_of(25, try_number=2))
@@ -411,7 +413,7 @@ def test_a_kill_ends_an_application(
     check_nothing_was_committed(windows, orders)
     assert runs(tmp_path / "out") == []
     assert not job.with_suffix(".went-on").exists()
-    assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tmp_path / "out").glob("*/*"))
     again = application(tmp_path, COPY)
     facts = make(application=str(again), submit=small()).execute(context_of(25, try_number=2))
     assert (facts["attempt"], offsets_in(facts["output"])) == (2, [0, 3, 1, 5, 2])

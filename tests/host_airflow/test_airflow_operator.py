@@ -34,6 +34,7 @@ from tests.support.airflow_context import (
 )
 from tests.support.airflow_context import kafka_connection as kafka_connection
 from tests.support.airflow_context import make as make
+from tests.support.stages import stages_of
 from tests.support.windows_support import BASE_MS, at, delete_before
 
 # --- one run after the other -------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def test_two_tries_at_once(
         AirflowFailException, match=r"SupersededError: .*attempt 1 of .* attempt 2 of"
     ):
         older.execute(context_of(12))
-    assert not list((tmp_path / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tmp_path / "out").glob("*/*"))
     if not newer_is_done:
         assert committed(windows, orders) == [None]
         newer.append(make(window_id="w").execute(context_of(12, try_number=3)))

@@ -15,6 +15,7 @@ from tests.support.airflow_context import committed, rows_in, small_json
 from tests.support.airflow_context import kafka_connection as kafka_connection
 from tests.support.airflow_tasks import Tasks
 from tests.support.airflow_tasks import tasks as tasks
+from tests.support.stages import stages_of
 from tests.support.windows_support import BASE_MS
 
 
@@ -44,7 +45,7 @@ def test_parts_are_joined_and_committed_once(wide: Tasks, windows: OrderedWindow
     rows = rows_in(facts["output"])
     assert sorted(rows) == sorted((n % 3, n // 3) for n in range(100))
     assert committed(windows, wide.topic, 3) == [34, 33, 33]
-    assert not list((wide.folder / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(wide.folder / "out").glob("*/*"))
     assert wide.commit(told) == facts
 
 
@@ -124,7 +125,7 @@ def test_outputs_of_parts_that_are_gone(wide: Tasks, windows: OrderedWindows) ->
     told = wide.plan(parts=2)
     for one in told:
         wide.part(one)
-    for folder in (wide.folder / "out").glob(".koo-stage/*/*part-00001*"):
+    for folder in stages_of(wide.folder / "out").glob("*/*part-00001*"):
         folder.rename(wide.folder / "moved away")
     with pytest.raises(AirflowFailException, match=r"SinkError: .*not there any more"):
         wide.commit(told)

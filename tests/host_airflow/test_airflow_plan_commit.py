@@ -40,6 +40,7 @@ from tests.support.airflow_context import (
 from tests.support.airflow_context import kafka_connection as kafka_connection
 from tests.support.airflow_tasks import Tasks
 from tests.support.airflow_tasks import tasks as tasks
+from tests.support.stages import stages_of
 from tests.support.submit_support import small
 from tests.support.windows_support import BASE_MS, before, delete_before
 
@@ -187,7 +188,7 @@ def test_a_cleared_window_is_replayed(
         assert Path(facts["output"], "part-99999.txt").exists()
         assert (facts["status"], facts["records"]) == ("published", 5)
     assert committed(windows, tasks.topic) == [4]
-    assert not list((tasks.folder / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tasks.folder / "out").glob("*/*"))
 
 
 def test_a_cleared_window_can_be_skipped_or_fail(tasks: Tasks, windows: OrderedWindows) -> None:
@@ -259,7 +260,7 @@ def test_letting_go_of_an_open_window(tasks: Tasks, windows: OrderedWindows) -> 
     tasks.job(told)
     tasks.abandon(told, output=tasks.output)
     assert windows.show("w").status is WindowStatus.ABANDONED
-    assert not list((tasks.folder / "out").glob(".koo-stage/*/*"))
+    assert not list(stages_of(tasks.folder / "out").glob("*/*"))
     with pytest.raises(AirflowFailException, match=r"WindowSupersededError: .*abandoned"):
         tasks.commit(told, output=None)
     with pytest.raises(WindowSupersededError, match="abandoned"):

@@ -18,8 +18,10 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output import filesystem as files_module
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, normal_root
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
-from tests.support.spark_support import crash_at, crashes
+from kafka_ordered_ops.output.published import published
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from tests.support.spark_support import crashes
+from tests.support.stages import control_of, stages_of
 
 WINDOW = "2026-11-20T11:00:00+00:00/é"
 
@@ -42,8 +44,8 @@ def visible(output: StagedOutput) -> str | None:
 def leftovers(root: Path) -> list[str]:
     """What is left below the stage folder."""
     return sorted(
-        str(path.relative_to(root / STAGE_FOLDER))
-        for path in (root / STAGE_FOLDER).rglob("*")
+        str(path.relative_to(stages_of(root)))
+        for path in stages_of(root).rglob("*")
         if path.name != ".lock"
     )
 
@@ -120,7 +122,7 @@ def test_a_draft_that_lands_and_crashes_leaves_a_stage_or_none(
 
 
 def test_publish_makes_the_files_visible_and_leaves_no_stage(tmp_path: Path) -> None:
-    """After a publish the final folder has the files and the marker, and nothing else is left."""
+    """The final folder has the files and an empty folder; the marker is outside the root, and nothing else is left."""
     output = staged(tmp_path, 1)
     assert visible(output) is None
     output.publish()
@@ -128,7 +130,10 @@ def test_publish_makes_the_files_visible_and_leaves_no_stage(tmp_path: Path) -> 
     assert output.is_published()
     assert not output.exists()
     assert leftovers(tmp_path) == []
-    marker = json.loads((Path(output.final_path) / MARKER_NAME).read_text())
+    files = [path.name for path in tmp_path.rglob("*") if not path.is_dir()]
+    assert files == ["part-00000.txt"]
+    [path] = (control_of(tmp_path) / "windows").iterdir()
+    marker = json.loads(path.read_text())
     assert marker["window_id"] == WINDOW
     assert marker["facts"] == {"records": 1, "timestamp_ms_min": None}
 
@@ -203,8 +208,8 @@ def test_the_same_attempt_written_and_published_again_replaces_itself(tmp_path: 
     staged(tmp_path, 1, rows=10).publish()
     again = staged(tmp_path, 1, rows=11)
     again.publish()
-    marker = json.loads((Path(again.final_path) / MARKER_NAME).read_text())
-    assert marker["facts"]["records"] == 11
+    [path] = (control_of(tmp_path) / "windows").iterdir()
+    assert json.loads(path.read_text())["facts"]["records"] == 11
     assert leftovers(tmp_path) == []
 
 
@@ -220,27 +225,41 @@ def test_publish_after_a_crash_at_any_step(
         with crashing:
             output.publish()
         assert visible(output) in (None, "c1-1", "c1-3")
+        # What is seen is told by its marker, and counts as published, or the stage is there.
+        assert output.is_published() is (visible(output) == "c1-3")
+        assert output.is_published() or output.exists()
+        assert [*published(root)] == ([] if visible(output) is None else [WINDOW])
+        assert all(path.suffix == ".txt" for path in root.rglob("*") if not path.is_dir())
+        assert StagedOutput.found(output.to_json()) is not None
         output.publish()
         assert visible(output) == "c1-3"
         assert leftovers(root) == []
+        assert len(list((control_of(root) / "windows").iterdir())) == 1
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_discard_after_a_crash_brings_the_older_output_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """A publish that died between its renames and is then given up leaves the window as it was."""
-    staged(tmp_path, 1).publish()
-    output = staged(tmp_path, 2)
-    # The lock's folder, what was replaced before, and then the first rename.
-    with crash_at(3, monkeypatch, after=after) as crashed:
-        output.publish()
-    assert crashed
-    output.discard()
-    output.discard()
-    assert visible(output) == "c1-1"
-    assert not output.exists()
-    assert leftovers(tmp_path) == []
+    """A publish that died anywhere and is then given up leaves one output, whole, and no more than its marker."""
+    seen = set()
+    for root, crashing in crashes(tmp_path, monkeypatch, after=after, least=6):
+        older = staged(root, 1)
+        older.publish()
+        output = staged(root, 2)
+        with crashing:
+            output.publish()
+        was = visible(output)
+        output.discard()
+        output.discard()
+        seen.add((was, visible(output)))
+        assert older.is_published() is (visible(output) == "c1-1")
+        assert output.is_published() is (visible(output) == "c1-2")
+        assert not output.exists()
+        tags = {path.name for place in (root, control_of(root)) for path in place.rglob(".koo-*")}
+        markers = (control_of(root) / "windows").iterdir()
+        assert {f".koo-{path.stem}" for path in markers} <= tags
+    assert seen == {("c1-1", "c1-1"), (None, "c1-1"), ("c1-2", "c1-2")}
 
 
 def test_publish_without_stage_and_output_names_both_and_the_cure(tmp_path: Path) -> None:
@@ -309,7 +328,7 @@ def test_a_lock_that_is_never_freed_is_an_error(
     """Waiting for another publisher has an end, and says for what it waited."""
     monkeypatch.setattr(files_module, "LOCK_WAIT_S", 0.1)
     output = staged(tmp_path, 1)
-    folder = str(tmp_path / STAGE_FOLDER)
+    folder = str(stages_of(tmp_path))
     with LocalFiles().locked(folder), pytest.raises(SinkError, match=r"\.lock"):
         output.publish()
     output.publish()

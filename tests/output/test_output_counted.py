@@ -23,9 +23,10 @@ from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, files_for
 from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import stages_of
 
 RECORDS = 100
 
@@ -77,7 +78,7 @@ def rows_seen(folder: str) -> int:
 
 def stages(root: Path) -> list[str]:
     """What is left of the stages of all attempts."""
-    return [path.name for path in (root / STAGE_FOLDER).glob("*/*")]
+    return [path.name for path in stages_of(root).glob("*/*")]
 
 
 class Elsewhere(LocalFiles):

@@ -31,6 +31,7 @@ from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import stages_of
 
 RECORDS = 300
 
@@ -135,7 +136,7 @@ def snapshot(root: Path) -> dict[str, object]:
     return found
 
 
-STAGES = ".koo-stage"
+STAGES = "{stages}"
 #: Where in the root, what stands there, and what the error must name.
 IN_THE_WAY = [
     pytest.param(place, make, id=f"{place}-{make.__name__}")
@@ -151,6 +152,15 @@ IN_THE_WAY = [
 ]
 
 
+def _places(output: StagedOutput) -> dict[str, str]:
+    return {
+        "stages": output.stages_folder,
+        "window": output.window_folder,
+        "stage": output.stage_path,
+        "final": output.final_path,
+    }
+
+
 @pytest.mark.parametrize(("place", "make"), IN_THE_WAY)
 def test_what_is_in_the_way_is_named_before_anything_is_read(
     windows: OrderedWindows,
@@ -162,7 +172,7 @@ def test_what_is_in_the_way_is_named_before_anything_is_read(
     """A `SinkError` that names the place; what stands there stays, and no draft is left behind."""
     root = tmp_path / "root"
     output = StagedOutput.of(plan, root)
-    names = {"window": output.window_folder, "stage": output.stage_path, "final": output.final_path}
+    names = _places(output)
     path = Path(os.path.join(root, place.format(**names)).rstrip("/"))
     make(path)
     before = snapshot(tmp_path)
@@ -298,15 +308,18 @@ def test_a_file_that_may_not_grow_leaves_no_draft(
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
         with pytest.raises(SinkError, match=r"part-0000.* cannot be written: .*File too large"):
-            staged(windows, plan, tmp_path)
+            staged(windows, plan, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
-    assert windows.commit(plan, staged(windows, plan, tmp_path)).status is WindowStatus.PUBLISHED
+    output = staged(windows, plan, tmp_path / "out")
+    assert windows.commit(plan, output).status is WindowStatus.PUBLISHED
 
 
-@pytest.mark.parametrize("taken", ["root", "stages", "draft"])
-@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize(
+    ("taken", "replaced"),
+    [("root", True), *((taken, flag) for taken in ("stages", "draft") for flag in (False, True))],
+)
 def test_a_folder_that_is_taken_away_is_a_sink_error(
     windows: OrderedWindows, plan: WindowPlan, tmp_path: Path, taken: str, replaced: bool
 ) -> None:
@@ -316,8 +329,8 @@ def test_a_folder_that_is_taken_away_is_a_sink_error(
     def take_away(done: int, total: int) -> None:
         paths = {
             "root": [root],
-            "stages": [root / STAGES],
-            "draft": [*root.glob(f"{STAGES}/*/*~draft-*")],
+            "stages": [stages_of(root)],
+            "draft": [*stages_of(root).glob("*/*~draft-*")],
         }
         for path in paths[taken]:
             if path.is_dir():
@@ -328,6 +341,21 @@ def test_a_folder_that_is_taken_away_is_a_sink_error(
     with pytest.raises(SinkError):
         stage_window(plan, windows.settings, root, rows_per_file=30, progress=take_away)
     assert windows.show("w").status is WindowStatus.PLANNED
+
+
+def test_a_root_that_is_removed_while_a_job_writes_is_created_again(
+    windows: OrderedWindows, plan: WindowPlan, tmp_path: Path
+) -> None:
+    """The stage is beside it."""
+    root = tmp_path / "root"
+
+    def take_away(done: int, total: int) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+
+    output = stage_window(plan, windows.settings, root, progress=take_away)
+    shutil.rmtree(root)
+    assert windows.commit(plan, output).status is WindowStatus.PUBLISHED
+    assert output.is_published()
 
 
 def test_an_error_of_the_job_is_told_though_cleaning_fails(
@@ -399,9 +427,9 @@ MAKES = [
     marker_is(link), marker_is(pipe), marker_is(folder),
 ]  # fmt: skip
 PLACES = (
-    ".koo-stage",
-    ".koo-stage/.lock",
-    ".koo-stage/precious",
+    "{stages}",
+    "{stages}/.lock",
+    "{stages}/precious",
     "{window}",
     "{window}/precious",
     "{window}/precious-1",
@@ -427,7 +455,7 @@ def test_whatever_there_is_errors_are_named_and_it_stays(
 ) -> None:
     """Garbage appears at any step of staging, publishing, replaying and removing."""
     with tempfile.TemporaryDirectory() as name:
-        root = normal_root(name)
+        root = normal_root(f"{name}/root")
         before: dict[str, object] = {}
         output = StagedOutput(root, "w", "c", 1, group_id="g")
         draft, newer = Draft(output), Draft(StagedOutput(root, "w", "c", 2, group_id="g"))
@@ -464,7 +492,7 @@ def test_whatever_there_is_errors_are_named_and_it_stays(
             StagedOutput.found(output.to_json())
         with suppress(KafkaOrderedOpsError):
             newer.output.discard()
-        after = snapshot(Path(root))
+        after = snapshot(Path(name))
         assert {name: one for name, one in before.items() if after.get(name) != one} == {}
 
 
@@ -472,8 +500,8 @@ def _plant(
     output: StagedOutput, garbage: list[tuple[str, Callable[[Path], None]]]
 ) -> dict[str, object]:
     """Makes the garbage where nothing is yet; gives what of it must stay."""
-    root = Path(output.root)
-    names = {"window": output.window_folder, "stage": output.stage_path, "final": output.final_path}
+    root = Path(output.root).parent
+    names = _places(output)
     before = snapshot(root)
     for place, make in garbage:
         path = root / place.format(**names)

@@ -27,13 +27,14 @@ from kafka_ordered_ops.output.filesystem import MARKER_NAME
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.reported import Reported
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.table_target import TableTarget
 from kafka_ordered_ops.spark.write.table_formats import TableState
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import stages_of
 
 
 @pytest.fixture
@@ -335,7 +336,7 @@ def test_an_attempt_whose_stage_was_cleaned_is_told_that_it_is_superseded(
     one.commit(again, staged(one, again, tmp_path))
     with pytest.raises(WindowSupersededError):
         one.commit(given_up, waiting)
-    assert [path.name for path in (tmp_path / STAGE_FOLDER).iterdir()] == [".lock"]
+    assert [path.name for path in stages_of(tmp_path).iterdir()] == [".lock"]
 
 
 class FakeTable:

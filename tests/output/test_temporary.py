@@ -11,6 +11,7 @@ import pytest
 
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.output.temporary import temporary_folder
+from tests.support.stages import control_of
 
 _KILLED = """
 import os, signal, sys
@@ -27,14 +28,15 @@ def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path
     root = tmp_path / "out"
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(root)], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
-    [left] = root.iterdir()
-    (root / ".koo-read-mine").mkdir()
-    (root / ".koo-read-file").touch()
+    beside = control_of(root)
+    [left] = beside.iterdir()
+    (beside / "read-mine").mkdir()
+    (beside / "read-file").touch()
     with temporary_folder(str(root)) as first, temporary_folder(str(root)) as second:
         assert not left.exists()
-        names = {".koo-read-mine", ".koo-read-file", Path(first).name, Path(second).name}
-        assert {one.name for one in root.iterdir()} == names
-    assert {one.name for one in root.iterdir()} == {".koo-read-mine", ".koo-read-file"}
+        names = {"read-mine", "read-file", Path(first).name, Path(second).name}
+        assert {one.name for one in beside.iterdir()} == names
+    assert {one.name for one in beside.iterdir()} == {"read-mine", "read-file"}
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_by_name(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import write_window, write_windows
 from tests.support.spark_support import plan_of, spark
+from tests.support.stages import stages_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +58,7 @@ def losing(spark: SparkSession, root: Path, aside: Path) -> DataFrame:
         for batch in batches:
             if batch.num_rows and batch.column("id")[-1].as_py() == ROWS - 1:
                 deadline = time.monotonic() + _WAIT_S
-                while not (written := [*root.glob(".koo-stage/*/*/_temporary/0/task_*")]):
+                while not (written := [*stages_of(root).glob("*/*/_temporary/0/task_*")]):
                     if time.monotonic() > deadline:
                         raise TimeoutError("the first task has written nothing")
                     time.sleep(0.01)
@@ -78,7 +79,7 @@ def test_files_that_a_task_has_reported_and_nobody_finds(
     with pytest.raises(SinkError, match=r"(500|1,000) r.* hold (250|500).* mounted on each"):
         write(losing(spark, root, aside), root, plans)
     assert aside.exists()
-    assert [*root.glob(".koo-stage/*/*")] == []
+    assert [*stages_of(root).glob("*/*")] == []
     # The same without the loss.
     shutil.rmtree(aside)
     outputs = write(rows(spark), root, plans)

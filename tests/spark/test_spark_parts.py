@@ -21,8 +21,9 @@ from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.parts import sum_of_facts
 from kafka_ordered_ops.output.stage import stage_window
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.spark_support import Row, crashes, position, random_case, settings_of
+from tests.support.stages import stages_of
 
 MakeTopic = Callable[..., str]
 
@@ -91,7 +92,7 @@ EVERYTHING = [f"{index}.{number}" for index in range(COUNT) for number in range(
 
 def stages(root: Path) -> set[str]:
     """The folders that are left for the window's attempts."""
-    return {path.name for path in (root / STAGE_FOLDER).glob("*/*")}
+    return {path.name for path in stages_of(root).glob("*/*")}
 
 
 def test_parts_are_joined_to_one_output(tmp_path: Path) -> None:

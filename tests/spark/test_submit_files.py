@@ -17,6 +17,7 @@ from kafka_ordered_ops.spark.applications import submitter as submitter_module
 from kafka_ordered_ops.spark.applications.protocol import settings_from_text, settings_to_text
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import control_of
 from tests.support.submit_support import logs, planned, runs
 
 PASSWORD = "hunter-of-secrets-3"
@@ -92,7 +93,7 @@ def test_what_a_dead_submitter_left_is_removed_by_the_next(
 ) -> None:
     """Its folder has secrets in it. One that is in use stays, and so do the newest logs."""
     output, plan = tmp_path / "out", planned(windows, orders)
-    root = output / ".koo-submit"
+    root = control_of(output) / "submit"
     dead = [root / "other" / "c-1-x", root / "other" / "c-2-y"]
     for folder in dead:
         folder.mkdir(parents=True)
@@ -101,7 +102,10 @@ def test_what_a_dead_submitter_left_is_removed_by_the_next(
     (root / "logs").mkdir()
     for number in range(60):
         (root / "logs" / f"{number}-{uuid.uuid4().hex}.log").touch()
-    with protocol.new_place(str(output), plan) as place, protocol.new_place(str(output), plan):
+    with (
+        protocol.new_place(str(control_of(output)), plan) as place,
+        protocol.new_place(str(control_of(output)), plan),
+    ):
         assert place.folder.is_dir()
         assert sum(one.startswith(f"{plan.claim_id}-{plan.attempt}-") for one in runs(output)) == 2
         assert not any(folder.exists() for folder in dead)

@@ -20,6 +20,7 @@ from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import processes_of
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import stages_of
 from tests.support.submit_support import (
     LINGER,
     TIMEOUT_S,
@@ -135,7 +136,7 @@ def test_kill_9_of_spark_submit(running: Run, windows: OrderedWindows) -> None:
     assert "JobFailedError" in running.said
     assert "signal 9" in running.said
     assert str(logs(running.output)[0]) in running.said
-    assert not list(running.output.glob(".koo-stage/*/*"))
+    assert not list(stages_of(running.output).glob("*/*"))
     check_still_planned(windows)
 
 

@@ -17,7 +17,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER
 from tests.conftest import MakeTopic, Produce, Record
 from tests.support import kill_points
 from tests.support.kill_points import KillPoint
@@ -111,7 +110,7 @@ def values(folder: str | Path) -> list[int]:
 
 def visible(root: Path) -> list[str]:
     """The folders that readers see."""
-    return sorted(path.name for path in root.iterdir() if path.name != STAGE_FOLDER)
+    return sorted(path.name for path in root.iterdir())
 
 
 def committed(bootstrap: str, group_id: str, topic: str) -> dict[int, int]:

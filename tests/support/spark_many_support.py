@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER, StagedOutput
+from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read import edges, engines, order
 from tests.support.spark_support import Case, Log, Row, plan_of, position
+from tests.support.stages import stages_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,7 +82,7 @@ def facts_of(case: Case) -> dict[str, int | None]:
 
 def left(root: Path) -> set[str]:
     """The stages below a root."""
-    return {path.name for path in (root / STAGE_FOLDER).glob("*/*")}
+    return {path.name for path in stages_of(root).glob("*/*")}
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,16 @@ from pyspark.sql import SparkSession
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.spark import write_window, write_windows
 from tests.support.spark_support import plan_of
+from tests.support.stages import stages_of
 
 ROWS = 1_000
 
-#: Stands for `java`. Executor 1 mounts an empty folder over the outputs', in a name space of its own.
+#: Stands for `java`. Executor 1 mounts an empty folder over that of the outputs and the stages, in a name space of its own.
 _JAVA = """#!/bin/sh
 id= before=
 for one; do [ "$before" = --executor-id ] && id=$one; before=$one; done
 if [ "$id" = 1 ]; then
-  exec unshare -m --propagation private sh -c 'mount -t tmpfs none "$0" && exec "$@"' '{output}' '{java}' "$@"
+  exec unshare -m --propagation private sh -c 'mount -t tmpfs none "$0" && exec "$@"' '{lake}' '{java}' "$@"
 fi
 exec '{java}' "$@"
 """
@@ -34,9 +35,9 @@ exec '{java}' "$@"
 
 def main(folder: Path) -> None:
     """Writes one window and two, from tasks of both executors."""
-    output = folder / "output"
+    output = folder / "lake" / "output"
     output.mkdir(parents=True)
-    spark = _session(folder, output)
+    spark = _session(folder, output.parent)
     frame = spark.range(0, ROWS, numPartitions=8).selectExpr("id", "'w0' AS window_id")
     plans = [plan_of([], window_id=f"w{n}") for n in range(2)]
     both = frame.selectExpr("id", "concat('w', id % 2) AS window_id")
@@ -47,7 +48,7 @@ def main(folder: Path) -> None:
     # Both executors must be there, or all tasks run on the one that came first.
     spark.range(0, 8, numPartitions=8).count()
     told = {name: _became(write) for name, write in ways.items()}
-    left = [path.name for path in output.glob(".koo-stage/*/*")] + [*output.glob("window_id=*")]
+    left = [path.name for path in stages_of(output).glob("*/*")] + [*output.glob("window_id=*")]
     print(json.dumps({"told": told, "left": left}))
     spark.stop()
 
@@ -60,11 +61,11 @@ def _became(write: Callable[[], Any]) -> str:
     return "written"
 
 
-def _session(folder: Path, output: Path) -> SparkSession:
+def _session(folder: Path, lake: Path) -> SparkSession:
     wrapper = folder / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True)
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
-    wrapper.write_text(_JAVA.format(output=output, java=java))
+    wrapper.write_text(_JAVA.format(lake=lake, java=java))
     wrapper.chmod(0o755)
     conf = {
         "spark.executorEnv.JAVA_HOME": str(folder / "java"),

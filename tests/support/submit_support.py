@@ -21,6 +21,7 @@ from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import RUN_VARIABLE, processes_of
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.stages import control_of
 from tests.support.windows_support import before
 
 #: On a busy machine Spark alone may take a minute to start.
@@ -129,13 +130,13 @@ def end_all(token: str) -> None:
 
 def runs(output: Path) -> list[str]:
     """What is left in the folders by which submitter and job talk, but logs."""
-    root = output / ".koo-submit"
+    root = control_of(output) / "submit"
     return [path.name for path in root.glob("*/*") if path.parent.name != "logs"]
 
 
 def logs(output: Path) -> list[Path]:
     """The logs of failed runs."""
-    return sorted((output / ".koo-submit" / "logs").iterdir())
+    return sorted((control_of(output) / "submit" / "logs").iterdir())
 
 
 def _java_home() -> Path | None:

@@ -16,7 +16,7 @@ from kafka_ordered_ops.cli.demo.job import FLIGHTS_FOLDER, run_window, start_spa
 from kafka_ordered_ops.cli.demo.story import GROUP, Step
 from kafka_ordered_ops.core.errors import SinkError
 from kafka_ordered_ops.core.window.window import safe_name
-from kafka_ordered_ops.output.staged_output import STAGE_FOLDER
+from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.windows import OrderedWindows
 
 #: A new session, a first read and some files: 12 s on two idle cores.
@@ -36,7 +36,8 @@ def kill_halfway(bootstrap: str, step: Step, folder: Path, log: Path) -> int:
     Raises:
         SinkError: the process ended by itself, or wrote nothing in time.
     """
-    stage = folder / FLIGHTS_FOLDER / STAGE_FOLDER / safe_name(step.window_id)
+    control = Path(control_folder(str(folder / FLIGHTS_FOLDER)))
+    stage = control / "stage" / safe_name(step.window_id)
     command = [sys.executable, "-m", __name__, bootstrap, str(folder)]
     with log.open("wb") as output:
         process = subprocess.Popen(

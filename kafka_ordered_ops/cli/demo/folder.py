@@ -8,6 +8,7 @@ from typing import Final
 
 from kafka_ordered_ops.cli.demo.job import DELAYS_FOLDER, FLIGHTS_FOLDER
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.output.address import CONTROL_FOLDER
 
 DEFAULT_FOLDER: Final = "kafka-ordered-ops-demo"
 PICTURE_NAME: Final = "windows.png"
@@ -17,7 +18,14 @@ CRASH_LOG_NAME: Final = "killed-try.log"
 #: Marks the folder of a demo. Written first, so that an interrupted demo has one, too.
 MARKER_NAME: Final = ".kafka-ordered-ops-demo"
 
-_OURS: Final = (FLIGHTS_FOLDER, DELAYS_FOLDER, PICTURE_NAME, REPORT_NAME, CRASH_LOG_NAME)
+_OURS: Final = (
+    FLIGHTS_FOLDER,
+    DELAYS_FOLDER,
+    CONTROL_FOLDER,
+    PICTURE_NAME,
+    REPORT_NAME,
+    CRASH_LOG_NAME,
+)
 
 
 def prepare_folder(folder: Path) -> Path:

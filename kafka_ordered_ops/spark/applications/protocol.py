@@ -2,7 +2,7 @@
 
 ::
 
-    <output>/.koo-submit/<safe id>/<claim>-<attempt>-<token>/   one run of spark-submit; gone with it
+    <parent>/.koo/<name>/submit/<safe id>/<claim>-<attempt>-<token>/   one run of spark-submit; gone with it
         submission.json   the request            (the submitter writes it)
         plan-00000.json   the plans
         settings          the client settings, secrets and all: mode 0600
@@ -11,9 +11,9 @@
         progress.json     the job's progress     (the job writes it)
         result.json       its output
         error.json        why it failed
-    <output>/.koo-submit/logs/                                  the output of failed runs
+    <parent>/.koo/<name>/submit/logs/                                  the output of failed runs
 
-Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
+``<parent>/<name>`` is the output folder. Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
 the same attempt too, is in another folder and names another token.
 """
 
@@ -48,7 +48,7 @@ FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
 #: settings, because ``spark.redaction.regex`` matches the word "secret".
 SECRET_KEY: Final = "spark.kafkaOrderedOps.secret.settings"
 
-SUBMIT_FOLDER: Final = ".koo-submit"
+SUBMIT_FOLDER: Final = "submit"
 
 #: Readable by its owner only; the job deletes it once it has read it.
 SETTINGS_NAME: Final = "settings"
@@ -142,13 +142,17 @@ class Place:
 
 
 @contextmanager
-def new_place(output: str, plan: WindowPlan) -> Iterator[Place]:
-    """Make the folder for one run, and remove the files of dead runs below the same output folder.
+def new_place(control: str, plan: WindowPlan) -> Iterator[Place]:
+    """Make the folder for one run, and remove the files of dead runs of the same output folder.
+
+    Args:
+        control: the folder beside the output folder.
+        plan: of the run.
 
     Raises:
-        SinkError: the output folder cannot be written to.
+        SinkError: the folder cannot be written to.
     """
-    root, token = Path(output) / SUBMIT_FOLDER, uuid.uuid4().hex
+    root, token = Path(control) / SUBMIT_FOLDER, uuid.uuid4().hex
     run = f"{plan.claim_id}-{plan.attempt}-{token}"
     name = safe_name(plan.window_id)
     folder = root / name / run

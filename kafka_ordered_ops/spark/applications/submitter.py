@@ -23,7 +23,7 @@ from typing import Any, Final
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.address import control_folder, is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
@@ -173,8 +173,8 @@ def run_job(
         settings: the client settings; they travel in a file that only its owner can read. The application deletes the
             file once it has read it.
         output: the folder that gets the windows' outputs: a local or mounted one that the caller, the driver
-            and all executors see. The files through which caller and driver communicate are in it, hidden. Or a
-            prefix in an object store: these files are then in a temporary folder of this machine.
+            and all executors see, and ``.koo`` beside it: the files through which caller and driver communicate are
+            there. Or a prefix in an object store: these files are then in a temporary folder of this machine.
         arguments: the application's arguments, its ``sys.argv[1:]``.
         ordered: how the application reads and writes unless it chooses.
         engine: who reads Kafka unless the application chooses.
@@ -393,7 +393,7 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
 def _place_root(root: str) -> str:
     """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
     if not is_in_store(root):
-        return root
+        return control_folder(root)
     folder = os.path.join(tempfile.gettempdir(), f"kafka-ordered-ops-{os.getuid()}")
     with as_sink_error(f"the folder {folder} for a run cannot be made"):
         with suppress(FileExistsError):
