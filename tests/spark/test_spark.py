@@ -356,7 +356,9 @@ def test_a_failed_job_is_a_sink_error_and_no_stage(spark: SparkSession, tmp_path
     key = "spark.sql.parquet.outputTimestampType"
     spark.conf.set(key, "INT96")
     # As Spark 4.0 takes it, too: a column with a type, and no doubled quote.
-    frame = spark.range(3).selectExpr("""CAST(raise_error("the user's own failure") AS string) AS x""")
+    frame = spark.range(3).selectExpr(
+        """CAST(raise_error("the user's own failure") AS string) AS x"""
+    )
     try:
         with pytest.raises(SinkError, match="the user's own failure") as raised:
             write_window(frame, tmp_path, plan_of([]))
