@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,10 +20,11 @@ from kafka_ordered_ops.output.filesystem import (
     files_for,
     is_own_folder,
     normal_root,
-    remove_stage,
+    tag_in,
 )
+from kafka_ordered_ops.output.layout import published_marker
 from kafka_ordered_ops.output.leftovers import Left, Leftovers, any_stage, group_of
-from kafka_ordered_ops.output.ownership import STAGE_NAME
+from kafka_ordered_ops.output.ownership import STAGE_NAME, remove_tagged
 
 
 def leftovers(
@@ -42,29 +44,34 @@ class _Folders:
 
     def __init__(self, root: str) -> None:
         self._files: LocalFiles = files_for(root)
-        self._root, self._stages = root, any_stage(root).stages_folder
+        place = any_stage(root)
+        self._root, self._stages = root, place.stages_folder
+        #: Those of earlier versions too.
+        self._places = (place.stages_folder, place.old_stages_folder)
 
     def found(self) -> list[Left]:
         with as_sink_error(f"the stages of {self._root} cannot be looked at"):
             return [
-                self._left(window, attempt, names)
-                for window in self._files.names(self._stages)
-                for attempt, names in self._attempts(window).items()
+                self._left(window, attempt, paths)
+                for window in sorted({one for at in self._places for one in self._files.names(at)})
+                for attempt, paths in self._attempts(window).items()
             ]
 
     def remove(self, left: Left) -> int:
-        folder = f"{self._stages}/{left.window}"
         with (
-            as_sink_error(f"what {left.attempt} has left in {folder} cannot be removed"),
-            self._files.locked(self._stages),
+            as_sink_error(f"what {left.attempt} has left in {self._stages} cannot be removed"),
+            ExitStack() as locks,
         ):
-            names = self._attempts(left.window).get(left.attempt, [])
-            if not names or self._left(left.window, left.attempt, names).modified > left.modified:
+            for place in filter(self._files.is_folder, self._places):
+                locks.enter_context(self._files.locked(place))
+            paths = self._attempts(left.window).get(left.attempt, [])
+            if not paths or self._left(left.window, left.attempt, paths).modified > left.modified:
                 return 0
             # Parts before what was moved out of them.
-            for name in sorted(names, key=lambda name: name.endswith("~merging")):
-                remove_stage(self._files, f"{folder}/{name}")
-            self._files.remove_if_empty(folder)
+            for path in sorted(paths, key=lambda path: path.endswith("~merging")):
+                remove_tagged(self._files, self._root, path)
+            for place in self._places:
+                self._files.remove_if_empty(f"{place}/{left.window}")
         return left.files
 
     def remove_probes(self, before: datetime) -> int:
@@ -73,26 +80,20 @@ class _Folders:
     def _attempts(self, window: str) -> dict[str, list[str]]:
         """Return the folders of each attempt at a window; another program's are left out."""
         found: dict[str, list[str]] = {}
-        folder = f"{self._stages}/{window}"
-        if not self._files.is_folder(folder):
-            return found
-        for name in self._files.names(folder):
-            stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
-            if stage is None or not self._files.is_folder(path):
-                continue
-            if stage[3] or is_own_folder(self._files, path):
-                found.setdefault(f"{stage[1]}-{stage[2]}", []).append(name)
+        for folder in (f"{place}/{window}" for place in self._places):
+            for name in self._files.names(folder) if self._files.is_folder(folder) else ():
+                stage, path = STAGE_NAME.fullmatch(name), f"{folder}/{name}"
+                if stage is None or not self._files.is_folder(path):
+                    continue
+                if stage[3] or is_own_folder(self._files, path):
+                    found.setdefault(f"{stage[1]}-{stage[2]}", []).append(path)
         return found
 
-    def _left(self, window: str, attempt: str, names: Sequence[str]) -> Left:
-        folder = f"{self._stages}/{window}"
-        every = [one for name in names for one in _below(f"{folder}/{name}")]
-        markers = (
-            f"{folder}/{name}/{marker}"
-            for name in names
-            for marker in (MARKER_NAME, UNDER_WAY_NAME)
+    def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
+        every = [one for path in paths for one in _below(path)]
+        groups = (
+            group_of(self._files.read(marker)) for path in paths for marker in self._markers(path)
         )
-        groups = (group_of(self._files.read(path)) for path in markers)
         return Left(
             window,
             attempt,
@@ -101,6 +102,12 @@ class _Folders:
             sum(size for is_file, size, _ in every if is_file),
             datetime.fromtimestamp(max((at for _, _, at in every), default=0), UTC),
         )
+
+    def _markers(self, folder: str) -> Iterator[str]:
+        """Yield where the markers of a stage or a draft may be."""
+        yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
+        if (tag := tag_in(self._files, folder)) is not None:
+            yield published_marker(self._root, tag)
 
 
 def _below(folder: str) -> Iterator[tuple[bool, int, float]]:

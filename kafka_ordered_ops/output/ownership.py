@@ -19,6 +19,7 @@ from kafka_ordered_ops.output.filesystem import (
     LocalFiles,
     is_own_folder,
     marker_path,
+    remove_stage,
     tag_in,
 )
 from kafka_ordered_ops.output.layout import (
@@ -135,6 +136,13 @@ def is_own_name(files: LocalFiles, output: Layout, path: str) -> bool:
     # What a job shares among its windows says nothing of itself; its draft does.
     group_id = _group_in(files, path.replace("~shared-", "~draft-"))
     return None in (group_id, output.group_id) or group_id == output.group_id
+
+
+def remove_tagged(files: LocalFiles, root: str, folder: str) -> None:
+    """Remove a folder, and the marker that was taken out of it."""
+    if (tag := tag_in(files, folder)) is not None:
+        files.remove(published_marker(root, tag))
+    remove_stage(files, folder)
 
 
 def under_way(group_id: str | None) -> bytes:

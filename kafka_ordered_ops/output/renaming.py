@@ -46,6 +46,7 @@ from kafka_ordered_ops.output.ownership import (
     is_own_name,
     lost_files,
     other_places,
+    remove_tagged,
     shown_marker,
     under_way,
     whole_marker,
@@ -193,7 +194,7 @@ class RenamePublisher:
                 mine = name == output.stage_name or name.startswith(f"{output.stage_name}~")
                 path = f"{output.window_folder}/{name}"
                 if mine and is_own_name(files, output, path):
-                    _remove_tagged(files, output, path)
+                    remove_tagged(files, output.root, path)
             files.remove_if_empty(output.window_folder)
 
     # --- what readers see --------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class RenamePublisher:
         shown = [output, *(place for place, _ in other_places(files, output))]
         for path in (one.final_path for one in shown if files.exists(one.final_path)):
             # One left by a crash is older than what is published: it was on its way out.
-            _remove_tagged(files, output, output.replaced_path)
+            remove_tagged(files, output.root, output.replaced_path)
             files.rename(path, output.replaced_path)
         files.rename(output.stage_path, output.final_path)
 
@@ -301,16 +302,9 @@ class RenamePublisher:
                 newer = stage and stage[1] == output.claim_id and int(stage[2]) > output.attempt
                 path = f"{folder}/{name}"
                 if not newer and is_own_name(files, output, path):
-                    _remove_tagged(files, output, path)
+                    remove_tagged(files, output.root, path)
             files.remove_if_empty(folder)
         earlier.remove_lock(files, output)
-
-
-def _remove_tagged(files: LocalFiles, output: Layout, folder: str) -> None:
-    """Remove a folder, and the marker that was taken out of it."""
-    if (tag := tag_in(files, folder)) is not None:
-        files.remove(published_marker(output.root, tag))
-    remove_stage(files, folder)
 
 
 @contextmanager

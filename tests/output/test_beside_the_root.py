@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import PlanPart
+from kafka_ordered_ops.output.cleaning import leftovers
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import MARKER_NAME, TAG_PREFIX
 from kafka_ordered_ops.output.published import files
@@ -221,6 +223,30 @@ def test_a_job_of_an_earlier_version_that_still_writes_is_left_alone(tmp_path: P
     assert [path.name for path in old.glob("*/*")] == [name]
     output.publish()
     assert not old.exists()
+
+
+def test_what_an_earlier_version_left_is_cleaned(tmp_path: Path) -> None:
+    """With what this version leaves: the stage of a publication that was killed has its marker elsewhere."""
+    root = tmp_path / "orders"
+    for window_id in ("old", "both"):
+        written(root, window_id, [1])
+    stages_as_by_an_earlier_version(root)
+    killed = written(root, "both", [1], attempt=2)
+    marker, windows = Path(killed.stage_path, MARKER_NAME), control_of(root) / "windows"
+    windows.mkdir()
+    Path(killed.stage_path, f"{TAG_PREFIX}{'0' * 16}").mkdir()
+    marker.rename(windows / f"{'0' * 16}.json")
+    assert killed.exists()
+    found = leftovers(root).found()
+    assert [(one.attempt, one.group_id) for one in found] == [
+        ("c-1", "g"),
+        ("c-2", "g"),
+        ("c-1", "g"),
+    ]
+    assert StagedOutput.clean(root, older_than=timedelta(0)) > 0
+    assert leftovers(root).found() == []
+    assert [*windows.iterdir()] == []
+    assert [path.name for path in root.rglob("*")] == [".koo-stage", ".lock"]
 
 
 # --- roots that cannot be ------------------------------------------------------------------------
