@@ -279,6 +279,17 @@ class Layout:
             window_id=self.window_id,
         )
 
+    def incomplete_part_error(self, lost: str | None = None) -> SinkError:
+        """Return the error of a part that cannot be joined; `lost` is how its files differ, if it was complete once."""
+        return SinkError(
+            f"{self.part} of window {self.window_id} is not complete at {self.stage_path}"
+            f"{f' ({lost})' if lost else ''}: it was deleted, is being written again, or was written on another machine. "
+            "Run this part again, then join",
+            window_id=self.window_id,
+            claim_id=self.claim_id,
+            attempt=self.attempt,
+        )
+
     def no_stage_error(self, visible: str) -> SinkError:
         """Return the error of an output that has nothing to publish; `visible` is a sentence on what readers see."""
         return SinkError(

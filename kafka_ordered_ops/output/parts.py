@@ -125,13 +125,7 @@ def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
 def _marker_of(files: LocalFiles, part: Output) -> Output:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
-        raise SinkError(
-            f"{part.part} of window {part.window_id} is not complete at {part.stage_path}: it was deleted, is "
-            "being written again, or was written on another machine. Run this part again, then join",
-            window_id=part.window_id,
-            claim_id=part.claim_id,
-            attempt=part.attempt,
-        )
+        raise part.incomplete_part_error()
     return marker
 
 

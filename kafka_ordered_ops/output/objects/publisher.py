@@ -392,15 +392,9 @@ class ManifestPublisher:
 
     def _seal_of_part(self, part: Layout) -> Seal:
         seal = self._seal(part)
-        if seal is None or (lost := self._lost(part, seal)) is not None:
-            why = "" if seal is None else f" ({lost})"
-            raise SinkError(
-                f"{part.part} of window {part.window_id} is not complete at {part.stage_path}~{why}: it was deleted, or is "
-                "being written again. Run this part again, then join",
-                window_id=part.window_id,
-                claim_id=part.claim_id,
-                attempt=part.attempt,
-            )
+        lost = None if seal is None else self._lost(part, seal)
+        if seal is None or lost is not None:
+            raise part.incomplete_part_error(lost)
         return seal
 
     def _published_sizes(self, output: Layout) -> dict[str, int]:
