@@ -190,6 +190,7 @@ def test_a_wrong_output_is_an_import_error_of_the_dag(given: dict[str, Any], tol
         task_for(**given)
     assert CANARY not in str(raised.value)
     task_for(output="s3://{{ var.value.conn }}@bucket/x", storage_conn_id="{{ x }}")
+    task_for(output="s3://lake@bucket/x", storage_conn_id="{{ x }}")
 
 
 @pytest.mark.parametrize(

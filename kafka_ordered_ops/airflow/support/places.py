@@ -17,8 +17,13 @@ from kafka_ordered_ops.spark.job_checks import check_output
 class ObjectPath(Protocol):
     """What Airflow's ``ObjectStoragePath`` has: its module loads fsspec, which no DAG's file needs."""
 
-    protocol: str
-    conn_id: str | None
+    @property
+    def protocol(self) -> str:
+        """The scheme."""
+
+    @property
+    def conn_id(self) -> str | None:
+        """The connection."""
 
 
 #: What tasks take as ``output``.
@@ -68,9 +73,9 @@ def text_of(output: Output) -> Any:
 
     Templates in it are kept, and a task's rendered fields show the name of the connection only.
     """
-    if isinstance(output, str) or not hasattr(output, "conn_id") or not hasattr(output, "protocol"):
+    if output is None or isinstance(output, str) or not hasattr(output, "conn_id"):
         return output
-    if output is None or output.conn_id is None:
+    if output.conn_id is None:
         return str(output)
     scheme, _, rest = str(output).partition("://")
     # Some versions of Airflow write the connection into the text.
@@ -125,9 +130,9 @@ def check_place(
 ) -> Any:
     """Return the root of an output as far as it is known; raise `ConfigError` for an invalid one."""
     text = text_of(output)
-    if not is_known((text, storage_conn_id)):
+    if not is_known(text):
         return text
-    place = place_of(text, storage_conn_id)
+    place = place_of(text, storage_conn_id if is_known(storage_conn_id) else None)
     return None if place is None else place.root
 
 
