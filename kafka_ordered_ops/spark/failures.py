@@ -26,9 +26,10 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.spark.worker_python import wrong_python
 
 #: How Python prints an error of this package at the end of a traceback; Spark passes on that text only. The
-#: message ends where Spark or the JVM appends its own text.
+#: message ends where Spark or the JVM appends its own text. In the plan of a query, as Spark prints it within many
+#: errors, the connector's engine has such an error too, which nobody has raised: as the beginning of a `concat`.
 _NAMED: Final = re.compile(
-    rf"^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
+    rf"(?<!concat\(\n)^{re.escape(errors.__name__)}\.(\w+): (.*?)(?=\n\s*SQLSTATE:| SQLSTATE:|\n\s+at |\n\nDriver stacktrace|\n*\Z)",
     re.MULTILINE | re.DOTALL,
 )
 

@@ -10,6 +10,7 @@ from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     ConfigError,
     CorruptRecordError,
+    JobFailedError,
     PartitionSetChangedError,
     ReadError,
     ReadTimeoutError,
@@ -19,6 +20,8 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
 )
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.write.write import job_errors
+from tests.support.spark_support import plan_of
 
 _READER = (
     "\tat org.apache.spark.sql.kafka010.KafkaSourceRDD$$anon$1.getNext(KafkaSourceRDD.scala:98)"
@@ -137,3 +140,54 @@ def test_the_deepest_known_cause_decides(text: str, kind: type, said: str) -> No
 def test_what_is_not_the_reading_stays_unnamed(text: str) -> None:
     """A job that writes to Kafka, or fails by itself, is no failed read of the window."""
     assert named_error(RuntimeError(text)) is None
+
+
+def test_the_plan_of_a_query_raises_nothing() -> None:
+    """Spark prints the plan within its own errors, and in it what the connector's engine could raise."""
+    error = "kafka_ordered_ops.core.errors.ReadError: the record at "
+    plan = (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703;\n"
+        "'Project ['nope]\n+- Project [CASE WHEN (timestamp#5 < 1900-01-02 00:00:00) THEN cast(raise_error("
+        f"USER_RAISED_EXCEPTION, map(errorMessage, concat(\n{error}, topic#2, [, cast(partition#3 as string)"
+    )
+    assert named_error(RuntimeError(plan)) is None
+    raised = named_error(
+        RuntimeError(f"[USER_RAISED_EXCEPTION] \n{error}orders[0] offset 1 is\n{plan}")
+    )
+    assert type(raised) is ReadError
+    assert str(raised).startswith("the record at orders[0]")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            py4j(
+                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed",
+                "\tat org.apache.spark.sql.errors.QueryExecutionErrors$.jobAbortedError(QueryExecutionErrors.scala:1)",
+                "Driver stacktrace:",
+                "Caused by: java.nio.file.NoSuchFileException: /tmp/shuffle_0_7_0.index",
+                "\tat java.base/sun.nio.fs.UnixException.translateToIOException(UnixException.java:92)",
+                "\t... 1 more",
+            ),
+            "java.nio.file.NoSuchFileException: /tmp/shuffle_0_7_0.index",
+        ),
+        (py4j(": java.io.IOException: no space left"), "java.io.IOException: no space left"),
+        (
+            py4j(
+                ": org.apache.spark.SparkException: Task failed: Traceback (most recent call last):",
+                '  File "job.py", line 1, in waiting',
+                "ValueError: the user's own",
+                "",
+                "\tat org.apache.spark.api.python.BasePythonRunner.run(PythonRunner.scala:1)",
+            ),
+            "ValueError: the user's own",
+        ),
+        ("[PATH_NOT_FOUND] no path\nJVM stacktrace:", "[PATH_NOT_FOUND] no path"),
+    ],
+)
+def test_a_failed_job_says_why(text: str, told: str) -> None:
+    """Not that Python called Java, nor where in Java it was."""
+    with pytest.raises(JobFailedError) as raised, job_errors([plan_of([])], "out"):
+        raise RuntimeError(text)
+    assert f"failed: {told}. Nothing was committed" in str(raised.value)

@@ -35,6 +35,11 @@ _HEADS_MAX: Final = 2_000
 #: Comparing a record with so many partitions costs less than looking its own one up by name.
 _COMPARED_MAX: Final = 16
 
+#: In the text of a JVM's error: where it happened, and what caused it.
+_PY4J: Final = "An error occurred while calling"
+_CAUSE: Final = "Caused by: "
+_STACK: Final = ("at ", "... ", "Driver stacktrace:")
+
 
 def write_window(
     df: DataFrame,
@@ -241,8 +246,16 @@ def _files(draft: Draft) -> Facts:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Return the line of an error that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith(_STACK)]
+    if not lines:
+        return type(error).__name__
     # Of a Python traceback the last line says what happened; of a JVM one, the first.
-    if any(line.startswith("Traceback") for line in lines):
+    if any("Traceback (most recent call last)" in line for line in lines):
         return lines[-1]
-    return lines[0] if lines else type(error).__name__
+    if not lines[0].startswith(_PY4J) or len(lines) == 1:
+        return lines[0]
+    # Py4J's first line names a call of its own, then come the JVM's exceptions: the last cause is the cause of all.
+    causes = [line for line in lines if line.startswith(_CAUSE)]
+    return (causes[-1] if causes else lines[1]).removeprefix(_CAUSE).lstrip(": ")
