@@ -1,4 +1,4 @@
-"""Addresses of outputs in object stores: ``s3://bucket/prefix`` and the like, each place by one name."""
+"""Addresses of outputs in object stores and in HDFS: ``s3://bucket/prefix`` and the like, each place by one name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ _SCHEMES: Final = {
     "abfss": "abfss",
 }
 
+_HDFS: Final = "hdfs"
+
 #: Hadoop's names, which Spark must be given.
 _SPARK_SCHEMES: Final = {"s3": "s3a"}
 
 #: Beside a root, outside of it: no glob over the data reaches what is below.
 CONTROL_FOLDER: Final = ".koo"
 
+_PLAIN_KEY: Final = re.compile(r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+")
+
 #: S3 ends keys at 1,024 bytes, and the names of a window, a stage and a file come behind the root's.
 _KEY_BYTES_MAX: Final = 512
+#: HDFS's default for one name of a path.
+_HDFS_NAME_BYTES_MAX: Final = 255
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,53 @@ def is_in_store(path: str) -> bool:
     """Return whether a path is one of an object store."""
     scheme = SCHEME.match(path)
     return scheme is not None and scheme[1].lower() in _SCHEMES
+
+
+def is_local(path: str) -> bool:
+    """Return whether a path is one of this machine, whatever is mounted there."""
+    return SCHEME.match(path) is None
+
+
+def is_in_hdfs(path: str) -> bool:
+    """Return whether a path is one in HDFS."""
+    scheme = SCHEME.match(path)
+    return scheme is not None and scheme[1].lower() == _HDFS
+
+
+def split_hdfs(path: str) -> tuple[str, str]:
+    """Return host and path in HDFS: ``("hdfs://namenode:8020", "/lake/orders")``."""
+    host, _, key = path.removeprefix(f"{_HDFS}://").partition("/")
+    return f"{_HDFS}://{host}", f"/{key}"
+
+
+def root_in_hdfs(text: str) -> str:
+    """Return the root of outputs in HDFS by its one name.
+
+    Raises:
+        ConfigError: no path, a user in the address, or a path that file systems read differently.
+    """
+    _, _, rest = text.partition(":")
+    host, _, key = rest.removeprefix("//").partition("/")
+    key = key.rstrip("/")
+    if not rest.startswith("//") or not re.fullmatch(r"([A-Za-z0-9._-]+(:[0-9]+)?)?", host):
+        # Without the text: there may be a password in it.
+        raise ConfigError(
+            "an output in HDFS is hdfs://namenode:8020/folder, hdfs://nameservice/folder, or hdfs:///folder with "
+            "fs.defaultFS; the user is set with HADOOP_USER_NAME, or by Kerberos"
+        )
+    if not key:
+        raise ConfigError(
+            f"the output {text!r} is a whole file system: name a folder in it, such as {text.rstrip('/')}/lake/orders. What "
+            "readers must not see is stored beside the folder"
+        )
+    _check_key(text, key)
+    if ":" in key or any(len(part.encode()) > _HDFS_NAME_BYTES_MAX for part in key.split("/")):
+        raise ConfigError(
+            f"the output {text!r} cannot be a folder: HDFS takes no colon in a name, and at most "
+            f"{_HDFS_NAME_BYTES_MAX} bytes"
+        )
+    # Its case stays: a nameservice is a name in Hadoop's settings.
+    return f"{_HDFS}://{host}/{key}"
 
 
 def address_of(path: str) -> Address:
@@ -85,22 +138,24 @@ def root_in_store(text: str) -> str:
             f"the output {text!r} is a bare bucket: name a prefix below it, such as {text.rstrip('/')}/orders. What "
             "readers must not see is stored beside the prefix"
         )
-    parts = address.key.split("/")
-    if any(part in ("", ".", "..") for part in parts) or not re.fullmatch(
-        r"[^\x00-\x1f\x7f\\*?#%\[\]{}]+", address.key
-    ):
-        raise ConfigError(
-            f"the output {text!r} cannot be a prefix: use no empty part, no '.' or '..', and none of the characters "
-            r"\ * ? # % [ ] { }, which readers take for patterns or escapes"
-        )
-    if parts[-1] == CONTROL_FOLDER:
-        raise ConfigError(f"the output {text!r} is this package's own folder: name another one")
+    _check_key(text, address.key)
     if len(address.key.encode()) > _KEY_BYTES_MAX:
         raise ConfigError(
             f"the output has a prefix of {len(address.key.encode()):,} bytes, and at most {_KEY_BYTES_MAX} are "
             "allowed: name a shorter one"
         )
     return str(address)
+
+
+def _check_key(text: str, key: str) -> None:
+    parts = key.split("/")
+    if any(part in ("", ".", "..") for part in parts) or not _PLAIN_KEY.fullmatch(key):
+        raise ConfigError(
+            f"the output {text!r} cannot be a prefix: use no empty part, no '.' or '..', and none of the characters "
+            r"\ * ? # % [ ] { }, which readers take for patterns or escapes"
+        )
+    if parts[-1] == CONTROL_FOLDER:
+        raise ConfigError(f"the output {text!r} is this package's own folder: name another one")
 
 
 def control_folder(root: str) -> str:

@@ -15,13 +15,12 @@ from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import (
     MARKER_NAME,
     UNDER_WAY_NAME,
-    LocalFiles,
     as_sink_error,
-    files_for,
     is_own_folder,
     normal_root,
     tag_in,
 )
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import published_marker
 from kafka_ordered_ops.output.leftovers import Left, Leftovers, any_stage, group_of
 from kafka_ordered_ops.output.ownership import STAGE_NAME, remove_tagged
@@ -33,7 +32,7 @@ def leftovers(
     """Return the stages of a root; raise `ConfigError` for an invalid root or option."""
     root = normal_root(root)
     if not is_in_store(root):
-        return _Folders(root)
+        return _Folders(root, storage_options)
     from kafka_ordered_ops.output.objects.cleaning import ObjectLeftovers
 
     return ObjectLeftovers(root, storage_options)
@@ -42,8 +41,8 @@ def leftovers(
 class _Folders:
     """Below a folder: the stages are folders, and a lock keeps publishers apart."""
 
-    def __init__(self, root: str) -> None:
-        self._files: LocalFiles = files_for(root)
+    def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._files = files_for(root, storage_options)
         place = any_stage(root)
         self._root, self._stages = root, place.stages_folder
         #: Those of earlier versions too.
@@ -63,7 +62,7 @@ class _Folders:
             ExitStack() as locks,
         ):
             for place in filter(self._files.is_folder, self._places):
-                locks.enter_context(self._files.locked(place))
+                locks.enter_context(self._files.locked(place, f"{place}/{left.window}"))
             paths = self._attempts(left.window).get(left.attempt, [])
             if not paths or self._left(left.window, left.attempt, paths).modified > left.modified:
                 return 0
@@ -90,7 +89,7 @@ class _Folders:
         return found
 
     def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
-        every = [one for path in paths for one in _below(path)]
+        every = [one for path in paths for one in self._files.below(path)]
         groups = (
             group_of(self._files.read(marker)) for path in paths for marker in self._markers(path)
         )
@@ -108,15 +107,3 @@ class _Folders:
         yield from (f"{folder}/{name}" for name in (MARKER_NAME, UNDER_WAY_NAME))
         if (tag := tag_in(self._files, folder)) is not None:
             yield published_marker(self._root, tag)
-
-
-def _below(folder: str) -> Iterator[tuple[bool, int, float]]:
-    """Yield of a folder and all that is in it: whether it is a file, its size and when it was written."""
-    for parent, _, names in os.walk(folder):
-        for path in (parent, *(os.path.join(parent, name) for name in names)):
-            try:
-                found = os.lstat(path)
-            except FileNotFoundError:
-                # Its job has just moved or removed it.
-                continue
-            yield path != parent, found.st_size, found.st_mtime

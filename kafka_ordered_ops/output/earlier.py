@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kafka_ordered_ops.output.filesystem import LOCK_NAME, LocalFiles
+from kafka_ordered_ops.output.filesystem import LOCK_NAME
 from kafka_ordered_ops.output.layout import Layout
 from kafka_ordered_ops.output.ownership import is_own_name
+from kafka_ordered_ops.output.ports import Folders
 
 
-def has_stages(files: LocalFiles, output: Layout) -> bool:
+def has_stages(files: Folders, output: Layout) -> bool:
     """Return whether an earlier version has staged anything of the window."""
     return files.is_folder(output.old_window_folder)
 
 
 @contextmanager
-def adopted(files: LocalFiles, output: Layout) -> Iterator[None]:
+def adopted(files: Folders, output: Layout) -> Iterator[None]:
     """Move the window's complete stages of an earlier version to where stages are now; keep such publishers out.
 
     For who holds the root's lock. Drafts stay: their jobs may still write to them.
@@ -24,7 +25,7 @@ def adopted(files: LocalFiles, output: Layout) -> Iterator[None]:
     if not has_stages(files, output):
         yield
         return
-    with files.locked(output.old_stages_folder):
+    with files.locked(output.old_stages_folder, output.old_window_folder):
         for name in files.names(output.old_window_folder):
             path = f"{output.old_window_folder}/{name}"
             target = f"{output.window_folder}/{name}"
@@ -37,7 +38,7 @@ def adopted(files: LocalFiles, output: Layout) -> Iterator[None]:
         yield
 
 
-def remove_lock(files: LocalFiles, output: Layout) -> None:
+def remove_lock(files: Folders, output: Layout) -> None:
     """Remove the folder in which earlier versions had their stages, once nothing is in it."""
     folder = output.old_stages_folder
     if files.is_folder(folder) and files.names(folder) == [LOCK_NAME]:

@@ -17,8 +17,15 @@ from urllib.parse import unquote, urlsplit
 from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import JsonError, loads
-from kafka_ordered_ops.output.address import CONTROL_FOLDER, SCHEME, is_in_store, root_in_store
-from kafka_ordered_ops.output.ports import Files
+from kafka_ordered_ops.output.address import (
+    CONTROL_FOLDER,
+    SCHEME,
+    is_in_hdfs,
+    is_in_store,
+    root_in_hdfs,
+    root_in_store,
+)
+from kafka_ordered_ops.output.ports import Files, Folders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,6 +199,17 @@ class LocalFiles:
         with suppress(OSError):
             os.rmdir(folder)
 
+    def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
+        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+        for parent, _, names in os.walk(folder):
+            for path in (parent, *(os.path.join(parent, name) for name in names)):
+                try:
+                    found = os.lstat(path)
+                except FileNotFoundError:
+                    # Its job has just moved or removed it.
+                    continue
+                yield path != parent, found.st_size, found.st_mtime
+
     def settle(self, folder: str) -> None:
         """Make durable what others wrote below a folder, and readable for others."""
         for parent, _, names in os.walk(folder, topdown=False):
@@ -201,8 +219,10 @@ class LocalFiles:
             _sync(parent)
 
     @contextmanager
-    def locked(self, folder: str) -> Iterator[None]:
+    def locked(self, folder: str, window_folder: str | None = None) -> Iterator[None]:
         """Keep other publishers of the same root out, across processes; the system frees a dead one's lock.
+
+        Of all windows: the file of the lock stays where it is, and a window's folder goes.
 
         Raises:
             SinkError: another process did not let go in time, or the folder is none.
@@ -247,6 +267,8 @@ def normal_root(root: str | os.PathLike[str]) -> str:
         raise ConfigError("the root folder for a window's output is empty: name a folder")
     if is_in_store(text):
         return root_in_store(text)
+    if is_in_hdfs(text):
+        return root_in_hdfs(text)
     local = _local_root(text)
     try:
         local.encode()
@@ -284,30 +306,12 @@ def _local_root(text: str) -> str:
     return os.path.abspath(unquote(parts.path, errors="surrogateescape"))
 
 
-def files_for(root: str) -> LocalFiles:
-    """Return the file system of a root as `normal_root` gives it, for one with an atomic rename.
-
-    Raises:
-        ConfigError: a scheme other than ``file:``.
-    """
-    scheme = SCHEME.match(root)
-    if scheme is None:
-        return LocalFiles()
-    raise ConfigError(
-        f"windows cannot be staged and published below {root!r}: {scheme[1]}: is neither a file system with an atomic "
-        "rename nor an object store that this package knows. Name a local or mounted folder, or s3://, gs:// or "
-        "abfss://, or use a Delta or Iceberg table. Or write with your own sink that "
-        "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
-        "commit the window after it"
-    )
-
-
 def marker_path(folder: str) -> str:
     """Return where a folder's marker is."""
     return f"{folder}/{MARKER_NAME}"
 
 
-def tag_in(files: LocalFiles, folder: str) -> str | None:
+def tag_in(files: Folders, folder: str) -> str | None:
     """Return the tag of a folder that was made ready for its readers; None for any other."""
     for name in files.names(folder) if files.is_folder(folder) else ():
         if _TAG.fullmatch(name) and files.is_folder(f"{folder}/{name}"):
@@ -315,7 +319,7 @@ def tag_in(files: LocalFiles, folder: str) -> str | None:
     return None
 
 
-def check_own_folder(files: LocalFiles, path: str) -> None:
+def check_own_folder(files: Folders, path: str) -> None:
     """Raise `SinkError` when a place for a folder of this package is taken by a file or a link.
 
     What is after a link is not ours: it is neither written nor deleted.
@@ -327,7 +331,7 @@ def check_own_folder(files: LocalFiles, path: str) -> None:
         )
 
 
-def is_own_folder(files: LocalFiles, path: str) -> bool:
+def is_own_folder(files: Folders, path: str) -> bool:
     """Return whether this is a folder that this package has made: it says so, or is empty."""
     if not files.is_folder(path):
         return False
@@ -345,7 +349,7 @@ def is_own_folder(files: LocalFiles, path: str) -> bool:
     return isinstance(value, dict) and "window_id" in value
 
 
-def remove_stage(files: LocalFiles, folder: str) -> None:
+def remove_stage(files: Folders, folder: str) -> None:
     """Remove a folder that may be complete; it is no longer, from the first step on.
 
     A link in its place is removed itself: what it leads to stays.

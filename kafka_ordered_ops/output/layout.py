@@ -41,12 +41,12 @@ from kafka_ordered_ops.output.contents import Holding
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
     MARKER_NAME,
-    LocalFiles,
     as_sink_error,
     marker_path,
     normal_root,
     tag_in,
 )
+from kafka_ordered_ops.output.ports import Folders
 
 #: Version of the JSON that the ledger keeps and that the marker carries.
 OUTPUT_VERSION: Final = 1
@@ -239,7 +239,7 @@ class Layout:
         content = {name: value for name, value in self.to_json().items() if name != "root"}
         return strict_json.dumps(content).encode()
 
-    def own_marker(self, files: LocalFiles, folder: str) -> Self | None:
+    def own_marker(self, files: Folders, folder: str) -> Self | None:
         """Return a folder's marker if it belongs to this attempt or to a part of it."""
         marker = self.read(files, self.root, folder)
         return marker if self.is_mine(marker) else None
@@ -253,7 +253,7 @@ class Layout:
         return _place(marker) == _place(self)
 
     @classmethod
-    def read(cls, files: LocalFiles, root: str, folder: str) -> Self | None:
+    def read(cls, files: Folders, root: str, folder: str) -> Self | None:
         """Return the output that a folder's marker describes; None without a valid marker."""
         with as_sink_error(f"the marker of {folder} cannot be read"):
             content, tag = files.read(marker_path(folder)), tag_in(files, folder)

@@ -16,7 +16,6 @@ from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
     MARKER_BYTES_MAX,
     UNDER_WAY_NAME,
-    LocalFiles,
     is_own_folder,
     marker_path,
     remove_stage,
@@ -30,6 +29,7 @@ from kafka_ordered_ops.output.layout import (
     published_marker,
 )
 from kafka_ordered_ops.output.parts import sizes_of_part
+from kafka_ordered_ops.output.ports import Folders
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 STAGE_NAME: Final = re.compile(r"([A-Za-z0-9_.-]+)-(\d+)(~.*)?")
 
 
-def check_replaceable(files: LocalFiles, output: Layout, published: Layout | None) -> None:
+def check_replaceable(files: Folders, output: Layout, published: Layout | None) -> None:
     """Refuse to replace a folder of another program, of another group, or of a newer attempt."""
     if files.exists(output.final_path):
         check_owned(files, output, published)
@@ -53,7 +53,7 @@ def check_replaceable(files: LocalFiles, output: Layout, published: Layout | Non
         check_newest(place, other)
 
 
-def other_places(files: LocalFiles, output: Output) -> list[tuple[Output, Output]]:
+def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
     """Return folders of other names that hold this window, and their markers: by an earlier version, or of other times."""
     found = []
     for name in files.names(output.root):
@@ -67,7 +67,7 @@ def other_places(files: LocalFiles, output: Output) -> list[tuple[Output, Output
     return found
 
 
-def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> None:
+def check_owned(files: Folders, output: Layout, published: Layout | None) -> None:
     """Raise `SinkError` unless what stands in the window's place is an older output of this group's window."""
     if published is None or not files.is_folder(output.final_path):
         raise SinkError(
@@ -79,7 +79,7 @@ def check_owned(files: LocalFiles, output: Layout, published: Layout | None) -> 
     check_same_owner(output, published)
 
 
-def lost_marker(files: LocalFiles, root: str, folder: str) -> str:
+def lost_marker(files: Folders, root: str, folder: str) -> str:
     """Return the end of a sentence about a published folder whose marker is gone; empty for any other folder."""
     if (tag := tag_in(files, folder)) is None:
         return ""
@@ -122,7 +122,7 @@ def check_newest(output: Layout, published: Layout) -> None:
         )
 
 
-def is_own_name(files: LocalFiles, output: Layout, path: str) -> bool:
+def is_own_name(files: Folders, output: Layout, path: str) -> bool:
     """Return whether one of the window's stages is of this package, and not of another group."""
     name = path.rpartition("/")[2]
     if name == REPLACED_FOLDER:
@@ -138,7 +138,7 @@ def is_own_name(files: LocalFiles, output: Layout, path: str) -> bool:
     return None in (group_id, output.group_id) or group_id == output.group_id
 
 
-def remove_tagged(files: LocalFiles, root: str, folder: str) -> None:
+def remove_tagged(files: Folders, root: str, folder: str) -> None:
     """Remove a folder, and the marker that was taken out of it."""
     if (tag := tag_in(files, folder)) is not None:
         files.remove(published_marker(root, tag))
@@ -150,7 +150,7 @@ def under_way(group_id: str | None) -> bytes:
     return strict_json.dumps({"group": group_id}).encode()
 
 
-def _group_in(files: LocalFiles, folder: str) -> str | None:
+def _group_in(files: Folders, folder: str) -> str | None:
     """Return the group that a stage or a draft says it is of; None where it says nothing."""
     for path in (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}"):
         try:
@@ -163,7 +163,7 @@ def _group_in(files: LocalFiles, folder: str) -> str | None:
     return None
 
 
-def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> str | None:
+def lost_files(files: Folders, marker: Layout, sizes: Mapping[str, int]) -> str | None:
     """Return how the files differ from those that a marker lists; None if they do not differ."""
     if marker.holding is not None:
         return None if marker.holding.is_of(sizes) else marker.holding.difference(sizes)
@@ -174,7 +174,7 @@ def lost_files(files: LocalFiles, marker: Layout, sizes: Mapping[str, int]) -> s
     return f"{written:,} files were written, but {len(sizes):,} exist"
 
 
-def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | None:
+def whole_marker(files: Folders, output: Output, folder: str) -> Output | None:
     """Return the own marker of a folder if all files that it lists exist; log a warning if some do not."""
     marker = output.own_marker(files, folder)
     if marker is None:
@@ -187,7 +187,7 @@ def whole_marker(files: LocalFiles, output: Output, folder: str) -> Output | Non
     return None
 
 
-def shown_marker(files: LocalFiles, output: Output) -> Output | None:
+def shown_marker(files: Folders, output: Output) -> Output | None:
     """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
     marker = output.own_marker(files, output.final_path)
     if marker is None:

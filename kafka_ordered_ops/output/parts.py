@@ -8,8 +8,9 @@ from dataclasses import replace
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output.contents import count
-from kafka_ordered_ops.output.filesystem import LocalFiles, is_data, marker_path, remove_stage
+from kafka_ordered_ops.output.filesystem import is_data, marker_path, remove_stage
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
+from kafka_ordered_ops.output.ports import Folders
 
 
 def in_part_order(outputs: Sequence[Output]) -> list[Output]:
@@ -64,7 +65,7 @@ def sum_of_facts(facts: Sequence[Facts]) -> dict[str, int | None]:
     return total
 
 
-def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Output:
+def join_parts(files: Folders, whole: Output, parts: Sequence[Output]) -> Output:
     """Move the parts' files together and make that the whole's stage; go on where an earlier attempt ended.
 
     A part keeps its marker meanwhile: what is missing in it has been moved. For who holds the root's lock.
@@ -95,7 +96,7 @@ def join_parts(files: LocalFiles, whole: Output, parts: Sequence[Output]) -> Out
     return joined
 
 
-def take_part_back(files: LocalFiles, part: Layout) -> None:
+def take_part_back(files: Folders, part: Layout) -> None:
     """Remove what a part has written, wherever it is on its way. For who holds the root's lock."""
     # Its stage first: what was moved out of it may go only once the part is known to be incomplete.
     remove_stage(files, part.stage_path)
@@ -111,7 +112,7 @@ def _prefix(output: Layout) -> str:
     return f"part-{_part_of(output).index:05d}-"
 
 
-def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
+def sizes_of_part(files: Folders, part: Layout) -> dict[str, int]:
     """Return the files that a part has written, with their sizes: where they were, or where joining has moved them."""
     prefix = _prefix(part)
     moved = {
@@ -122,20 +123,20 @@ def sizes_of_part(files: LocalFiles, part: Layout) -> dict[str, int]:
     return {**moved, **files.sizes(part.stage_path)}
 
 
-def _marker_of(files: LocalFiles, part: Output) -> Output:
+def _marker_of(files: Folders, part: Output) -> Output:
     marker = part.own_marker(files, part.stage_path)
     if marker is None:
         raise part.incomplete_part_error()
     return marker
 
 
-def _is_as_written(files: LocalFiles, part: Layout) -> bool:
+def _is_as_written(files: Folders, part: Layout) -> bool:
     """Return whether a part's files, wherever they are, are those that its marker lists."""
     return part.holding is None or part.holding.is_of(sizes_of_part(files, part))
 
 
 def _check_files(
-    files: LocalFiles,
+    files: Folders,
     whole: Layout,
     parts: Sequence[Layout],
     changed: Sequence[Layout],

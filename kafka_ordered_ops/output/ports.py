@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -36,3 +36,41 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a folder with all that is in it."""
+
+
+class Folders(Files, Protocol):
+    """A file system that renames a folder in one step. What fails is an `OSError`."""
+
+    def read(self, path: str, *, limit_bytes: int = ...) -> bytes | None:
+        """Return the content of a small file, cut one byte behind the limit; None when there is none."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether anything has this name."""
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether this is a folder."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and its parents, where missing."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a folder in one step; `target` does not exist."""
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file in one step; durable once the target's folder has been settled."""
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder that holds nothing."""
+
+    def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
+        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+
+    def settle(self, folder: str) -> None:
+        """Make durable what others wrote below a folder, and readable for others."""
+
+    def locked(self, folder: str, window_folder: str) -> AbstractContextManager[None]:
+        """Keep other publishers out, across processes: of all of the folder, or at least of the window's part of it.
+
+        Raises:
+            SinkError: another process did not let go in time, or the folder is none.
+        """

@@ -11,14 +11,14 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import (
-    LocalFiles,
     as_sink_error,
     data_names,
-    files_for,
     normal_root,
 )
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
 from kafka_ordered_ops.output.ownership import lost_marker
+from kafka_ordered_ops.output.ports import Folders
 
 #: Names that an error lists.
 _SHOWN_MAX: Final = 8
@@ -62,7 +62,7 @@ def published(
 
             found = published_files(root, wanted, storage_options)
         else:
-            found = _in_folders(files_for(root), root, wanted)
+            found = _in_folders(files_for(root, storage_options), root, wanted)
     if wanted is None:
         return dict(sorted(found.items()))
     missing = [one for one in wanted if one not in found]
@@ -84,9 +84,7 @@ def _each_once(window_ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(window_ids)
 
 
-def _in_folders(
-    files: LocalFiles, root: str, wanted: tuple[str, ...] | None
-) -> dict[str, list[str]]:
+def _in_folders(files: Folders, root: str, wanted: tuple[str, ...] | None) -> dict[str, list[str]]:
     """Return the files of the folders that say whose output they hold."""
     names = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
     if wanted is not None:

@@ -1,6 +1,6 @@
 """The two kinds of publishing, and which one a root has.
 
-*Rename*: local and mounted folders; a stage moves into place as a whole. *Manifest*: object stores, which cannot
+*Rename*: local and mounted folders, and HDFS; a stage moves into place as a whole. *Manifest*: object stores, which cannot
 rename; a small object that moves by conditional writes names the files that make up a window.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.output.address import is_in_store
-from kafka_ordered_ops.output.filesystem import files_for
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import Facts, Layout, Output
 from kafka_ordered_ops.output.ports import Files
 from kafka_ordered_ops.output.renaming import RenamePublisher
@@ -80,4 +80,4 @@ def files_of(root: str, storage_options: Mapping[str, Any] | None = None) -> Fil
         from kafka_ordered_ops.output.objects.store import open_store
 
         return ObjectFiles(open_store(root, storage_options))
-    return files_for(root)
+    return files_for(root, storage_options)

@@ -1,4 +1,4 @@
-"""Publish by renames: for a local or mounted file system.
+"""Publish by renames: for a local or mounted file system, and for HDFS.
 
 A publish is three renames: the marker out of the stage, the older folder aside, the stage in its place. The last one
 is the publication. Between the last two nothing is visible, and whoever publishes again ends at the same place from
@@ -27,16 +27,15 @@ from kafka_ordered_ops.output.filesystem import (
     MARKER_NAME,
     TAG_PREFIX,
     UNDER_WAY_NAME,
-    LocalFiles,
     as_sink_error,
     check_own_folder,
-    files_for,
     is_data,
     is_own_folder,
     marker_path,
     remove_stage,
     tag_in,
 )
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import MERGING, Facts, Layout, Output, published_marker
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
@@ -52,6 +51,7 @@ from kafka_ordered_ops.output.ownership import (
     whole_marker,
 )
 from kafka_ordered_ops.output.parts import join_parts, take_part_back
+from kafka_ordered_ops.output.ports import Folders
 
 
 class RenamePublisher:
@@ -61,7 +61,7 @@ class RenamePublisher:
 
     def make(self, output: Layout, token: str) -> None:
         """Make the folder of a job's draft, empty."""
-        files, path = files_for(output.root), output.draft_path(token)
+        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
         # Locked: another job that ends may remove the window's folder, if it is empty.
         with (
             as_sink_error(f"the stage {path} cannot be made"),
@@ -74,7 +74,7 @@ class RenamePublisher:
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: make its files durable, count what they hold, then write the marker."""
-        files, path = files_for(output.root), output.draft_path(token)
+        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be completed"):
             # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
             if not files.exists(flag := f"{path}/{UNDER_WAY_NAME}"):
@@ -89,7 +89,10 @@ class RenamePublisher:
 
     def land(self, output: Layout, token: str) -> None:
         """Make a sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
-        files, aside = files_for(output.root), f"{output.stage_path}~older-{token}"
+        files, aside = (
+            files_for(output.root, output.storage_options),
+            f"{output.stage_path}~older-{token}",
+        )
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be completed"),
             _locked(files, output),
@@ -105,7 +108,7 @@ class RenamePublisher:
 
     def drop(self, output: Layout, token: str) -> None:
         """Remove what a job has written; output that has landed stays."""
-        files, path = files_for(output.root), output.draft_path(token)
+        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
         if not files.exists(output.window_folder):
             return
         with as_sink_error(f"the stage {path} cannot be removed"):
@@ -114,7 +117,7 @@ class RenamePublisher:
             with _locked(files, output):
                 files.remove_if_empty(output.window_folder)
 
-    def _check_place(self, files: LocalFiles, output: Layout) -> None:
+    def _check_place(self, files: Folders, output: Layout) -> None:
         """Look, before a job runs, whether its output could be published."""
         for folder in (output.window_folder, output.stage_path):
             check_own_folder(files, folder)
@@ -123,7 +126,7 @@ class RenamePublisher:
         for place, marker in other_places(files, output):
             check_owned(files, place, marker)
 
-    def _check_stage(self, files: LocalFiles, output: Layout) -> None:
+    def _check_stage(self, files: Folders, output: Layout) -> None:
         """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
         path = output.stage_path
         if files.exists(path) and not is_own_folder(files, path):
@@ -136,7 +139,7 @@ class RenamePublisher:
 
     def staged(self, output: Output) -> Output | None:
         """Return the stage's marker, if the stage is complete and has all the files that were written."""
-        files = files_for(output.root)
+        files = files_for(output.root, output.storage_options)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             if (marker := whole_marker(files, output, output.stage_path)) is not None:
                 return marker
@@ -149,11 +152,11 @@ class RenamePublisher:
     def shown(self, output: Output) -> Output | None:
         """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
         with as_sink_error(f"{output.final_path} cannot be looked at"):
-            return shown_marker(files_for(output.root), output)
+            return shown_marker(files_for(output.root, output.storage_options), output)
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""
-        files = files_for(output.root)
+        files = files_for(output.root, output.storage_options)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             if earlier.has_stages(files, output):
                 with _locked(files, output):
@@ -162,7 +165,7 @@ class RenamePublisher:
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Join complete parts to one complete stage of the whole window."""
-        files = files_for(whole.root)
+        files = files_for(whole.root, whole.storage_options)
         with (
             as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
             _locked(files, whole),
@@ -180,7 +183,7 @@ class RenamePublisher:
 
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""
-        files = files_for(output.root)
+        files = files_for(output.root, output.storage_options)
         if not _has_stages(files, output):
             return
         with (
@@ -201,7 +204,7 @@ class RenamePublisher:
 
     def check_ready(self, output: Layout) -> None:
         """Raise what `publish` would raise; nothing is changed."""
-        files = files_for(output.root)
+        files = files_for(output.root, output.storage_options)
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
             if not files.exists(output.stages_folder) and not _has_stages(files, output):
                 self._is_to_be_swapped(files, output)
@@ -211,7 +214,7 @@ class RenamePublisher:
 
     def publish(self, output: Layout) -> None:
         """Put the stage in the place of the window's older output."""
-        files = files_for(output.root)
+        files = files_for(output.root, output.storage_options)
         with (
             as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"),
             _locked(files, output),
@@ -220,7 +223,7 @@ class RenamePublisher:
                 self._swap(files, output)
             self._clean(files, output)
 
-    def _is_to_be_swapped(self, files: LocalFiles, output: Layout) -> bool:
+    def _is_to_be_swapped(self, files: Folders, output: Layout) -> bool:
         """Return whether the stage still has to be moved into place; raise what `publish` raises."""
         check_own_folder(files, output.window_folder)
         published = output.read(files, output.root, output.final_path)
@@ -241,7 +244,7 @@ class RenamePublisher:
         check_replaceable(files, output, published)
         return True
 
-    def _swap(self, files: LocalFiles, output: Layout) -> None:
+    def _swap(self, files: Folders, output: Layout) -> None:
         self._take_marker_out(files, output)
         shown = [output, *(place for place, _ in other_places(files, output))]
         for path in (one.final_path for one in shown if files.exists(one.final_path)):
@@ -250,7 +253,7 @@ class RenamePublisher:
             files.rename(path, output.replaced_path)
         files.rename(output.stage_path, output.final_path)
 
-    def _take_marker_out(self, files: LocalFiles, output: Layout) -> None:
+    def _take_marker_out(self, files: Folders, output: Layout) -> None:
         """Leave nothing in the stage but data, and the tag of its marker."""
         stage = output.stage_path
         if not files.exists(inside := marker_path(stage)):
@@ -267,12 +270,12 @@ class RenamePublisher:
         files.make_folder(f"{stage}/{TAG_PREFIX}{tag}")
         files.rename(inside, outside)
 
-    def _restore_replaced(self, files: LocalFiles, output: Layout) -> None:
+    def _restore_replaced(self, files: Folders, output: Layout) -> None:
         """Put the older output back where a crash between the two renames has left nothing visible."""
         if not files.exists(output.final_path) and is_own_folder(files, output.replaced_path):
             files.rename(output.replaced_path, output.final_path)
 
-    def _check_published(self, files: LocalFiles, output: Layout) -> None:
+    def _check_published(self, files: Folders, output: Layout) -> None:
         """Raise unless readers see this attempt's output; for one that has no stage."""
         published = output.read(files, output.root, output.final_path)
         if output.is_mine(published):
@@ -283,7 +286,7 @@ class RenamePublisher:
             check_newest(output, published)
         raise output.no_stage_error(self._visible(files, output))
 
-    def _visible(self, files: LocalFiles, output: Layout) -> str:
+    def _visible(self, files: Folders, output: Layout) -> str:
         """Return a sentence on what is in the window's place."""
         published = output.read(files, output.root, output.final_path)
         if published is None:
@@ -294,7 +297,7 @@ class RenamePublisher:
         lost = lost_files(files, published, files.sizes(output.final_path))
         return f"{holds}." if lost is None else f"{holds}, of which files are gone: {lost}."
 
-    def _clean(self, files: LocalFiles, output: Layout) -> None:
+    def _clean(self, files: Folders, output: Layout) -> None:
         """Remove what the published output has made worthless, and nothing that may still be published."""
         for folder in (output.window_folder, output.old_window_folder):
             for name in files.names(folder) if files.is_folder(folder) else ():
@@ -308,14 +311,14 @@ class RenamePublisher:
 
 
 @contextmanager
-def _locked(files: LocalFiles, output: Layout) -> Iterator[None]:
+def _locked(files: Folders, output: Layout) -> Iterator[None]:
     """Keep other publishers of the root out."""
     files.make_folder(output.root)
-    with files.locked(output.stages_folder), earlier.adopted(files, output):
+    with files.locked(output.stages_folder, output.window_folder), earlier.adopted(files, output):
         yield
 
 
-def _has_stages(files: LocalFiles, output: Layout) -> bool:
+def _has_stages(files: Folders, output: Layout) -> bool:
     return files.exists(output.window_folder) or earlier.has_stages(files, output)
 
 

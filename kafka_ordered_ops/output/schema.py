@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_ordered_ops.output.address import is_in_store
-from kafka_ordered_ops.output.filesystem import data_names, files_for
+from kafka_ordered_ops.output.filesystem import data_names
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.staged_output import StagedOutput
@@ -23,7 +24,8 @@ def output_schema(output: StagedOutput) -> pa.Schema | None:
         paths = published(output.root, [output.window_id], output.storage_options)[output.window_id]
     else:
         folder = output.final_path
-        paths = [f"{folder}/{name}" for name in data_names(files_for(output.root), folder)]
+        found = files_for(output.root, output.storage_options)
+        paths = [f"{folder}/{name}" for name in data_names(found, folder)]
     if not paths:
         return None
     with files_of(output.root, output.storage_options).footer(paths[0]) as footer:

@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Final
 
 from kafka_ordered_ops.output.address import control_folder
-from kafka_ordered_ops.output.filesystem import as_sink_error, files_for
+from kafka_ordered_ops.output.filesystem import as_sink_error
+from kafka_ordered_ops.output.folders import files_for
 
 _PREFIX: Final = "read-"
 #: Locked for as long as the process that made the folder lives.

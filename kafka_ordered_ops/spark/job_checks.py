@@ -23,8 +23,9 @@ from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.output.address import control_folder, is_in_store
-from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
+from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store
+from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.spark.deploy_mode import check_in_process
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.environment import check_pyspark, pyspark_home
@@ -91,7 +92,7 @@ def check_output(output: object) -> str:
     if text is None or "\0" in text or not text.strip():
         raise ConfigError(f"the output folder {shown(output)} is not a path: name a folder")
     root = normal_root(text)
-    if not is_in_store(root):
+    if not is_in_store(root) and not is_in_hdfs(root):
         files_for(root)
     return root
 
@@ -188,6 +189,11 @@ def check_writable(
         from kafka_ordered_ops.output.objects.probe import check_store
 
         check_store(root, storage_options)
+        return
+    if is_in_hdfs(root):
+        from kafka_ordered_ops.output.hdfs.probe import check_hdfs
+
+        check_hdfs(root, storage_options)
         return
     if storage_options is not None:
         raise ConfigError(

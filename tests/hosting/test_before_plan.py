@@ -39,7 +39,7 @@ from tests.support.windows_support import at
 #: What is no place for windows, as `{tmp}` knows it: below a file, on a file, elsewhere, nowhere.
 BAD_OUTPUTS = {
     "bare bucket": "s3a://bucket",
-    "hdfs": "hdfs:///folder",
+    "ftp": "ftp://host/folder",
     "another machine": "file://elsewhere/folder",
     "nothing": "",
     "a file": "{tmp}/file",

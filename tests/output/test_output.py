@@ -385,7 +385,7 @@ def test_a_root_has_one_name(given: str, root: str) -> None:
 
 def test_a_root_without_atomic_rename_is_refused_before_anything_is_written() -> None:
     """Neither a file system that is mounted nor a store that is known; the error shows the way with a sink of one's own."""
-    output = StagedOutput("hdfs://lake/orders", WINDOW, "c1", 1)
+    output = StagedOutput("ftp://lake/orders", WINDOW, "c1", 1)
     with pytest.raises(ConfigError, match="your own sink"):
         Draft(output).make()
 

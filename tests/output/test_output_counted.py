@@ -21,7 +21,8 @@ from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output import stage_files
 from kafka_ordered_ops.output.contents import count
 from kafka_ordered_ops.output.draft import Draft, drafts_of
-from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles, files_for
+from kafka_ordered_ops.output.filesystem import MARKER_NAME, LocalFiles
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka

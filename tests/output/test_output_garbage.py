@@ -26,7 +26,8 @@ from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.draft import Draft
-from kafka_ordered_ops.output.filesystem import LocalFiles, files_for, normal_root, remove_stage
+from kafka_ordered_ops.output.filesystem import LocalFiles, normal_root, remove_stage
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -223,7 +224,7 @@ def test_what_stands_in_the_window_s_place_is_never_replaced(
     "root",
     [
         "", " ", "\t", "/tmp/a\0b", "/tmp/a\udc80b", "file:///tmp/a%00b", "file:///tmp/%ff", "file://host/a",
-        b"/tmp/bytes", 5, None, ["/tmp"], "s3a://lake", "hdfs://lake/x",
+        b"/tmp/bytes", 5, None, ["/tmp"], "s3a://lake", "ftp://lake/x",
     ],
 )  # fmt: skip
 def test_a_root_that_cannot_be_is_refused(

@@ -20,7 +20,8 @@ from kafka_ordered_ops.airflow import OrderedWindowOperator
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
-from kafka_ordered_ops.output.filesystem import data_names, files_for
+from kafka_ordered_ops.output.filesystem import data_names
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.windows_support import TIMEOUT_S, at
 

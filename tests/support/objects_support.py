@@ -34,7 +34,8 @@ class Killed(BaseException):
     """The process is dead: nothing that it does after this reaches the store."""
 
 
-def _step(operation: str) -> None:
+def step(operation: str) -> None:
+    """Do what this thread's hook does before an operation, if it has one."""
     hook: Callable[[str], None] | None = getattr(_hooks, "hook", None)
     if hook is not None:
         hook(operation)
@@ -52,7 +53,7 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
 
 def _wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def one(self: Store, *arguments: Any) -> Any:
-        _step(name)
+        step(name)
         return original(self, *arguments)
 
     def each(self: Store, items: Sequence[Any]) -> None:
@@ -60,7 +61,7 @@ def _wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, items)
             return
         for item in items:
-            _step(name)
+            step(name)
             original(self, [item])
 
     return each if name in ("copy", "delete") else one
@@ -129,7 +130,7 @@ class Interleaved:
     def run(self, check: Callable[[], None]) -> None:
         """Run all to their ends; `check` is called after every operation."""
         threads = [
-            threading.Thread(target=self._thread, args=(number,))
+            threading.Thread(target=self._thread, args=(number,), daemon=True)
             for number in range(len(self._calls))
         ]
         for thread in threads:

@@ -23,8 +23,9 @@ from typing import Any, Final
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.address import control_folder, is_in_store
-from kafka_ordered_ops.output.filesystem import as_sink_error, files_for, normal_root
+from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store, is_local
+from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
@@ -229,9 +230,9 @@ def _checked(
     check_together(plans)
     for plan in plans:
         check_has_output(plan)
-    if not is_in_store(root):
+    if not is_in_store(root) and not is_in_hdfs(root):
         files_for(root)
-    elif how.deploy_mode is DeployMode.CLUSTER:
+    if not is_local(root) and how.deploy_mode is DeployMode.CLUSTER:
         raise ConfigError(
             f"deploy_mode 'cluster' needs a folder that this process and the driver both see, and the output {root} is "
             "none: use client mode, or run the job in its own host and commit it there"
@@ -392,7 +393,7 @@ def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> 
 
 def _place_root(root: str) -> str:
     """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
-    if not is_in_store(root):
+    if is_local(root):
         return control_folder(root)
     folder = os.path.join(tempfile.gettempdir(), f"kafka-ordered-ops-{os.getuid()}")
     with as_sink_error(f"the folder {folder} for a run cannot be made"):

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kafka_ordered_ops.core.errors import ReadError
-from kafka_ordered_ops.output.address import is_in_store, spark_path
+from kafka_ordered_ops.output.address import is_local, spark_path
 from kafka_ordered_ops.output.filesystem import LocalFiles
 from kafka_ordered_ops.output.ports import Files
 
@@ -76,8 +76,8 @@ def frame_of_files(
     Raises:
         ReadError: a file is gone, or has other columns; for many files, only when they are read.
     """
-    # Python on the executors has no credentials of an object store.
-    if 0 < len(files) <= UNION_FILES_MAX or (files and is_in_store(files[0].path)):
+    # Python on the executors has neither the credentials of an object store nor a client of HDFS.
+    if 0 < len(files) <= UNION_FILES_MAX or (files and not is_local(files[0].path)):
         return _union(spark, files, schema, where or LocalFiles())
     # Each under its own name: Connect resolves it for every action.
     name = f"{SOURCE_NAME}_{uuid.uuid4().hex}"

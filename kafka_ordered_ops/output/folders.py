@@ -1,0 +1,34 @@
+"""The file system of a root, for those that rename folders in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.output.address import SCHEME, is_in_hdfs
+from kafka_ordered_ops.output.filesystem import LocalFiles
+from kafka_ordered_ops.output.ports import Folders
+
+
+def files_for(root: str, storage_options: Mapping[str, Any] | None = None) -> Folders:
+    """Return the file system of a root as `normal_root` gives it, for one with an atomic rename.
+
+    Raises:
+        ConfigError: a scheme other than ``file:`` and ``hdfs:``, a library that is missing, or invalid options.
+    """
+    if is_in_hdfs(root):
+        from kafka_ordered_ops.output.hdfs.door import open_door
+        from kafka_ordered_ops.output.hdfs.files import HdfsFiles
+
+        return HdfsFiles(open_door(root, storage_options), root)
+    scheme = SCHEME.match(root)
+    if scheme is None:
+        return LocalFiles()
+    raise ConfigError(
+        f"windows cannot be staged and published below {root!r}: {scheme[1]}: is neither a file system with an atomic "
+        "rename nor an object store that this package knows. Name a local or mounted folder, or hdfs://, s3://, "
+        "gs:// or abfss://, or use a Delta or Iceberg table. Or write with your own sink that "
+        "replaces by window id (plan.window_id, plan.claim_id and plan.attempt identify the output), and "
+        "commit the window after it"
+    )

@@ -1,0 +1,246 @@
+"""HDFS as publishing by renames needs it."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.output.filesystem import MARKER_BYTES_MAX, is_data
+from kafka_ordered_ops.output.hdfs.door import Door, File, Upload
+from kafka_ordered_ops.output.hdfs.turn import Turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A read or a write of so much is one request.
+_BUFFER_BYTES: Final = 1024 * 1024
+#: The footer of most Parquet files is in here.
+_FOOTER_BYTES: Final = 64 * 1024
+
+
+class HdfsFiles:
+    """The files below one root in HDFS. A change is durable when the call returns.
+
+    Args:
+        door: where they are.
+        root: the root of the outputs.
+    """
+
+    def __init__(self, door: Door, root: str) -> None:
+        self._door, self._root = door, root
+        self._turn: Turn | None = None
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def read(self, path: str, *, limit_bytes: int = MARKER_BYTES_MAX) -> bytes | None:
+        """Return the content of a small file, cut one byte behind the limit; None when there is none."""
+        try:
+            return self._door.open(path).content(0, limit_bytes + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def open(self, path: str) -> BinaryIO:
+        """Return a data file, to be read here and there."""
+        return cast("BinaryIO", io.BufferedReader(_Reader(self._door.open(path)), _BUFFER_BYTES))
+
+    def footer(self, path: str) -> BinaryIO:
+        """Return a Parquet file, from which its metadata is read."""
+        return cast("BinaryIO", io.BufferedReader(_Reader(self._door.open(path)), _FOOTER_BYTES))
+
+    def exists(self, path: str) -> bool:
+        """Return whether anything has this name."""
+        try:
+            self._door.entry(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether this is a folder."""
+        try:
+            return self._door.entry(path).is_folder
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted; none when there is no folder."""
+        try:
+            return [one.name for one in self._door.listed(folder)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the data files in a folder, with their sizes.
+
+        Raises:
+            SinkError: something that is called like a data file is none.
+        """
+        sizes = {}
+        try:
+            found = self._door.listed(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        for one in found:
+            if not is_data(one.name):
+                continue
+            if one.is_folder:
+                raise SinkError(
+                    f"{folder}/{one.name} is not a file of this package: remove it, then run the window again"
+                )
+            sizes[one.name] = one.size
+        return sizes
+
+    # --- changing ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def sink(self, path: str) -> Iterator[pa.NativeFile]:
+        """Take a file's content in the block; after an error it is not completed."""
+        import pyarrow as pa
+
+        upload = self._door.create(path)
+        buffered = _Buffered(upload)
+        yield pa.PythonFile(cast("io.IOBase", buffered), mode="w")
+        buffered.flush()
+        _complete(upload)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file so that it is there whole or not at all."""
+        temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+        if self._turn is not None:
+            temporary = self._turn.temporary()
+        try:
+            upload = self._door.create(temporary)
+            upload.write(content)
+            _complete(upload)
+            self._door.rename(temporary, path, overwrite=True)
+        except OSError:
+            with suppress(OSError):
+                self._door.delete(temporary, recursive=False)
+            raise
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and its parents, where missing."""
+        self._door.make_folder(path, parents=True)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a folder in one step; `target` does not exist."""
+        if self._turn is None or not self._turn.rename(source, target):
+            self._door.rename(source, target, overwrite=False)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file in one step."""
+        self._door.rename(source, target, overwrite=True)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move files, each in one step."""
+        for source, target in moves:
+            self.move(source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it."""
+        if self._turn is None or not self._turn.remove(path):
+            self._door.delete(path, recursive=True)
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder that holds nothing."""
+        with suppress(OSError):
+            self._door.delete(folder, recursive=False)
+
+    def below(self, folder: str) -> Iterator[tuple[bool, int, float]]:
+        """Yield of a folder and all that is in it: whether it is a file, its size and when it was written, in s."""
+        try:
+            yield False, 0, self._door.entry(folder).modified_ms / 1000
+            for one in self._door.listed(folder):
+                if one.is_folder:
+                    yield from self.below(f"{folder}/{one.name}")
+                else:
+                    yield True, one.size, one.modified_ms / 1000
+        except FileNotFoundError:
+            # Its job has just moved or removed it.
+            return
+
+    def settle(self, folder: str) -> None:
+        """Do nothing: a file that is closed is durable, and who may read it is for HDFS to say."""
+
+    @contextmanager
+    def locked(self, folder: str, window_folder: str) -> Iterator[None]:
+        """Take the window's turn; see `turn`.
+
+        Raises:
+            SinkError: another process did not end its turn in time.
+        """
+        turn = Turn(self._door, folder, window_folder, self._root)
+        turn.take()
+        self._turn = turn
+        try:
+            yield
+        except BaseException:
+            # The next turn puts back what was under way.
+            with suppress(OSError):
+                turn.end()
+            raise
+        else:
+            turn.end()
+        finally:
+            self._turn = None
+
+
+def _complete(upload: Upload) -> None:
+    # A name node that hears of the last block late would be asked again only after half a second. Where files
+    # are erasure-coded that does not work: closing says what is wrong, if anything is.
+    with suppress(OSError):
+        upload.sync()
+    upload.close()
+
+
+class _Reader(io.RawIOBase):
+    """A file in HDFS, to be read here and there."""
+
+    def __init__(self, file: File) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}
+        self._at = starts[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.content(self._at, len(buffer))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+
+class _Buffered:
+    """What is written to a file, in larger pieces. Closing it completes nothing: it is closed after an error, too."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload, self._held = upload, bytearray()
+        self.closed = False
+
+    def write(self, content: Any) -> int:
+        self._held += content
+        if len(self._held) >= _BUFFER_BYTES:
+            self.flush()
+        return len(content)
+
+    def flush(self) -> None:
+        if self._held:
+            self._upload.write(bytes(self._held))
+            self._held.clear()
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,227 @@
+"""One publisher of a window at a time, in a file system that has no locks: whoever is late can change nothing.
+
+A *turn* is a folder whose name nobody else has::
+
+    <stages>/.turns/<safe id>/<token>/
+
+Whoever wants to publish makes it if there is none, or waits for its holder to end, and takes over from one that shows
+no sign of life by renaming the folder: HDFS lets exactly one of several do that. It does not matter whether the former
+holder is dead, or only slow. Each step that a publisher takes goes through the folder of its turn: what is renamed is
+first renamed into it, and then out of it. Once the folder has another name, both fail. So what a process still
+does after it has lost its turn has no effect, and what it had in its hands is put back by the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from contextlib import suppress
+from typing import Final
+
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.output.hdfs.door import Door
+
+#: Whoever holds a turn shows a sign of life at least so often, and has lost it after so long without one.
+ALIVE_S: Final = 2.0
+LOST_AFTER_S: Final = 10.0
+#: Publishing takes some renames and deletes; whoever waits longer waits for something stuck.
+WAIT_S: Final = 60.0
+_POLL_S: Final = 0.05
+
+_TURNS: Final = ".turns"
+_NEW: Final = ".new-"
+#: Names in a turn that are not what somebody wants back.
+_SCRAP: Final = "~scrap-"
+
+
+class Turn:
+    """A process's turn at one window.
+
+    Args:
+        door: where the output is.
+        stages: the folder of all stages.
+        window_folder: the window's stages.
+        root: the root of the outputs.
+    """
+
+    def __init__(self, door: Door, stages: str, window_folder: str, root: str) -> None:
+        self._door = door
+        self._turns = f"{stages}/{_TURNS}"
+        self._place = f"{self._turns}/{window_folder.rpartition('/')[2]}"
+        self._token = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        #: Where what passes through the turn belongs, by the name of its folder in it.
+        windows = f"{stages.rpartition('/')[0]}/windows"
+        self._homes = {"output": root, "stage": window_folder, "windows": windows}
+        self._shown_at = time.monotonic()
+
+    @property
+    def _mine(self) -> str:
+        return f"{self._place}/{self._token}"
+
+    # --- beginning and end -------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Wait for the turn, and put back what its former holder had in its hands.
+
+        Raises:
+            SinkError: others had it for too long.
+        """
+        deadline = time.monotonic() + WAIT_S
+        seen, since = None, time.monotonic()
+        while True:
+            now = time.monotonic()
+            holder = self._holder()
+            if holder is None:
+                if self._make():
+                    break
+            elif holder != seen:
+                seen, since = holder, now
+            elif now - since >= LOST_AFTER_S and self._take_over(holder[0]):
+                break
+            if now >= deadline:
+                raise SinkError(
+                    f"other processes have had {self._place} for {WAIT_S:g} s: they are publishing the same window. Run "
+                    "it again when they are done"
+                )
+            time.sleep(_POLL_S)
+        self._shown_at = time.monotonic()
+        self._put_back()
+
+    def end(self) -> None:
+        """Let the next one have it; nothing is left of it.
+
+        Raises:
+            InterruptedError: another process has it already.
+        """
+        self._check_mine()
+        self._put_back()
+        for name in self._homes:
+            self._door.delete(f"{self._mine}/{name}", recursive=False)
+        for path in (self._mine, self._place):
+            self._remove_if_empty(path)
+        # Of processes that were killed while they began; one that is alive begins again.
+        with suppress(FileNotFoundError):
+            for one in self._door.listed(self._turns):
+                if one.name.startswith(_NEW):
+                    self._door.delete(f"{self._turns}/{one.name}", recursive=True)
+        self._remove_if_empty(self._turns)
+
+    def _holder(self) -> tuple[str, int] | None:
+        """Return who has the turn, and its last sign of life, by its own clock."""
+        try:
+            found = self._door.listed(self._place)
+        except FileNotFoundError:
+            return None
+        return (found[0].name, found[0].modified_ms) if found else None
+
+    def _make(self) -> bool:
+        """Return whether there was no turn, and this process has made it."""
+        new = f"{self._turns}/{_NEW}{self._token}"
+        try:
+            for name in self._homes:
+                self._door.make_folder(f"{new}/{self._token}/{name}", parents=True)
+            # Over an empty folder, which another process leaves for an instant when it ends; never over a turn.
+            self._door.rename(new, self._place, overwrite=True)
+        except (FileExistsError, FileNotFoundError):
+            # Another process was faster, or has cleaned up.
+            self._door.delete(new, recursive=True)
+            return False
+        return True
+
+    def _take_over(self, holder: str) -> bool:
+        try:
+            self._door.rename(f"{self._place}/{holder}", self._mine, overwrite=False)
+            for name in self._homes:
+                self._door.make_folder(f"{self._mine}/{name}", parents=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _put_back(self) -> None:
+        """Put everything in the turn back where it was, unless something else has come there."""
+        for name, home in self._homes.items():
+            for one in self._door.listed(f"{self._mine}/{name}"):
+                path = f"{self._mine}/{name}/{one.name}"
+                if not one.name.startswith(_SCRAP):
+                    try:
+                        self._door.make_folder(home, parents=True)
+                        self._door.rename(path, f"{home}/{one.name}", overwrite=False)
+                        continue
+                    except FileExistsError:
+                        pass
+                self._door.delete(path, recursive=True)
+
+    def _check_mine(self) -> None:
+        """Raise `InterruptedError` if another process has taken the turn over."""
+        try:
+            self._door.entry(self._mine)
+        except FileNotFoundError:
+            raise InterruptedError(
+                f"another process has taken over {self._place}, since this one showed no sign of life for {LOST_AFTER_S:g} s, "
+                "or is publishing the same window"
+            ) from None
+
+    def _remove_if_empty(self, path: str) -> None:
+        with suppress(FileExistsError):
+            self._door.delete(path, recursive=False)
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    def rename(self, source: str, target: str) -> bool:
+        """Rename something that belongs to the window, if the turn is still this process's; False: it does not belong.
+
+        Raises:
+            FileNotFoundError: there is no such thing.
+            InterruptedError: another process has the turn.
+            FileExistsError: something is at the target.
+        """
+        through = self._through(source)
+        if through is None:
+            return False
+        self._show_life()
+        try:
+            self._door.rename(source, through, overwrite=False)
+            # What fails from here on is put back at the end.
+            self._door.rename(through, target, overwrite=False)
+        except FileNotFoundError:
+            self._check_mine()
+            raise
+        return True
+
+    def remove(self, path: str) -> bool:
+        """Remove something that belongs to the window, at once and as a whole; False: it does not belong."""
+        if self._through(path) is None:
+            return False
+        self._show_life()
+        scrap = self.temporary()
+        try:
+            self._door.rename(path, scrap, overwrite=False)
+        except FileNotFoundError:
+            self._check_mine()
+            return True
+        self._door.delete(scrap, recursive=True)
+        return True
+
+    def temporary(self) -> str:
+        """Return a path in the turn for a file or a folder that nobody wants back."""
+        return f"{self._mine}/stage/{_SCRAP}{next(self._numbers)}"
+
+    def _through(self, path: str) -> str | None:
+        home, _, name = path.rpartition("/")
+        for key, one in self._homes.items():
+            if one == home:
+                return f"{self._mine}/{key}/{name}"
+        return None
+
+    def _show_life(self) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= ALIVE_S:
+            # Any time that differs from the last one will do: nobody compares it with a clock.
+            try:
+                self._door.touch(self._mine, time.time_ns() // 1_000_000)
+            except FileNotFoundError:
+                self._check_mine()
+                raise
+            self._shown_at = now

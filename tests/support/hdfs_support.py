@@ -1,0 +1,255 @@
+"""A real HDFS, a name node and a data node in one Java; and one in memory that is killed or interleaved at any operation."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_ordered_ops.embedded.jars import listed_jars
+from kafka_ordered_ops.embedded.java import find_java
+from kafka_ordered_ops.output.address import split_hdfs
+from kafka_ordered_ops.output.hdfs import door as doors
+from kafka_ordered_ops.output.hdfs.door import Door, Entry
+from kafka_ordered_ops.output.published import files
+from kafka_ordered_ops.output.publisher import files_of
+from kafka_ordered_ops.output.staged_output import StagedOutput
+from tests.support.objects_support import step
+
+_JARS: Final = Path(__file__).with_name("hdfs.sha256")
+_START_S: Final = 180.0
+_CHANGES: Final = ("make_folder", "rename", "delete", "touch", "create")
+_LOOKS: Final = ("entry", "listed", "open")
+
+
+@contextmanager
+def hdfs(folder: Path) -> Iterator[str]:
+    """Hadoop's own mini cluster; gives its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    details = folder / "details.json"
+    jars = ":".join(map(str, listed_jars(_JARS, "hdfs-mini")))
+    command = [str(find_java().executable), "-Xmx384m", "-cp", jars]
+    command += ["org.apache.hadoop.test.MiniDFSClusterManager", "-format", "-datanodes", "1"]
+    command += ["-D", f"hdfs.minidfs.basedir={folder / 'data'}", "-writeDetails", str(details)]
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + _START_S
+        while not details.exists() or not details.read_text().endswith("}"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no HDFS: {(folder / 'log').read_text()[-2_000:]}")
+            time.sleep(0.1)
+        port = json.loads(details.read_text())["namenode_port"]
+        yield f"hdfs://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+# --- in memory -------------------------------------------------------------------------------------
+
+
+class _Upload:
+    def __init__(self, tree: dict[str, bytes | None], key: str) -> None:
+        self._tree, self._key, self._content = tree, key, bytearray()
+
+    def write(self, content: Any) -> int:
+        self._content += content
+        return len(content)
+
+    def hsync(self) -> None:
+        """Others see nothing yet."""
+
+    def close(self) -> None:
+        step("put")
+        if self._key not in self._tree:
+            raise FileNotFoundError(f"{self._key} has no lease")
+        self._tree[self._key] = bytes(self._content)
+
+
+class _File:
+    def __init__(self, content: bytes) -> None:
+        self.size, self._content = len(content), content
+
+    def read_range(self, start: int, length: int) -> bytes:
+        return self._content[start : start + length]
+
+
+class _Status:
+    def __init__(self, path: str, content: bytes | None, at: int) -> None:
+        self.path, self.isdir, self.modification_time = path, content is None, at
+        self.length = len(content or b"")
+
+
+class MemoryClient:
+    """What a name node does, to a dict of paths; a folder has no content. Its errors are those of the real one."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, bytes | None] = {"/": None}
+        self._times: dict[str, int] = {}
+        self._clock = itertools.count(1)
+
+    def _found(self, path: str) -> bytes | None:
+        parts = path.strip("/").split("/")
+        for n in range(1, len(parts)):
+            if self.tree.get("/" + "/".join(parts[:n])) is not None:
+                raise NotADirectoryError(f"{path} is below a file")
+        if path not in self.tree:
+            raise FileNotFoundError(f"{path} does not exist")
+        return self.tree[path]
+
+    def _below(self, path: str) -> list[str]:
+        return [one for one in self.tree if one.startswith(f"{path.rstrip('/')}/") and one != "/"]
+
+    def _has_folder(self, path: str) -> None:
+        if self._found(path.rpartition("/")[0] or "/") is not None:
+            raise NotADirectoryError(f"{path} is below a file")
+
+    def get_file_info(self, path: str) -> _Status:
+        return _Status(path, self._found(path), self._times.get(path, 0))
+
+    def list_status(self, path: str) -> list[_Status]:
+        if self._found(path) is not None:
+            return [self.get_file_info(path)]
+        direct = [one for one in self._below(path) if "/" not in one[len(path.rstrip("/")) + 1 :]]
+        return [self.get_file_info(one) for one in sorted(direct)]
+
+    def mkdirs(self, path: str, permission: int = 0o755, create_parent: bool = False) -> None:
+        if not create_parent:
+            self._has_folder(path)
+        parts = path.strip("/").split("/")
+        for n in range(1, len(parts) + 1):
+            if self.tree.setdefault("/" + "/".join(parts[:n]), None) is not None:
+                raise FileExistsError(f"{path} is a file, or below one")
+
+    def rename(self, source: str, target: str, overwrite: bool) -> None:
+        content = self._found(source)
+        try:
+            there = self._found(target)
+        except FileNotFoundError:
+            self._has_folder(target)
+        else:
+            if not overwrite or (there is None) != (content is None) or self._below(target):
+                raise FileExistsError(f"{target} already exists")
+        for path in [source, *self._below(source)]:
+            self.tree[target + path[len(source) :]] = self.tree.pop(path)
+        self._times[target] = self._times.pop(source, 0)
+
+    def delete(self, path: str, recursive: bool) -> bool:
+        if path not in self.tree:
+            return False
+        below = self._below(path)
+        if below and not recursive:
+            raise FileExistsError(f"{path} is not empty")
+        for one in [path, *below]:
+            del self.tree[one]
+        return True
+
+    def set_times(self, path: str, mtime: int, atime: int) -> None:
+        self._found(path)
+        self._times[path] = next(self._clock)
+
+    def read(self, path: str) -> _File:
+        content = self._found(path)
+        if content is None:
+            raise FileNotFoundError(f"{path} is not a file")
+        return _File(content)
+
+    def create(self, path: str, options: Any) -> _Upload:
+        self._has_folder(path)
+        if path in self.tree and not options.overwrite:
+            raise FileExistsError(f"{path} already exists")
+        self.tree[path] = b""
+        return _Upload(self.tree, path)
+
+
+def hooked_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let operations in HDFS be hooked, until the test ends; see `objects_support.hooked`."""
+
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def one(self: Door, *arguments: Any, **keywords: Any) -> Any:
+            step("put" if name in _CHANGES else "get")
+            return original(self, *arguments, **keywords)
+
+        return one
+
+    for name in (*_CHANGES, *_LOOKS):
+        monkeypatch.setattr(Door, name, wrapped(name, getattr(Door, name)))
+
+
+@pytest.fixture
+def memory_hdfs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Makes roots in fresh file systems in memory, whose operations can be hooked."""
+    clients: dict[str, MemoryClient] = {}
+    numbers = itertools.count()
+    monkeypatch.setattr(
+        doors, "_connected", lambda host, *_: clients.setdefault(host, MemoryClient())
+    )
+    # One thread at a time is enough where nothing is waited for.
+    monkeypatch.setattr(doors, "within", lambda _, call: call())
+    hooked_doors(monkeypatch)
+    return lambda: f"hdfs://memory-{next(numbers)}:8020/lake/orders"
+
+
+# --- what is there ---------------------------------------------------------------------------------
+
+
+def _walk(door: Door, folder: str) -> Iterator[tuple[str, Entry]]:
+    try:
+        found = door.listed(folder)
+    except FileNotFoundError:
+        return
+    for one in found:
+        yield f"{folder}/{one.name}", one
+        if one.is_folder:
+            yield from _walk(door, f"{folder}/{one.name}")
+
+
+def named_rows(root: str) -> list[int]:
+    """What a reader of `files` sees; fails when a file is not there."""
+    return _rows(root, files(root))
+
+
+def globbed_rows(root: str) -> list[int]:
+    """What a reader of ``root/**/*.parquet`` sees."""
+    found = [path for path, one in _walk(doors.open_door(root), root) if not one.is_folder]
+    return _rows(root, [path for path in found if path.endswith(".parquet")])
+
+
+def staged_names(root: str) -> list[str]:
+    """What is in all stages of a root."""
+    folder = StagedOutput(root, "w", "c", 0).stages_folder
+    return [path.removeprefix(f"{folder}/") for path, _ in _walk(doors.open_door(root), folder)]
+
+
+def _rows(root: str, paths: list[str]) -> list[int]:
+    where, rows = files_of(root), list[int]()
+    for path in paths:
+        with where.open(path) as file:
+            rows += _numbers(file.read())
+    return rows
+
+
+@lru_cache
+def _numbers(content: bytes) -> tuple[int, ...]:
+    numbers: list[Any] = pq.ParquetFile(io.BytesIO(content)).read().column("n").to_pylist()
+    return tuple(numbers)
+
+
+def path_in(root: str) -> str:
+    """The path of a root, without its host."""
+    return split_hdfs(root)[1]
