@@ -380,7 +380,7 @@ def crash_at(at: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterat
     """The block dies at its n-th change to the file system, if it has so many; gives the crash once it came."""
     crashed: list[Crash] = []
     with monkeypatch.context() as patch:
-        patch.setattr(renaming, "files_for", lambda _: CrashingFiles(at, after=after))
+        patch.setattr(renaming, "files_for", lambda *_: CrashingFiles(at, after=after))
         try:
             yield crashed
         except Crash as crash:
