@@ -143,7 +143,9 @@ class MemoryClient:
         except FileNotFoundError:
             self._has_folder(target)
         else:
-            if not overwrite or (there is None) != (content is None) or self._below(target):
+            if (there is None) != (content is None):
+                raise OSError(f"{target} is of another kind")
+            if not overwrite or self._below(target):
                 raise FileExistsError(f"{target} already exists")
         for path in [source, *self._below(source)]:
             self.tree[target + path[len(source) :]] = self.tree.pop(path)

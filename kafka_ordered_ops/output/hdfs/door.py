@@ -283,6 +283,9 @@ def _raise(what: str, path: str, error: Exception) -> NoReturn:
     """Raise a library's error as the `OSError` that a file system would raise."""
     rpc = _RPC_ERROR.search(str(error))
     kind, reason = (rpc[1], _line(rpc[2])) if rpc else ("", _line(str(error)))
+    if "is not a directory" in reason:
+        # It says so as a denial of access, too.
+        kind = "ParentNotDirectoryException"
     if kind == "AccessControlException":
         raise PermissionError(f"{path}: access was denied ({what}): {reason}") from None
     if re.search(r"\bis (not|non) empty", reason):
