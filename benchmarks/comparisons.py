@@ -16,6 +16,7 @@ from benchmarks.backlog import (
 from benchmarks.hourly import HOUR, HourlyWindows, Streaming
 from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
+from benchmarks.publishing import Publish, Target
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
 from benchmarks.values import Comparison, Contender, Place
 
@@ -67,6 +68,9 @@ _LONG_ROUNDS: Final = 3
 _STREAMING_ROUNDS: Final = 1
 _ONE_BY_ONE_ROUNDS: Final = 2
 
+#: Of a window whose fixed costs are all that counts.
+SMALL_RECORDS: Final = 1_000
+
 _ENGINES: Final = (Way.PYTHON, Way.CONNECTOR, Way.LOCAL)
 
 
@@ -79,6 +83,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _hourly(scale),
         _growth(scale),
         _reading(scale),
+        _publishing(scale),
     )
 
 
@@ -162,6 +167,15 @@ def _reading(scale: Scale) -> Comparison:
             Contender(SPARK_CONNECTOR, n, ReadBySpark(n, ours=False)),
         ),
         partial(_make_backlogs, [n]),
+    )
+
+
+def _publishing(scale: Scale) -> Comparison:
+    sizes = (SMALL_RECORDS, scale.records)
+    return Comparison(
+        "publishing",
+        tuple(Contender(target.value, n, Publish(n, target)) for n in sizes for target in Target),
+        partial(_make_backlogs, sizes),
     )
 
 

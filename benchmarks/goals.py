@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.comparisons import COLD, CONNECTOR, ONE_BY_ONE, ONE_PASS, WARM
+from benchmarks.comparisons import COLD, CONNECTOR, ONE_BY_ONE, ONE_PASS, SMALL_RECORDS, WARM
 from benchmarks.one_window import Way
 from benchmarks.statistics import Results, Spread, ratio
-from benchmarks.tables import spread_text, table
+from benchmarks.tables import published_share, spread_text, table
 
 _PLAN_PARTITIONS: Final = 1_000
 _MB: Final = 1_000_000
@@ -56,6 +56,7 @@ def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     yield from _against_connector(results.get("window", ()), results.get("ordered", ()))
     yield from _planning(results.get("planning", ()))
     yield from _hourly(results.get("hourly", ()))
+    yield from _publishing(results.get("publishing", ()))
 
 
 def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) -> Iterator[Goal]:
@@ -99,6 +100,17 @@ def _hourly(hourly: Sequence[Results]) -> Iterator[Goal]:
     found = _ratio(hourly, ONE_BY_ONE, ONE_PASS)
     if found is not None:
         yield Goal("24 windows one by one, times one pass", 5.0, found, at_least=True)
+
+
+def _publishing(publishing: Sequence[Results]) -> Iterator[Goal]:
+    for one in publishing:
+        if one.size == SMALL_RECORDS:
+            text, limit, found = "s", 1.0, one.beyond_s("publish")
+        else:
+            text, limit, found = "of the job", 0.1, published_share(one)
+        if found is not None:
+            what = f"publish {one.size:,} records to {one.contender}, {text}"
+            yield Goal(what, limit, found)
 
 
 def _ratio(results: Sequence[Results], name: str, base: str) -> Spread | None:

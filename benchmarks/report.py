@@ -24,6 +24,7 @@ from benchmarks.tables import (
     growth_table,
     jobs_table,
     planning_table,
+    publishing_table,
     reading_table,
 )
 
@@ -50,6 +51,7 @@ def write_report(folder: Path) -> None:
         "hourly": _hourly,
         "growth": _growth,
         "reading": _reading,
+        "publishing": _publishing,
     }
     for name, section in sections.items():
         if results.get(name):
@@ -118,6 +120,11 @@ def _reading(folder: Path, results: _Results) -> Iterator[str]:
     mine = results["reading"]
     yield f"## Where reading spends its time: {mine[0].size:,} records"
     yield reading_table(mine)
+
+
+def _publishing(folder: Path, results: _Results) -> Iterator[str]:
+    yield "## What publishing adds"
+    yield publishing_table(results["publishing"])
 
 
 def _picture(name: str, meaning: str) -> str:

@@ -138,6 +138,40 @@ def reading_table(results: Sequence[Results]) -> str:
     return table(["", "CPU ns a record", "this step", "seconds"], rows)
 
 
+def publishing_table(results: Sequence[Results]) -> str:
+    """What publishing adds to the job, by place and size."""
+    rows = [
+        [
+            f"{one.contender}, {one.size:,}",
+            spread_text(one.seconds),
+            spread_text(one.beyond_s("commit")),
+            spread_text(one.beyond_s("publish")),
+            spread_text(published_share(one)),
+            spread_text(_per_million(one)),
+        ]
+        for one in results
+        if one.rounds
+    ]
+    header = [
+        "",
+        "job, s",
+        "commit, s",
+        "publish, s",
+        "publish, of the job",
+        "a million records, s",
+    ]
+    return table(header, rows)
+
+
+def published_share(one: Results) -> Spread | None:
+    """Publishing's seconds by the job's, within each round."""
+    return one.spread(lambda run: run.beyond_s["publish"] / run.seconds)
+
+
+def _per_million(one: Results) -> Spread | None:
+    return one.spread(lambda run: 1e6 * run.beyond_s["publish"] / run.records)
+
+
 def _rate(one: Results) -> str:
     seconds = one.seconds
     return "-" if seconds is None else f"{one.records / seconds.median / 1000:,.0f}"

@@ -17,12 +17,16 @@ from hypothesis import strategies as st
 
 from benchmarks import planning
 from benchmarks.__main__ import main
+from benchmarks.backlog import DAY_START, topic_of
 from benchmarks.journal import Journal
 from benchmarks.processes import ContenderFailedError
+from benchmarks.publishing import Publish, Target
 from benchmarks.results import read_results
 from benchmarks.rounds import measure, rounds_of, steps_in_all
 from benchmarks.usage import CpuTally, Meter, Process
 from benchmarks.values import Comparison, Contender, Outcome, Place, Work
+from kafka_ordered_ops.core.times import time_ms
+from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.bench_support import FACTS, measured
 
 #: Whether this system tells what processes use.
@@ -295,3 +299,22 @@ def test_spark_is_measured_against_the_connector(tmp_path: Path, name: str) -> N
     [kept] = read_results(tmp_path / "out").values()
     assert all(one.records == one.size for one in kept.measurements)
     assert (tmp_path / "out" / f"{name}.svg").exists()
+
+
+@pytest.mark.parametrize(
+    "target", [Target.FOLDER, pytest.param(Target.S3, marks=pytest.mark.long)], ids=str
+)
+def test_what_publishing_adds_is_measured(tmp_path: Path, target: Target) -> None:
+    """Apart from the job and from the commit; every record is published, in every round."""
+    with InMemoryKafka() as kafka:
+        kafka.create_topic(topic_of(20))
+        for n in range(20):
+            stamp = time_ms(DAY_START, what="start") + n
+            kafka.produce(topic_of(20), value=b"v", timestamp_ms=stamp)
+        bootstrap = kafka.settings["bootstrap.servers"]
+        work = Publish(20, target).start(Place(bootstrap, tmp_path))
+        for round_ in (1, 2):
+            made = work.run(round_)
+            assert made.records == 20
+            assert set(made.beyond_s) == {"commit", "publish"}
+            assert made.beyond_s["publish"] > 0
