@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -286,3 +287,20 @@ def test_random_files_come_back_in_order(spark: SparkSession, tmp_path: Path) ->
     frame: DataFrame = read_output(spark, tmp_path, asked)
     expected = [(window_id, n) for window_id in asked for n in range(sum(sizes[window_id]))]
     assert [(row.window_id, row.n) for row in frame.collect()] == expected
+
+
+def test_the_columns_of_many_files_are_looked_at_together(tmp_path: Path) -> None:
+    """A few at a time, which hides the way to a store; the first file that lacks one is named."""
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "part-00000.parquet")
+    pq.write_table(pa.table({"m": [1]}), tmp_path / "part-00001.parquet")
+    together = threading.Barrier(4, timeout=30)
+
+    class Far(LocalFiles):
+        def footer(self, path: str) -> BinaryIO:
+            together.wait()
+            return super().footer(path)
+
+    good, bad = (FileOfWindow(f"{tmp_path}/part-0000{n}.parquet", f"w{n}") for n in (0, 1))
+    files_source._check_columns([good] * 8, ["n"], Far())
+    with pytest.raises(ReadError, match=r"part-00001\.parquet of window w1 .* it has no n"):
+        files_source._check_columns([good, good, good, bad], ["n"], Far())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -38,6 +39,9 @@ TASK_BYTES: Final = 32 * 1024**2
 
 #: The cost of opening a file, in bytes that could be read meanwhile.
 FILE_COST_BYTES: Final = 512 * 1024
+
+#: Files whose columns are looked at together.
+_FOOTERS_AT_ONCE: Final = 16
 
 #: Rows of one batch.
 _BATCH_ROWS: Final = 10_000
@@ -92,15 +96,7 @@ def _union(
     from pyspark.sql import functions as f
 
     wanted = spark.createDataFrame([], schema).schema
-    for file in files:
-        # Spark would read missing columns as nulls.
-        try:
-            with where.footer(file.path) as footer:
-                found = pq.read_schema(footer).names
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(file, wanted.names, str(error)) from error
-        if missing := [name for name in wanted.names if name not in found]:
-            raise _unreadable(file, wanted.names, f"it has no {', '.join(missing)}")
+    _check_columns(files, wanted.names, where)
     frames = (
         # Without the schema Spark would start a job for each file, to infer it.
         spark.read.schema(wanted)
@@ -109,6 +105,23 @@ def _union(
         for file in files
     )
     return reduce(lambda above, below: above.unionAll(below), frames)
+
+
+def _check_columns(files: Sequence[FileOfWindow], wanted: Sequence[str], where: Files) -> None:
+    """Raise `ReadError` for a file that is gone, or lacks columns: Spark would read these as nulls."""
+
+    def check(file: FileOfWindow) -> None:
+        try:
+            with where.footer(file.path) as footer:
+                found = pq.read_schema(footer).names
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(file, wanted, str(error)) from error
+        if missing := [name for name in wanted if name not in found]:
+            raise _unreadable(file, wanted, f"it has no {', '.join(missing)}")
+
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
+        for _ in pool.map(check, files):
+            pass
 
 
 def _unreadable(file: FileOfWindow, columns: Sequence[str], why: str) -> ReadError:
