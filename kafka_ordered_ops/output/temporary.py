@@ -17,6 +17,8 @@ from kafka_ordered_ops.output.folders import files_for
 _PREFIX: Final = "read-"
 #: Locked for as long as the process that made the folder lives.
 _IN_USE: Final = ".in-use"
+#: What is yielded: a root of windows, whose stages are beside it.
+_ROWS: Final = "rows"
 
 
 @contextmanager
@@ -33,7 +35,11 @@ def temporary_folder(root: str | None) -> Iterator[str]:
             _remove_left(beside)
         made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=beside)
     with made as folder, nullcontext() if root is None else _in_use(folder):
-        yield folder
+        # One level below: what is beside it goes with it.
+        rows = os.path.join(folder, _ROWS)
+        with as_sink_error(f"the folder {rows} cannot be made"):
+            os.mkdir(rows)
+        yield rows
 
 
 @contextmanager

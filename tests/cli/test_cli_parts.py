@@ -11,6 +11,7 @@ from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.cli_support import Cluster
 from tests.support.cli_support import cluster as cluster
+from tests.support.stages import control_of
 
 PARTS = 3
 
@@ -31,8 +32,10 @@ def report(cluster: Cluster, count: int) -> int:
 
 
 def files(cluster: Cluster) -> list[Path]:
-    """Every data file below the output folder, hidden ones too."""
-    return sorted(cluster.output.rglob("*.parquet"))
+    """Every data file of the output, staged ones too."""
+    return sorted(
+        [*cluster.output.rglob("*.parquet"), *control_of(cluster.output).rglob("*.parquet")]
+    )
 
 
 def test_a_commit_by_hand_publishes_all_parts_as_one(cluster: Cluster) -> None:

@@ -220,9 +220,10 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "on_data_loss": "warn",
         "on_foreign_commit": "adopt",
         "on_not_live": "fail",
-        "output": "/elsewhere",
+        "output": "s3://lake/elsewhere",
         "ordered": False,
         "engine": "connector",
+        "storage_options": {"aws_region": "eu-west-1"},
     }
     # In place of an output.
     table = {
@@ -244,7 +245,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         Isolation.READ_UNCOMMITTED,
         OnDataLoss.WARN,
     )
-    assert (settings.exclude, settings.output) == (("orders-old",), "/elsewhere")
+    assert (settings.exclude, settings.output) == (("orders-old",), "s3://lake/elsewhere")
     assert (settings.ordered, settings.engine) == (False, "connector")
     into = window_asset(
         asset_of(resolved(starting_offsets="earliest", output=None, **table))

@@ -34,7 +34,7 @@ def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path
     (beside / "read-file").touch()
     with temporary_folder(str(root)) as first, temporary_folder(str(root)) as second:
         assert not left.exists()
-        names = {"read-mine", "read-file", Path(first).name, Path(second).name}
+        names = {"read-mine", "read-file", Path(first).parent.name, Path(second).parent.name}
         assert {one.name for one in beside.iterdir()} == names
     assert {one.name for one in beside.iterdir()} == {"read-mine", "read-file"}
 
