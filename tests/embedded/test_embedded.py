@@ -52,7 +52,7 @@ def write(kafka: EmbeddedKafka, topic: str, *values: bytes) -> None:
     """Makes the topic, with one partition, and puts the values into it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(TIMEOUT_S) == 0

@@ -282,7 +282,7 @@ def test_a_partition_that_came_later_counts_when_it_has_records(
         assert time.monotonic() < deadline
     assert sensor.poke(context_of(20))
     # The fixture's producer does not know the new partition yet.
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(name, b"x", partition=1, timestamp=BASE_MS + 5_000)
     assert producer.flush(TIMEOUT_S) == 0
     told = told_by(sensor, context_of(20))

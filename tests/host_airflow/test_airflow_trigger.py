@@ -255,7 +255,7 @@ def test_the_trigger_outlives_a_restart_of_the_broker(
 
         def restart_and_write() -> None:
             kafka.restart()
-            producer = Producer({"bootstrap.servers": bootstrap})
+            producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
             producer.produce("orders", b"x", partition=0, timestamp=BASE_MS + 60_000)
             assert producer.flush(TIMEOUT_S) == 0
 

@@ -213,7 +213,7 @@ def test_windows_that_the_ledger_has_forgotten_are_delivered(
     admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
     write(produce, name, 4)
     # A producer of its own: that of the fixture has known the topic with one partition.
-    producer = Producer({"bootstrap.servers": house.bootstrap})
+    producer = Producer({"bootstrap.servers": house.bootstrap, "enable.idempotence": True})
     for hour in (3.5, 4):
         stamped = FIRST + HOUR * hour
         producer.produce(name, b"x", partition=1, timestamp=round(stamped.timestamp() * 1000))

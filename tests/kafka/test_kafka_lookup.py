@@ -32,7 +32,7 @@ def lookup(settings: ClientSettings) -> Iterator[Lookup]:
 
 def write(bootstrap: str, topic: str, stamps: list[int]) -> None:
     """One record for each timestamp, into partition 0."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for stamp in stamps:
         producer.produce(topic, b"v", partition=0, timestamp=stamp)
     assert producer.flush(10) == 0

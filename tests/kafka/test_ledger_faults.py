@@ -284,7 +284,7 @@ def test_what_was_compacted_away_unseen_is_not_believed_any_more(
     commit_offsets(bootstrap, group_id, orders, {0: (0, b"")})
     assert mover.adopt().rewound == ("w",)
     place = TopicPartition(ledger, zlib.crc32(group_id.encode()) % _PARTITIONS)
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     deadline = time.monotonic() + _CLEANER_TIMEOUT_S
     while not is_settled(mover, place):
         assert time.monotonic() < deadline, "the cleaner has not removed what is superseded"

@@ -154,7 +154,7 @@ def test_a_timestamp_of_the_far_future_is_kept(
 ) -> None:
     """Files keep milliseconds, so a time that Spark cannot hold is no obstacle here."""
     name, far = topic(config={"message.timestamp.after.max.ms": str((1 << 63) - 1)}), 1 << 60
-    producer = ck.Producer({"bootstrap.servers": bootstrap})
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for timestamp in (far, CUTOFF_MS):
         producer.produce(name, b"v", partition=0, timestamp=timestamp)
     producer.flush()

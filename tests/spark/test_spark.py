@@ -194,7 +194,7 @@ def test_two_windows_are_read_side_by_side(
 ) -> None:
     """Reading a second window does not change what an earlier DataFrame reads."""
     name = topic()
-    producer = ck.Producer({"bootstrap.servers": bootstrap})
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for _ in range(6):
         producer.produce(name, b"v", partition=0, timestamp=CUTOFF_MS)
     producer.flush()
@@ -239,7 +239,7 @@ def test_a_time_that_spark_cannot_hold_names_the_record(
     Java says that some time is too large, and not which.
     """
     name = topic(config={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
-    producer = ck.Producer({"bootstrap.servers": bootstrap})
+    producer = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(name, b"v", partition=0, timestamp=1 << 60)
     producer.flush()
     plan = plan_of([part_of(name, 0, OffsetSet.of((0, 1)))])

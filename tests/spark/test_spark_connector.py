@@ -229,7 +229,7 @@ def guarded() -> Iterator[Guarded]:
         ]
         for given in admin.create_acls(rights).values():
             given.result(30)
-        producer = ck.Producer({"bootstrap.servers": kafka.bootstrap})
+        producer = ck.Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
         for _ in range(10):
             producer.produce(topic, b"x", partition=0, timestamp=CUTOFF_MS - 1)
         assert producer.flush(30) == 0

@@ -52,8 +52,9 @@ def _fill(
 ) -> dict[int, int]:
     """The same number of records in each partition, stamped by their place there; where the logs end."""
     rng = random.Random(3)
+    # Idempotent: batches that are sent again would else come behind later ones.
     producer = ck.Producer(
-        {"bootstrap.servers": bootstrap}
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True}
         | ({"transactional.id": topic} if transaction_records else {})
     )
     if transaction_records:

@@ -78,7 +78,7 @@ def _write_orders(bootstrap: str, cutoff: datetime) -> None:
 def _produce(
     bootstrap: str, partition: int, first: datetime, last: datetime, step: timedelta
 ) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     time = first
     while time < last:
         milliseconds = round(time.timestamp() * 1000)

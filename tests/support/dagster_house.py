@@ -178,7 +178,11 @@ def write(
     bootstrap: str, topic: str, times: Iterable[datetime], partition: int | None = None
 ) -> Records:
     """Writes records of these times in no order, into one partition or any of them."""
-    producer, rng, found = Producer({"bootstrap.servers": bootstrap}), random.Random(topic), {}
+    producer, rng, found = (
+        Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True}),
+        random.Random(topic),
+        {},
+    )
 
     def on_delivery(error: Any, message: Any) -> None:
         assert error is None

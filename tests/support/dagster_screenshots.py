@@ -133,7 +133,7 @@ def _write(
     rng: random.Random,
 ) -> None:
     """Writes records over a time, some of them behind what is stamped later."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     time = first
     while time < last:
         is_out_of_order = rng.random() < OUT_OF_ORDER

@@ -58,7 +58,7 @@ def put(
 ) -> None:
     """Writes to the ledger what another program, or a hand, might."""
     failures: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     producer.produce(
         place.topic,
         key=key,

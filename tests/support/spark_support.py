@@ -136,7 +136,7 @@ def fill(bootstrap: str, topic: str, partitions: int, *, seed: int, rounds: int 
     """Random records: few distinct times, in no order; keys, values and headers of every kind; aborts."""
     rng = random.Random(seed)
     headers: list[Any] = [[], [("a", b"1"), ("a", None), ("b", b"")], [("é", b"\x00")]]
-    plain = ck.Producer({"bootstrap.servers": bootstrap})
+    plain = ck.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     transactional = ck.Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": f"fill-{topic}"}
     )

@@ -40,7 +40,7 @@ def broker() -> Iterator[EmbeddedKafka]:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         new = NewTopic(TOPIC, num_partitions=1, config={"retention.ms": "-1"})
         admin.create_topics([new])[TOPIC].result(30)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
         for second in (0, 10, 20, 5, 30, 15):
             producer.produce(TOPIC, value=b"x", partition=0, timestamp=BASE_MS + second * 1000)
         assert producer.flush(30) == 0

@@ -145,7 +145,9 @@ def backlog(bootstrap: str, name: str, *, partitions: int, count: int, windows: 
     Ten seconds for each window; returns the number of records.
     """
     random = Random(0)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50}
+    )
     for partition in range(partitions):
         for number in range(count):
             time_ms = BASE_MS + number * windows * 10_000 // count - random.randrange(1000)

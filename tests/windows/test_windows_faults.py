@@ -211,7 +211,9 @@ def test_a_plan_larger_than_one_record_is_split_and_read_back(
 ) -> None:
     """Sixty thousand ranges: more than 512 KiB of state, in parts; shrinking leaves no part behind."""
     name = topic()
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20}
+    )
     for n in range(240_000):
         while True:
             try:
