@@ -116,7 +116,7 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	$(COMPILE) --upgrade --extra all --excludes requirements/excluded.txt pyproject.toml requirements/airflow.in \
 		requirements/dagster.in -o requirements/all.txt
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
-	$(COMPILE) --upgrade --extra airflow --extra embedded --extra spark --constraint requirements/airflow31.in \
+	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
 
 jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes

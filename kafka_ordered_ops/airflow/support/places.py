@@ -73,13 +73,14 @@ def text_of(output: Output) -> Any:
 
     Templates in it are kept, and a task's rendered fields show the name of the connection only.
     """
-    if output is None or isinstance(output, str) or not hasattr(output, "conn_id"):
+    if output is None or isinstance(output, str) or not hasattr(output, "storage_options"):
         return output
-    if output.conn_id is None:
+    # Airflow 3.1 has the connection in the text or among the options, later versions have it by its name.
+    conn_id = getattr(output, "conn_id", None) or output.storage_options.get("conn_id")
+    if conn_id is None:
         return str(output)
     scheme, _, rest = str(output).partition("://")
-    # Some versions of Airflow write the connection into the text.
-    return f"{scheme}://{output.conn_id}@{rest.removeprefix(f'{output.conn_id}@')}"
+    return f"{scheme}://{conn_id}@{rest.removeprefix(f'{conn_id}@')}"
 
 
 def place_of(output: Any, storage_conn_id: str | None) -> Place | None:
