@@ -14,11 +14,13 @@ from benchmarks.backlog import (
     make_quiet_topic,
 )
 from benchmarks.hourly import HOUR, HourlyWindows, Streaming
+from benchmarks.lake_tables import TableFormat, ToTable
 from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
 from benchmarks.publishing import Publish, Target
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
 from benchmarks.values import Comparison, Contender, Place
+from kafka_ordered_ops.spark.table_target import TableMode
 
 #: The plain connector, which every engine is held against.
 CONNECTOR: Final = "connector"
@@ -36,6 +38,8 @@ WARM_OLD: Final = "warm, old windows"
 
 SPARK_PYTHON: Final = "Spark by engine python, to nowhere"
 SPARK_CONNECTOR: Final = "Spark by the connector, to nowhere"
+
+PLAIN_WRITE: Final = "plain df.writeTo"
 
 #: Two an hour, for 24 hours.
 _QUIET_RECORDS: Final = 48
@@ -84,6 +88,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _growth(scale),
         _reading(scale),
         _publishing(scale),
+        _tables(scale),
     )
 
 
@@ -177,6 +182,26 @@ def _publishing(scale: Scale) -> Comparison:
         tuple(Contender(target.value, n, Publish(n, target)) for n in sizes for target in Target),
         partial(_make_backlogs, sizes),
     )
+
+
+def _tables(scale: Scale) -> Comparison:
+    sizes = (SMALL_RECORDS, scale.growth[0])
+    modes = (None, *TableMode)
+    return Comparison(
+        "tables",
+        tuple(
+            Contender(table_contender(one, mode), n, ToTable(n, one, mode))
+            for n in sizes
+            for one in TableFormat
+            for mode in modes
+        ),
+        partial(_make_backlogs, sizes),
+    )
+
+
+def table_contender(table: TableFormat, mode: TableMode | None) -> str:
+    """What writes to tables of this format in this mode is called; None: the plain ``df.writeTo``."""
+    return f"{table}, {PLAIN_WRITE if mode is None else mode}"
 
 
 _OLD_GROUP: Final = "bench-old-windows"

@@ -1,4 +1,4 @@
-"""What publishing adds to a window, in a local folder and in an object store: staged, committed, then published."""
+"""What publishing adds to a window, in a local folder, in an object store and in HDFS: staged, committed, then published."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Target(StrEnum):
     FOLDER = "local folder"
     #: On this machine, over a folder of the same disk.
     S3 = "S3"
+    #: A name node and a data node on this machine.
+    HDFS = "HDFS"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Publish:
     target: Target
 
     def start(self, place: Place) -> Work:
-        """Starts the store's server, which ends with this process."""
+        """Starts the server of the store or of HDFS, which ends with this process."""
         root, options = self._root(place)
 
         def run(round_: int) -> Outcome:
@@ -64,13 +66,15 @@ class Publish:
     def _root(self, place: Place) -> tuple[str, dict[str, Any] | None]:
         if self.target is Target.FOLDER:
             return str(place.folder / "lake"), None
+        from tests.support.hdfs_support import hdfs
         from tests.support.object_servers import versitygw
 
+        folder = place.folder / f"store-{uuid.uuid4().hex[:8]}"
         stack = ExitStack()
-        server = stack.enter_context(
-            versitygw(place.folder / f"store-{uuid.uuid4().hex[:8]}" / "data")
-        )
         atexit.register(stack.close)
+        if self.target is Target.HDFS:
+            return f"{stack.enter_context(hdfs(folder))}/lake/orders", None
+        server = stack.enter_context(versitygw(folder / "data"))
         return server.root, server.options
 
 

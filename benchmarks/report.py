@@ -14,8 +14,10 @@ from benchmarks.comparisons import (
     STREAMING,
     STREAMING_ONCE,
     WARM,
+    table_contender,
 )
 from benchmarks.goals import goals, goals_table
+from benchmarks.lake_tables import TableFormat
 from benchmarks.plots import draw_bars, draw_lines
 from benchmarks.results import Kept, RunFacts, read_results
 from benchmarks.statistics import Results, results_of
@@ -52,6 +54,7 @@ def write_report(folder: Path) -> None:
         "growth": _growth,
         "reading": _reading,
         "publishing": _publishing,
+        "tables": _tables,
     }
     for name, section in sections.items():
         if results.get(name):
@@ -125,6 +128,16 @@ def _reading(folder: Path, results: _Results) -> Iterator[str]:
 def _publishing(folder: Path, results: _Results) -> Iterator[str]:
     yield "## What publishing adds"
     yield publishing_table(results["publishing"])
+
+
+def _tables(folder: Path, results: _Results) -> Iterator[str]:
+    yield "## Into existing tables"
+    for size in sorted({one.size for one in results["tables"]}):
+        yield f"{size:,} records:"
+        mine = [one for one in results["tables"] if one.size == size]
+        for table in TableFormat:
+            of = [one for one in mine if one.contender.startswith(table)]
+            yield jobs_table(of, table_contender(table, None))
 
 
 def _picture(name: str, meaning: str) -> str:

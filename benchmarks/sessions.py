@@ -47,6 +47,29 @@ def spark_session(name: str) -> SparkSession:
     Raises:
         ConfigError: Spark is of another version than the connector.
     """
+    return _session(name, connector_jars(), {})
+
+
+def lake_session(name: str, warehouse: Path, catalog: str) -> SparkSession:
+    """The same with Delta, and with Iceberg in a catalogue of its own.
+
+    Raises:
+        ConfigError: Spark is of another version than the connector.
+    """
+    conf = {
+        "spark.sql.extensions": (
+            "io.delta.sql.DeltaSparkSessionExtension,"
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{catalog}.type": "hadoop",
+        f"spark.sql.catalog.{catalog}.warehouse": str(warehouse),
+    }
+    return _session(name, listed_jars(_JARS, f"spark-{SPARK_VERSION}"), conf)
+
+
+def _session(name: str, jars: Iterable[Path], conf: Mapping[str, str]) -> SparkSession:
     import pyspark
 
     if pyspark.__version__ != SPARK_VERSION:
@@ -54,8 +77,8 @@ def spark_session(name: str) -> SparkSession:
             f"Spark here is {pyspark.__version__}, and the Kafka connector is measured on {SPARK_VERSION}: run "
             "`make bench`, which has an environment with it"
         )
-    jars = ",".join(map(str, connector_jars()))
-    return local_session(name, memory=DRIVER_MEMORY, conf={"spark.jars": jars})
+    listed = ",".join(map(str, jars))
+    return local_session(name, memory=DRIVER_MEMORY, conf={"spark.jars": listed, **conf})
 
 
 def connector_options(bootstrap: str, plan: WindowPlan, *, headers: bool) -> dict[str, str]:

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.arguments import check_flag, shown
@@ -26,9 +26,11 @@ from kafka_ordered_ops.output.reported import Reported, found_output
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
     check_application,
+    check_deployed,
     check_engine,
     check_function,
     check_output,
+    check_partitioned,
     check_reading,
     check_spark,
     check_storage_options,
@@ -41,6 +43,7 @@ from kafka_ordered_ops.windows import OrderedWindows as Service
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.spark import SparkSubmit, TableSink
+    from kafka_ordered_ops.spark.applications.tables import TableApplication
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +98,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         engine: Engine | str | None = None,
         ordered: bool = True,
         storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> RunResult:
         """Deliver a window: plan, read, write, commit, publish. Repeating the call does only what is left.
 
@@ -107,14 +111,16 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             policy: what to do if other windows are in the way.
             output: the folder that gets ``window_id=<times>-<digest>/`` with Parquet files, a prefix in an object store such as
                 ``s3://bucket/lake/orders``, or a sink such as a `TableSink`.
-            table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``; needs `spark`. Without a
-                function, its columns are filled from those of a record that have the same name.
+            table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``; needs `spark` or an
+                application. Without either a function or an application, its columns are filled from those of a record
+                that have the same name.
             mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see `TableSink`.
             keys: for mode ``merge``, the columns that identify a row.
             delete_tombstones: with mode ``merge``, a row whose ``value`` is null deletes the row with its key.
             function: called with the `OpenWindow` in this process. With an `output`, it calls ``window.write``.
                 Without an output, a normal return means that the records were delivered, at least once.
-            application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``.
+            application: the path of a Python file, run by spark-submit; it calls ``current_window(spark)``. With a `table`,
+                it is run once more after the commit, to publish.
             arguments: the arguments of the application.
             submit: the options of spark-submit.
             spark: the session that reads and writes. None: this process reads and writes, without Spark.
@@ -122,7 +128,9 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
                 None: ``python`` with Spark, otherwise ``local``.
             ordered: True for total order by (timestamp, topic, partition, offset), False for the order of reading.
             storage_options: credentials and settings of an object store; None: as the environment has them. They are
-                not stored anywhere, so every call needs them. Spark writes with its own.
+                not stored anywhere, so every call needs them. Spark gets keys of S3 from them, for the output's bucket.
+            partition_by: ``date`` or ``hour``: put the window's folder below ``date=2026-11-20/``, or below
+                ``date=2026-11-20/hour=11/``: the UTC time at which it starts. All windows of an `output` need the same.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -144,6 +152,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             engine=engine,
             ordered=ordered,
             storage_options=storage_options,
+            partition_by=partition_by,
+            window=window,
         )
         plan = self.plan(window, window_id, check_policy(policy))
         delivery = self.deliver(plan, job.write, job.reopen(plan))
@@ -164,6 +174,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
         spark: Any = None,
         engine: Engine | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> Iterator[OpenWindow]:
         """Plan a window for a ``with`` block, and commit it if the block does not raise.
 
@@ -180,6 +191,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             spark: the session for ``window.read()``.
             engine: who reads Kafka if Spark is used.
             storage_options: as for `run`.
+            partition_by: as for `run`.
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
@@ -196,6 +208,8 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
             spark=spark,
             engine=engine,
             storage_options=storage_options,
+            partition_by=partition_by,
+            window=window,
             is_block=True,
         )
         plan = self.plan(window, window_id, check_policy(policy))
@@ -233,6 +247,8 @@ class _Job:
     engine: Engine | str | None = None
     ordered: bool = True
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    partition_by: str | None = None
+    window: Window | None = None
     #: True if a block does the work: then neither a function nor an output is required.
     is_block: bool = False
 
@@ -243,11 +259,17 @@ class _Job:
         if self.engine is not None:
             check_engine(self.engine)
         self._check_combination()
+        check_partitioned(
+            self.partition_by, self.folder, [] if self.window is None else [self.window]
+        )
         if self.application is not None:
             from kafka_ordered_ops.spark import SparkSubmit
 
             arguments_of(self.arguments)
             how = submit_of(self.submit) or SparkSubmit()
+            check_deployed(
+                how, self.folder, table=None if self.target is None else self.target.table
+            )
             check_submission(self.application, self.settings, how)
         if self.function is not None:
             check_function(self.function, "window", keywords={})
@@ -255,7 +277,7 @@ class _Job:
             conf = None if self.spark is None else dict[str, str]()
             check_reading(self._engine, self.settings, conf=conf, group_id=self.group_id)
         if self.folder is not None:
-            check_writable(self.folder, self.storage_options)
+            check_writable(self.folder, self.storage_options, self.partition_by)
         else:
             check_storage_options(self.storage_options, None)
         if self._table is not None and self.function is None and not self.is_block:
@@ -275,10 +297,10 @@ class _Job:
 
     def reopen(self, plan: WindowPlan) -> Callable[[Mapping[str, Any]], Staged | None]:
         """Find what an earlier attempt delivered."""
-        sink, folder = self._sink, self.folder
+        find, folder = self._find, self.folder
 
         def reopen(result: Mapping[str, Any]) -> Staged | None:
-            found = (sink.found(result) if sink is not None else None) or found_output(
+            found = (find(result) if find is not None else None) or found_output(
                 result, self.storage_options
             )
             if found is None and folder is None and plan.status is WindowStatus.PUBLISHED:
@@ -313,6 +335,8 @@ class _Job:
             stop=Stop("this process"),
             say=_log.info,
             storage_options=self.storage_options,
+            table=None if self.application is None else self.target,
+            partition_by=self.partition_by,
         )
         window = OpenWindow(handle, spark=self.spark, sink=self._sink)
         with contextlib.closing(window):
@@ -320,11 +344,30 @@ class _Job:
 
     @cached_property
     def _table(self) -> TableSink | None:
-        if self.target is None:
+        if self.target is None or self.application is not None:
             return None
         from kafka_ordered_ops.spark.write.table_windows import table_sink
 
         return table_sink(self.spark, self.target)
+
+    @property
+    def _find(self) -> Callable[[Mapping[str, Any]], Staged | None] | None:
+        """What looks for an earlier attempt's output elsewhere than in files."""
+        if self._table is None:
+            return self._by if self._sink is None else self._sink.found
+        from kafka_ordered_ops.spark.write.table_windows import found_in_tables
+
+        return partial(found_in_tables, self._table)
+
+    @cached_property
+    def _by(self) -> TableApplication | None:
+        """The application that writes and publishes the table's rows."""
+        if self.target is None or self.application is None:
+            return None
+        from kafka_ordered_ops.spark.applications.tables import table_application
+
+        how, arguments = submit_of(self.submit), arguments_of(self.arguments)
+        return table_application(self.target, self.application, how, arguments=arguments)
 
     @property
     def _sink(self) -> Sink | None:
@@ -348,14 +391,10 @@ class _Job:
     def _check_combination(self) -> None:
         if self.function is not None and self.application is not None:
             raise ConfigError("function and application are both given: give one of them")
-        if self.target is not None and self.application is not None:
+        if self.target is not None and self.spark is None and self.application is None:
             raise ConfigError(
-                "application and table are both given: an application has its own session, with which run cannot "
-                "publish to the table. Pass spark= and a function, or use TableSink in the application"
-            )
-        if self.target is not None and self.spark is None:
-            raise ConfigError(
-                f"table is {self.target.table!r}, which Spark writes: give spark=, a session with the table's catalogue"
+                f"table is {self.target.table!r}, which Spark writes: give spark=, a session with the table's catalogue, "
+                "or application="
             )
         if self.application is None and (self.arguments or self.submit is not None):
             raise ConfigError("arguments and submit are for an application: give application=")
@@ -384,7 +423,7 @@ class _Job:
         """Run the application; return its output."""
         arguments, how = arguments_of(self.arguments), submit_of(self.submit)
         application = check_application(self.application)
-        if self.folder is not None:
+        if self.folder is not None or self.target is not None:
             return window.submit(application, arguments, how)
         told = window.submit_alone(application, arguments, how)
         found = (

@@ -8,6 +8,7 @@ refresh themselves.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ _TYPES: Final = {
 }
 
 #: Fields that only a provider's hook can make credentials of.
-_NEEDS_AWS: Final = ("role_arn", "assume_role_method", "profile_name")
+_NEEDS_AWS: Final = ("role_arn", "profile_name")
 _NEEDS_GOOGLE: Final = (
     "impersonation_chain",
     "key_secret_name",
@@ -47,7 +48,8 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
         ConfigError: it is of another type, or has fields that need a provider which is not installed.
     """
     conn = BaseHook.get_connection(conn_id)
-    if conn.conn_type not in _TYPES[scheme]:
+    kind = str(conn.conn_type or _TYPES[scheme][0])
+    if kind not in _TYPES[scheme]:
         raise ConfigError(
             f"connection {conn_id} is of type {conn.conn_type!r}, and the output is in {scheme}://: name a connection "
             f"of type {' or '.join(_TYPES[scheme])}"
@@ -57,7 +59,7 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
         raise ConfigError(
             f"connection {conn_id}: extra is a JSON {type(extra).__name__}, not an object of settings"
         )
-    fields = _Fields(conn_id, str(conn.conn_type), extra, conn)
+    fields = _Fields(conn_id, kind, extra, conn)
     options = _OPTIONS[scheme](fields, travels)
     for secret in (conn.password, *_texts(options)):
         if secret and secret not in _HARMLESS:
@@ -70,26 +72,32 @@ def _texts(options: Mapping[str, Any]) -> list[str]:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name for word in ("secret", "token", "sas", "service_account_key")) or (
-        name == "account_key"
-    )
+    return any(
+        word in name for word in ("secret", "token", "sas", "service_account_key", "proxy")
+    ) or (name == "account_key")
 
 
 #: Texts that cannot be secrets, whatever their key; masked, they would be gone from every line of the log.
 _HARMLESS: Final = frozenset({"true", "false"})
 
 
+_PUBLIC_BLOBS: Final = "blob.core.windows.net"
+
+#: Azure's emulator on this machine: its one account, whose key every library knows.
+_EMULATOR: Final = {"account_name": "devstoreaccount1", "use_emulator": "true"}
+
+
 class _Fields:
     """The fields of a connection, also by the names that older forms gave them."""
 
     def __init__(self, conn_id: str, kind: str, extra: Mapping[str, Any], conn: Any) -> None:
-        self.conn_id, self._kind, self._extra, self.conn = conn_id, kind, extra, conn
+        self.conn_id, self.kind, self._extra, self.conn = conn_id, kind, extra, conn
 
     def __getitem__(self, name: str) -> Any:
         """Return a field of the extra; None if it is not there or empty, as forms save it."""
         found = self._extra.get(name)
         if found in (None, ""):
-            found = self._extra.get(f"extra__{self._kind}__{name}")
+            found = self._extra.get(f"extra__{self.kind}__{name}")
         return None if found == "" else found
 
     def mapping(self, name: str) -> Mapping[str, Any]:
@@ -100,6 +108,10 @@ class _Fields:
                 f"connection {self.conn_id}: {name} is a {type(found).__name__}, not an object"
             )
         return found
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a field is true, as JSON or as a form has it."""
+        return str(self[name]).lower() in ("true", "1")
 
     def lacks(self, names: tuple[str, ...], provider: str) -> ConfigError:
         """Return the error for fields whose provider is not installed."""
@@ -115,10 +127,12 @@ class _Fields:
 def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
     """As `AwsConnectionWrapper` reads the fields."""
     conn, service = fields.conn, fields.mapping("service_config").get("s3") or {}
-    config = fields.mapping("config_kwargs")
+    config, older = fields.mapping("config_kwargs"), fields.mapping("session_kwargs")
+    proxies = config.get("proxies") or {}
     options = {
-        "aws_region": fields["region_name"],
+        "aws_region": fields["region_name"] or config.get("region_name"),
         "aws_endpoint": service.get("endpoint_url") or fields["endpoint_url"],
+        "proxy_url": proxies.get("https") or proxies.get("http"),
         **_certificates(fields),
     }
     if (config.get("s3") or {}).get("addressing_style") == "virtual":
@@ -128,14 +142,17 @@ def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
     elif any(fields[name] for name in _NEEDS_AWS):
         options |= _aws_session(fields, options, travels)
     else:
-        # A login without a password is none, as for the hook.
-        has_login = conn.login and conn.password
+        # Half of a pair is none, as for the hook.
+        pairs = (
+            (conn.login, conn.password),
+            (fields["aws_access_key_id"], fields["aws_secret_access_key"]),
+            (older.get("aws_access_key_id"), older.get("aws_secret_access_key")),
+        )
+        key, secret = next(filter(all, pairs), (None, None))
         options |= {
-            "aws_access_key_id": conn.login if has_login else fields["aws_access_key_id"],
-            "aws_secret_access_key": (
-                conn.password if has_login else fields["aws_secret_access_key"]
-            ),
-            "aws_session_token": fields["aws_session_token"],
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            "aws_session_token": fields["aws_session_token"] or older.get("aws_session_token"),
         }
     return _given(options)
 
@@ -178,67 +195,116 @@ def _aws_session(fields: _Fields, options: Mapping[str, Any], travels: bool) -> 
 # --- Google --------------------------------------------------------------------------------------
 
 
-def _gs(fields: _Fields, _travels: bool) -> dict[str, Any]:
-    """As `GoogleBaseHook` reads the fields."""
+def _gs(fields: _Fields, travels: bool) -> dict[str, Any]:
+    """As `GoogleBaseHook` and the provider's file system read the fields."""
+    options = _given({"base_url": fields["gcs.endpoint"]})
+    if fields.is_on("is_anonymous"):
+        return {**options, "skip_signature": "true"}
     if any(fields[name] for name in _NEEDS_GOOGLE):
-        try:
-            from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
-        except ImportError:
-            raise fields.lacks(_NEEDS_GOOGLE, "apache-airflow-providers-google") from None
-
-        credentials = GoogleBaseHook(gcp_conn_id=fields.conn_id).get_credentials()
-        return {"credential_provider": google_credentials(credentials)}
-    if fields["is_anonymous"]:
-        return {"skip_signature": "true"}
-    key = fields["keyfile_dict"]
+        return {**options, **_google_hook(fields, travels)}
+    key = _google_key(fields)
     return _given(
-        {
-            "service_account_path": fields["key_path"],
-            "service_account_key": json.dumps(key) if isinstance(key, Mapping) else key,
-        }
+        {**options, "service_account_path": fields["key_path"], "service_account_key": key}
     )
+
+
+def _google_hook(fields: _Fields, travels: bool) -> dict[str, Any]:
+    try:
+        from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
+    except ImportError:
+        raise fields.lacks(_NEEDS_GOOGLE, "apache-airflow-providers-google") from None
+
+    credentials = GoogleBaseHook(gcp_conn_id=fields.conn_id).get_credentials()
+    found = google_credentials(credentials)
+    return {"bearer_token": found()["token"]} if travels else {"credential_provider": found}
+
+
+def _google_key(fields: _Fields) -> str | None:
+    key = fields["keyfile_dict"]
+    if key is None:
+        return None
+    try:
+        found = json.loads(key) if isinstance(key, str) else dict(key)
+        # In a variable of the environment, ends of lines are often escaped twice.
+        found["private_key"] = found["private_key"].replace("\\n", "\n")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ConfigError(
+            f"connection {fields.conn_id}: keyfile_dict is not the JSON of a service account's key"
+        ) from None
+    return json.dumps(found)
 
 
 # --- Microsoft -----------------------------------------------------------------------------------
 
 
 def _abfss(fields: _Fields, _travels: bool) -> dict[str, Any]:
-    """As the hooks of Blob Storage and Data Lake read the fields, in their order."""
+    """As the hooks of Blob Storage and Data Lake, and the provider's file system, read the fields, in their order."""
     conn = fields.conn
     if text := fields["connection_string"]:
         return _connection_string(fields.conn_id, str(text))
     tenant = fields["tenant_id"] or fields["tenant"]
-    host = _host(conn.host)
-    account = fields["account_name"] or (host or "").partition(".")[0] or None
+    # A token, or the whole address with one.
+    url, _, token = str(fields["sas_token"] or "").rpartition("?")
+    address = url or fields["account_url"] or fields["account_host"] or conn.host
+    # Elsewhere the login is a client's id.
+    login = conn.login if fields.kind == "wasb" and not tenant else None
+    account, endpoint = azure_account(address, login)
+    options = {"account_name": fields["account_name"] or account, "endpoint": endpoint}
     if tenant:
-        keys = {"client_id": conn.login, "client_secret": conn.password, "tenant_id": tenant}
-        return _given({"account_name": account, **keys})
-    options = {"account_name": account or conn.login}
-    token = fields["sas_token"]
-    if key := fields["shared_access_key"]:
+        authority = fields.mapping("client_secret_auth_config").get("authority")
+        options |= {"client_id": conn.login, "client_secret": conn.password, "tenant_id": tenant}
+        options["authority_host"] = authority
+    elif key := fields["shared_access_key"]:
         options["account_key"] = key
     elif token:
-        options["sas_key"] = str(token).rpartition("?")[2]
+        options["sas_key"] = token
+    elif key := conn.password or fields["account_key"]:
+        options["account_key"] = key
+    elif fields.is_on("anon"):
+        options["skip_signature"] = "true"
     else:
-        options["account_key"] = conn.password or fields["account_key"]
+        options["client_id"] = fields["managed_identity_client_id"]
+        options["tenant_id"] = fields["workload_identity_tenant_id"]
     return _given(options)
 
 
-def _host(text: str | None) -> str | None:
-    return urlsplit(text if "//" in text else f"//{text}").hostname if text else None
+def azure_account(address: str | None, login: str | None) -> tuple[str | None, str | None]:
+    """Return the account of an address, or the login, and the endpoint unless it is the public cloud's.
+
+    Args:
+        address: a URL or a host, by the name of either service; or the account alone.
+        login: the account, where the address is a host that does not name it.
+    """
+    if not address or not re.search(r"[.:]", address):
+        return login or address or None, None
+    url = urlsplit(address if "//" in address else f"https://{address}")
+    host = str(url.netloc).rpartition("@")[2].replace(".dfs.", ".blob.", 1)
+    account, _, domain = host.partition(".")
+    if domain == _PUBLIC_BLOBS:
+        return account, None
+    if path := url.path.strip("/"):
+        # As emulators have it.
+        return path.partition("/")[0], f"{url.scheme}://{host}/{path}"
+    return (account if domain.startswith("blob.") else login or account), f"{url.scheme}://{host}"
 
 
 def _connection_string(conn_id: str, text: str) -> dict[str, Any]:
     pairs = (one.partition("=") for one in text.split(";") if one.strip())
     found = {name.strip().lower(): value for name, _, value in pairs}
+    if found.get("usedevelopmentstorage") == "true":
+        return dict(_EMULATOR)
+    account, suffix = found.get("accountname"), found.get("endpointsuffix")
+    address = found.get("blobendpoint")
+    if not address and account and suffix:
+        protocol = found.get("defaultendpointsprotocol", "https")
+        address = f"{protocol}://{account}.blob.{suffix}"
+    named, endpoint = azure_account(address, account)
     options = {
-        "account_name": found.get("accountname"),
+        "account_name": account or named,
         "account_key": found.get("accountkey"),
         "sas_key": (found.get("sharedaccesssignature") or "").lstrip("?"),
-        "endpoint": (found.get("blobendpoint") or "").rstrip("/"),
+        "endpoint": endpoint,
     }
-    if not options["account_name"] and options["endpoint"]:
-        options["account_name"] = (_host(options["endpoint"]) or "").partition(".")[0]
     if not options["account_name"]:
         raise ConfigError(f"connection {conn_id}: connection_string names no account (AccountName)")
     return _given(options)

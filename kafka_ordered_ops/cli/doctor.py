@@ -150,7 +150,7 @@ def _versions() -> Iterator[Check]:
         cure = "pip install 'kafka-ordered-ops[spark]', or run with --engine local, which needs no Spark"
         yield Check("spark", State.WARNING, error.message, cure)
     else:
-        yield Check("spark", State.OK, f"pyspark {found.get('pyspark')} has a Java")
+        yield Check("spark", State.OK, f"pyspark {found.get('pyspark', 'on the path')} has a Java")
 
 
 def _version(name: str) -> str | None:

@@ -27,6 +27,13 @@ class Isolation(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
+class PartitionBy(StrEnum):
+    """The folders above a window's folder: ``date=2026-11-20``, or ``date=2026-11-20/hour=11``."""
+
+    DATE = "date"
+    HOUR = "hour"
+
+
 class OnDataLoss(StrEnum):
     """What to do if records of a window are gone: fail, or record the offsets as lost and continue."""
 

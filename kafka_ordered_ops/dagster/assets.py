@@ -78,6 +78,7 @@ def ordered_window_asset(
     open_lag: timedelta | str | None = None,
     output: str | None = None,
     storage_options: StorageOptions | None = None,
+    partition_by: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -201,6 +202,7 @@ def build_ordered_window_asset(
     group_id: str,
     output: str | None = None,
     storage_options: StorageOptions | None = None,
+    partition_by: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -258,7 +260,7 @@ def build_ordered_window_asset(
     asset = ordered_window_asset(
         **arguments(locals(), own=["application", "application_args", "submit"])
     )
-    return asset(job_without_function(application, application_args, submit, table=table))
+    return asset(job_without_function(application, application_args, submit, table_conf=table_conf))
 
 
 def _result_of(

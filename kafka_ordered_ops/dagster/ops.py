@@ -58,6 +58,7 @@ def ordered_window_op(
     open_lag: timedelta | str | None = None,
     output: str | None = None,
     storage_options: StorageOptions | None = None,
+    partition_by: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -121,6 +122,7 @@ def build_ordered_window_op(
     group_id: str,
     output: str | None = None,
     storage_options: StorageOptions | None = None,
+    partition_by: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),
@@ -159,7 +161,9 @@ def build_ordered_window_op(
     definition = ordered_window_op(
         **arguments(locals(), own=["application", "application_args", "submit"])
     )
-    return definition(job_without_function(application, application_args, submit, table=table))
+    return definition(
+        job_without_function(application, application_args, submit, table_conf=table_conf)
+    )
 
 
 def _check_run(

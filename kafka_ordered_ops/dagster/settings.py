@@ -11,11 +11,16 @@ from typing import Any
 from dagster import AssetKey
 
 from kafka_ordered_ops.core.arguments import check_choice
-from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.dagster.storage import StorageOptions, check_options
 from kafka_ordered_ops.hosting.arguments import with_known_fields
 from kafka_ordered_ops.hosting.window_spec import WindowSpec, span_of
-from kafka_ordered_ops.spark.job_checks import check_engine, check_output, check_spark_conf
+from kafka_ordered_ops.spark.job_checks import (
+    check_engine,
+    check_output,
+    check_partitioned,
+    check_spark_conf,
+    check_storage_options,
+)
 from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 
@@ -58,6 +63,8 @@ class WindowSettings(WindowSpec):
         output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
         storage_options: credentials and settings of the store, by obstore's names: texts, or ``EnvVar``s, which the step
             resolves. Or dagster-aws's ``S3Resource``. None: as the step's environment has them. Dagster never shows them.
+        partition_by: ``date`` or ``hour``: put windows' folders in `output` below ``date=2026-11-20/``, or below
+            ``date=2026-11-20/hour=11/``: the UTC time at which they start.
         table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. A function writes to it with
             ``windows.write``; without one, records are copied by Spark. The step uses the Spark session of the process,
             and starts one if there is none.
@@ -80,6 +87,7 @@ class WindowSettings(WindowSpec):
     open_lag: timedelta | str | None = None
     output: str | None = None
     storage_options: StorageOptions | None = field(default=None, repr=False, compare=False)
+    partition_by: str | None = None
     table: str | None = None
     table_mode: str | None = None
     table_keys: str | Sequence[str] = ()
@@ -96,10 +104,8 @@ class WindowSettings(WindowSpec):
         if self.output is not None:
             check_output(self.output)
         check_options(self.storage_options)
-        if self.storage_options is not None and self.output is None:
-            raise ConfigError(
-                "storage_options are for an output in an object store: give output=, or leave them out"
-            )
+        check_storage_options(self.storage_options, self.output)
+        check_partitioned(self.partition_by, self.output)
         _ = self.target
         if self.table_conf is not None:
             check_spark_conf(self.table_conf)

@@ -17,9 +17,11 @@ from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.window_handle import WindowHandle
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.job_checks import (
+    check_deployed,
     check_engine,
     check_function,
     check_output,
+    check_partitioned,
     check_reading,
     check_session,
     check_spark_conf,
@@ -54,6 +56,7 @@ class Job:
         java_home: the Java of a session in this process; None: ``JAVA_HOME``, or ``java`` from the path.
         output: the folder for the windows' files, or a prefix in an object store; None: the job has its own sink.
         storage_options: credentials and settings of an object store.
+        partition_by: the folders above the windows' folders: ``date`` or ``hour``.
         table: instead of `output`, the table for the windows' rows.
         engine: who reads Kafka.
     """
@@ -68,6 +71,7 @@ class Job:
     java_home: Path | None = None
     output: str | None = None
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    partition_by: str | None = None
     table: TableTarget | None = None
     engine: str = "python"
 
@@ -77,10 +81,11 @@ class Job:
         if self.output is not None and is_known(self.output):
             check_output(self.output)
         check_storage_options(self.storage_options, self.output)
-        if self.table is not None and self.application is not None:
+        check_partitioned(self.partition_by, self.output)
+        if self.table is not None and self.application is not None and self.spark_conf:
             raise ConfigError(
-                "an application and a table are both given: an application has its own session, with which this "
-                "process cannot publish. Give a function with Spark, or use TableSink in the application"
+                "an application and Spark's settings of this process are both given: the application has its own session, "
+                "which writes the table. Give its settings in submit, as {'conf': {...}}"
             )
         if self.table is not None and self.batch_function is not None:
             raise ConfigError(
@@ -109,21 +114,43 @@ class Job:
             from kafka_ordered_ops.spark import SparkSubmit
 
             arguments_of(self.arguments)
-            check_submission(self.application, client, submit_of(self.submit) or SparkSubmit())
+            how = submit_of(self.submit) or SparkSubmit()
+            check_deployed(how, self.output, table=None if self.table is None else self.table.table)
+            check_submission(self.application, client, how)
             # Another process has the session.
             check_reading(self.engine, client, conf=None, group_id=group_id)
         elif self.spark_function is not None or self.table is not None:
             check_session(self.spark_conf, java_home=self.java_home)
             check_reading(self.engine, client, conf=self.spark_conf, group_id=group_id)
         if self.output is not None:
-            check_writable(self.output, self.storage_options)
+            check_writable(self.output, self.storage_options, self.partition_by)
 
-    def session(self, stopped: Callable[[], bool]) -> AbstractContextManager[Found]:
+    def session(
+        self, stopped: Callable[[], bool], say: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[Found]:
         """Return what a host keeps open until it has published: it yields what finds earlier outputs.
+
+        Args:
+            stopped: whether the job is to end.
+            say: receives the lines that an application writes; None: they stay in its own log.
 
         Raises:
             ConfigError: the table is not as required; on entering.
         """
+        if self.table is not None and self.application is not None:
+            from kafka_ordered_ops.spark.applications.tables import table_application
+
+            return nullcontext(
+                table_application(
+                    self.table,
+                    str(self.application),
+                    submit_of(self.submit),
+                    arguments=arguments_of(self.arguments),
+                    log_line=say,
+                    cancelled=stopped,
+                    storage_options=self.storage_options,
+                )
+            )
         return table_session(
             self.table,
             conf=self.spark_conf,

@@ -215,8 +215,9 @@ class OpenWindow:
         return copied
 
     def submit(self, application: str, arguments: Sequence[str], how: SparkSubmit | None) -> Staged:
-        """Run an application; return its output below the output folder."""
-        return self._handle.submit(application, arguments, how)[0]
+        """Run an application; return its output below the output folder, or for the table."""
+        staged: Staged = self._handle.submit(application, arguments, how)[0]
+        return staged
 
     def submit_alone(
         self, application: str, arguments: Sequence[str], how: SparkSubmit | None

@@ -48,7 +48,7 @@ def table_session(
         yield partial(found_output, storage_options=storage_options)
         return
     from kafka_ordered_ops.spark.job_session import job_session
-    from kafka_ordered_ops.spark.write.table_windows import table_sink
+    from kafka_ordered_ops.spark.write.table_windows import found_in_tables, table_sink
 
     with job_session(f"table {target.table}", conf, stopped, java_home) as spark:
         sink = table_sink(spark, target)
@@ -56,6 +56,6 @@ def table_session(
             sink.check_copy()
 
         def found(result: Mapping[str, Any]) -> Staged | None:
-            return sink.found(result) or found_output(result, storage_options)
+            return found_in_tables(sink, result) or found_output(result, storage_options)
 
         yield found

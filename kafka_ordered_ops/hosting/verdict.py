@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import time
 import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.windows.checks import newest_attempt
 
-#: Attempts of replays: runs that replay a window at the same time differ, and so do their attempts.
-_RUNS_APART: Final = 1_000_003
-_TRIES_APART: Final = 1_000
+#: Runs that replay a window in the same millisecond differ, and so do their attempts.
+_RUNS_APART: Final = 1_000
 
 
 def is_finished(plan: WindowPlan, result: Any) -> bool:
@@ -53,7 +53,8 @@ def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) ->
     """Return a finished window's plan for one more delivery, as a new attempt.
 
     Its output is separate from the published one and from those of concurrent replays by other attempts or runs. The
-    ledger accepts any attempt of a finished window.
+    ledger accepts any attempt of a finished window. Attempts grow with time: a replay that published and died before
+    it was recorded must not stand in the way of the next one, of whichever run.
 
     Args:
         plan: the window's plan.
@@ -61,7 +62,7 @@ def as_replay(plan: WindowPlan, result: Any, *, run_id: str, try_number: int) ->
         run_id: the host's run.
         try_number: the attempt within the run.
     """
-    published = result.get("attempt") if isinstance(result, Mapping) else None
-    newest = max(plan.attempt, published if isinstance(published, int) else 0)
-    run = zlib.crc32(run_id.encode()) % _RUNS_APART
-    return replace(plan, attempt=newest + (1 + run) * _TRIES_APART + try_number % _TRIES_APART)
+    run = zlib.crc32(f"{run_id}:{try_number}".encode()) % _RUNS_APART
+    return replace(
+        plan, attempt=max(newest_attempt(plan, result), time.time_ns() // 1_000) + 1 + run
+    )

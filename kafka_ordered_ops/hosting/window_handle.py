@@ -82,6 +82,7 @@ class WindowHandle:
         display: shows the job's progress; None: this process logs a line now and then.
         storage_options: credentials and settings of an object store; None: as the environment has them.
         table: instead of `output`, the table for the windows' rows.
+        partition_by: of `output`: the folders above the windows' folders.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class WindowHandle:
         display: Display | None = None,
         storage_options: Mapping[str, Any] | None = None,
         table: TableTarget | None = None,
+        partition_by: str | None = None,
     ) -> None:
         self.plans = tuple(plans)
         self.client = client
         self.output = output
         self._storage_options = storage_options
         self.table = table
+        self.partition_by = partition_by
         self.ordered = ordered
         self.engine = engine
         self.stop = stop
@@ -156,6 +159,7 @@ class WindowHandle:
                 self.plans,
                 ordered=self.ordered,
                 storage_options=self._options(path),
+                partition_by=self._partition_by(path),
             )
         )
 
@@ -174,7 +178,8 @@ class WindowHandle:
             self._check_no_output()
             self.show_phase("running in Spark", "tasks")
             return self._kept(copy_to_table(self.read, self.table, self.plans))
-        return self._kept(self.staged_below(self._folder(path), self._options(path)))
+        folder, options = self._folder(path), self._options(path)
+        return self._kept(self.staged_below(folder, options, self._partition_by(path)))
 
     def submit(
         self,
@@ -182,11 +187,11 @@ class WindowHandle:
         arguments: Sequence[str] = (),
         how: SparkSubmit | None = None,
         path: str | os.PathLike[str] | None = None,
-    ) -> list[StagedOutput]:
+    ) -> list[Any]:
         """Run a Spark application for all windows by spark-submit: `kafka_ordered_ops.spark.submit_windows`.
 
         The application gets its windows with `kafka_ordered_ops.spark.current_window`. If the host ends the job, the
-        application and all of its processes end.
+        application and all of its processes end. With a table of the host, it is run again to publish.
 
         Raises:
             ConfigError: there is an output already, or no folder for it.
@@ -194,6 +199,8 @@ class WindowHandle:
         """
         from kafka_ordered_ops.spark.applications.submitter import submit_windows
 
+        if self.table is not None and path is None:
+            return self._submitted_to(self.table, application, arguments, how)
         self.show_phase("starting Spark")
         staged = submit_windows(
             self.plans,
@@ -208,8 +215,38 @@ class WindowHandle:
             log_line=self._say,
             progress=self._job_progress(Path(application).name),
             storage_options=self._options(path),
+            partition_by=self._partition_by(path),
         )
         return self._kept(staged)
+
+    def _submitted_to(
+        self,
+        table: TableTarget,
+        application: str | os.PathLike[str],
+        arguments: Sequence[str],
+        how: SparkSubmit | None,
+    ) -> list[Any]:
+        from kafka_ordered_ops.spark.applications.tables import table_application
+
+        self._check_no_output()
+        self.show_phase("starting Spark")
+        by = table_application(
+            table,
+            application,
+            how,
+            arguments=arguments,
+            log_line=self._say,
+            cancelled=self.stop.__bool__,
+        )
+        return self._kept(
+            by.write(
+                self.plans,
+                self.client,
+                ordered=self.ordered,
+                engine=self.engine,
+                progress=self._job_progress(Path(application).name),
+            )
+        )
 
     def collect(self, path: str | os.PathLike[str] | None = None) -> list[StagedOutput]:
         """Use the output that a job of another program has written for every window.
@@ -221,7 +258,8 @@ class WindowHandle:
         from kafka_ordered_ops.output.staged_output import StagedOutput
 
         folder = self._folder(path)
-        places = [StagedOutput.of(plan, folder, self._options(path)) for plan in self.plans]
+        options, partition_by = self._options(path), self._partition_by(path)
+        places = [StagedOutput.of(plan, folder, options, partition_by) for plan in self.plans]
         if missing := [one for one in places if not one.exists()]:
             raise SinkError(
                 f"{len(missing)} of {len(places)} windows have no complete output of this attempt below {folder}, such as "
@@ -253,7 +291,10 @@ class WindowHandle:
         return outputs_of(self.plans, self.staged, returned, output=place)
 
     def staged_below(
-        self, folder: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+        self,
+        folder: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> list[StagedOutput]:
         """Read the records into hidden files, with progress lines; end if the job must end."""
         from kafka_ordered_ops.output.stage import stage_windows
@@ -266,6 +307,7 @@ class WindowHandle:
             ordered=self.ordered,
             progress=self.progress(),
             storage_options=storage_options,
+            partition_by=partition_by,
         )
 
     def temporary_folder(self) -> AbstractContextManager[str]:
@@ -345,6 +387,10 @@ class WindowHandle:
     def _options(self, path: str | os.PathLike[str] | None) -> Mapping[str, Any] | None:
         """Return the options of the host's output; another path has the environment's."""
         return self._storage_options if path is None else None
+
+    def _partition_by(self, path: str | os.PathLike[str] | None) -> str | None:
+        """Return how windows are partitioned in the host's output; elsewhere they are not."""
+        return self.partition_by if path is None else None
 
     def _check_no_output(self) -> None:
         if self.staged is not None:

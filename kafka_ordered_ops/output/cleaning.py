@@ -21,9 +21,9 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.layout import published_marker
-from kafka_ordered_ops.output.leftovers import Left, Leftovers, any_stage, group_of
-from kafka_ordered_ops.output.ownership import STAGE_NAME, remove_tagged
+from kafka_ordered_ops.output.layout import old_stages_folder, published_marker, stages_folder
+from kafka_ordered_ops.output.leftovers import Left, Leftovers
+from kafka_ordered_ops.output.ownership import STAGE_NAME, first_group, remove_tagged
 
 
 def leftovers(
@@ -43,10 +43,9 @@ class _Folders:
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
         self._files = files_for(root, storage_options)
-        place = any_stage(root)
-        self._root, self._stages = root, place.stages_folder
+        self._root, self._stages = root, stages_folder(root)
         #: Those of earlier versions too.
-        self._places = (place.stages_folder, place.old_stages_folder)
+        self._places = (self._stages, old_stages_folder(root))
 
     def found(self) -> list[Left]:
         with as_sink_error(f"the stages of {self._root} cannot be looked at"):
@@ -90,13 +89,11 @@ class _Folders:
 
     def _left(self, window: str, attempt: str, paths: Sequence[str]) -> Left:
         every = [one for path in paths for one in self._files.below(path)]
-        groups = (
-            group_of(self._files.read(marker)) for path in paths for marker in self._markers(path)
-        )
+        markers = (marker for path in paths for marker in self._markers(path))
         return Left(
             window,
             attempt,
-            next((one for one in groups if one is not None), None),
+            first_group(map(self._files.read, markers)),
             sum(1 for is_file, _, _ in every if is_file),
             sum(size for is_file, size, _ in every if is_file),
             datetime.fromtimestamp(max((at for _, _, at in every), default=0), UTC),

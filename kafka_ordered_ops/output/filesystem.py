@@ -141,9 +141,7 @@ class LocalFiles:
         for name in filter(is_data, self.names(folder)):
             found = os.lstat(f"{folder}/{name}")
             if not stat.S_ISREG(found.st_mode):
-                raise SinkError(
-                    f"{folder}/{name} is not a file of this package: remove it, then run the window again"
-                )
+                raise foreign_file_error(f"{folder}/{name}")
             sizes[name] = found.st_size
         return sizes
 
@@ -366,6 +364,11 @@ def _is_own_name(name: str) -> bool:
 def is_data(name: str) -> bool:
     """Return whether a file is part of the output, by the rule of Spark and Hive."""
     return not name.startswith((".", "_"))
+
+
+def foreign_file_error(path: str) -> SinkError:
+    """Return the error of something that is called like a data file and is none."""
+    return SinkError(f"{path} is not a file of this package: remove it, then run the window again")
 
 
 def data_names(files: Files, folder: str) -> list[str]:

@@ -4,6 +4,7 @@
 
     <root>/window_id=<times>-<digest of the id>/                     what readers see: its files, and
     <root>/window_id=<times>-<digest of the id>/.koo-<tag>/          an empty folder that names its marker
+    <root>/date=2026-11-20/hour=11/window_id=...                     the same with `partition_by`
     <parent>/.koo/<name>/windows/<tag>.json                          the marker of what readers see
     <parent>/.koo/<name>/stage/<safe id>/<claim>-<attempt>/          what an attempt has written; complete with its marker
     <parent>/.koo/<name>/stage/<safe id>/.replaced/                  the older output, for the instant of a publish
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
@@ -28,6 +30,11 @@ from typing import Any, Final, Self, TypeVar
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
+from kafka_ordered_ops.core.window.partition import (
+    check_partition_by,
+    is_partition,
+    partition_of,
+)
 from kafka_ordered_ops.core.window.plan import PlanPart, WindowPlan
 from kafka_ordered_ops.core.window.window import (
     check_window_id,
@@ -87,6 +94,8 @@ class Layout:
     #: The name of the folder that readers see, without `WINDOW_PREFIX`; None: it is named after the id alone, as by
     #: earlier versions.
     folder: str | None = None
+    #: The folders above that one, ``date=2026-11-20/hour=11``; None: none.
+    partition: str | None = None
 
     def __post_init__(self) -> None:
         check_window_id(self.window_id)
@@ -100,6 +109,8 @@ class Layout:
         # It is read from markers and from the ledger, and becomes part of a path.
         if self.folder is not None and digest_in(self.folder) != id_digest(self.window_id):
             raise ConfigError(f"{self.folder[:140]!r} is not a folder of window {self.window_id}")
+        if self.partition is not None and not is_partition(self.partition):
+            raise ConfigError(f"{self.partition[:140]!r} are not folders of a date and an hour")
         object.__setattr__(self, "root", normal_root(self.root))
 
     @classmethod
@@ -108,6 +119,7 @@ class Layout:
         plan: WindowPlan,
         root: str | os.PathLike[str],
         storage_options: Mapping[str, Any] | None = None,
+        partition_by: str | None = None,
     ) -> Self:
         """Return the place for this plan's attempt below `root`; nothing is touched."""
         return cls(
@@ -119,6 +131,7 @@ class Layout:
             group_id=plan.group_id,
             storage_options=storage_options,
             folder=folder_name(plan.window_id, plan.window),
+            partition=partition_of(plan.window, check_partition_by(partition_by)),
         )
 
     @property
@@ -129,7 +142,24 @@ class Layout:
     @property
     def final_path(self) -> str:
         """The folder that readers see once the window is published."""
-        return f"{self.root}/{WINDOW_PREFIX}{self.folder or safe_name(self.window_id)}"
+        return f"{self.final_parent}/{WINDOW_PREFIX}{self.folder or safe_name(self.window_id)}"
+
+    @property
+    def final_parent(self) -> str:
+        """The folder in which that one is."""
+        return self.root if self.partition is None else f"{self.root}/{self.partition}"
+
+    @property
+    def partition_folders(self) -> list[str]:
+        """The folders between the root and that one."""
+        names = [] if self.partition is None else self.partition.split("/")
+        return [f"{self.root}/{'/'.join(names[: n + 1])}" for n in range(len(names))]
+
+    def placed_as(self, other: Layout | None) -> Self:
+        """Return this output in the place of another one of the same window, if there is one."""
+        if other is None:
+            return self
+        return replace(self, folder=other.folder, partition=other.partition)
 
     @property
     def stage_path(self) -> str:
@@ -171,6 +201,8 @@ class Layout:
             fields["holding"] = self.holding.to_json()
         if self.folder is not None:
             fields["folder"] = self.folder
+        if self.partition is not None:
+            fields["partition"] = self.partition
         return fields
 
     @classmethod
@@ -195,6 +227,7 @@ class Layout:
                 else None,
                 storage_options=storage_options,
                 folder=fields.text("folder") if "folder" in fields else None,
+                partition=fields.text("partition") if "partition" in fields else None,
             )
         except ConfigError as error:
             raise JsonError(str(error)) from error
@@ -211,12 +244,12 @@ class Layout:
     @property
     def stages_folder(self) -> str:
         """The hidden folder of all stages; in a file system, its lock keeps publishers apart."""
-        return f"{control_folder(self.root)}/stage"
+        return stages_folder(self.root)
 
     @property
     def old_stages_folder(self) -> str:
         """The folder that was the stages' in earlier versions."""
-        return f"{self.root}/{OLD_STAGES}"
+        return old_stages_folder(self.root)
 
     @property
     def old_window_folder(self) -> str:
@@ -262,8 +295,17 @@ class Layout:
                 # While it was looked for, the window may have been replaced.
                 if (tag := tag_in(files, folder)) == before:
                     break
-        if content is None:
-            return None
+        return None if content is None else cls._parsed(root, content)
+
+    @classmethod
+    def read_published(cls, files: Folders, root: str, tag: str) -> Self | None:
+        """Return the output that a published marker describes, if its folder is where the marker says."""
+        content = files.read(published_marker(root, tag))
+        marker = None if content is None else cls._parsed(root, content)
+        return None if marker is None or tag_in(files, marker.final_path) != tag else marker
+
+    @classmethod
+    def _parsed(cls, root: str, content: bytes) -> Self | None:
         try:
             value = strict_json.loads(content, limit_bytes=MARKER_BYTES_MAX)
             return cls.from_json(Fields({**value, "root": root}, MARKER_NAME))
@@ -290,6 +332,16 @@ class Layout:
             attempt=self.attempt,
         )
 
+    def changed_stage_error(self, place: str, lost: str, visible: str) -> SinkError:
+        """Return the error of a stage whose files are not those that were written; `lost` is how they differ."""
+        return SinkError(
+            f"window {self.window_id} is not published: {place} no longer holds what was written there: {lost}. "
+            f"{visible} Run the window again, or replay it, to write its files again",
+            window_id=self.window_id,
+            claim_id=self.claim_id,
+            attempt=self.attempt,
+        )
+
     def no_stage_error(self, visible: str) -> SinkError:
         """Return the error of an output that has nothing to publish; `visible` is a sentence on what readers see."""
         return SinkError(
@@ -302,9 +354,39 @@ class Layout:
         )
 
 
+def stages_folder(root: str) -> str:
+    """Return the hidden folder of all stages of a root."""
+    return f"{control_folder(root)}/stage"
+
+
+def old_stages_folder(root: str) -> str:
+    """Return the folder that was the stages' in earlier versions."""
+    return f"{root}/{OLD_STAGES}"
+
+
 def published_marker(root: str, tag: str) -> str:
     """Return where the marker is of a folder that readers see."""
-    return f"{control_folder(root)}/windows/{tag}.json"
+    return f"{_markers_folder(root)}/{tag}.json"
+
+
+def published_tags(files: Folders, root: str, window_id: str) -> list[str]:
+    """Return the tags of a window's folders that readers may see; those of earlier versions are not found."""
+    beginning = _tag_beginning(window_id)
+    names = files.names(_markers_folder(root))
+    return [name.removesuffix(".json") for name in names if name.startswith(beginning)]
+
+
+def new_tag(window_id: str) -> str:
+    """Return a new tag for a window's folder: the window is found by how it begins."""
+    return f"{_tag_beginning(window_id)}{uuid.uuid4().hex[:8]}"
+
+
+def _tag_beginning(window_id: str) -> str:
+    return id_digest(window_id)[:8]
+
+
+def _markers_folder(root: str) -> str:
+    return f"{control_folder(root)}/windows"
 
 
 def _place(output: Layout) -> tuple[object, ...]:

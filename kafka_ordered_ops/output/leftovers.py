@@ -6,11 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.strict_json import JsonError
-from kafka_ordered_ops.output.filesystem import MARKER_BYTES_MAX
-from kafka_ordered_ops.output.layout import Layout
-
 
 @dataclass(frozen=True)
 class Left:
@@ -50,20 +45,3 @@ class Leftovers(Protocol):
 
     def remove_probes(self, before: datetime) -> int:
         """Remove what is left of checks of the store; return how many objects."""
-
-
-def any_stage(root: str) -> Layout:
-    """Return a place below a root, for where its stages are."""
-    return Layout(root, "any", "any", 0)
-
-
-def group_of(content: bytes | None) -> str | None:
-    """Return the group that a marker, a seal or the marker of a draft names; None if it names none."""
-    try:
-        value = strict_json.loads(content or b"", limit_bytes=MARKER_BYTES_MAX)
-    except JsonError:
-        return None
-    if isinstance(value, dict) and isinstance(value.get("output"), dict):
-        value = value["output"]
-    group_id = value.get("group") if isinstance(value, dict) else None
-    return group_id if isinstance(group_id, str) else None

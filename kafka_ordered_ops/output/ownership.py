@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.strict_json import JsonError
+from kafka_ordered_ops.core.window.partition import DATE_FOLDER
 from kafka_ordered_ops.core.window.window import digest_in, id_digest
 from kafka_ordered_ops.output.contents import rows_in
 from kafka_ordered_ops.output.filesystem import (
@@ -27,6 +28,7 @@ from kafka_ordered_ops.output.layout import (
     Layout,
     Output,
     published_marker,
+    published_tags,
 )
 from kafka_ordered_ops.output.parts import sizes_of_part
 from kafka_ordered_ops.output.ports import Folders
@@ -56,14 +58,24 @@ def check_replaceable(files: Folders, output: Layout, published: Layout | None) 
 def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
     """Return folders of other names that hold this window, and their markers: by an earlier version, or of other times."""
     found = []
-    for name in files.names(output.root):
+    names = files.names(output.root)
+    for name in names:
         folder = name.removeprefix(WINDOW_PREFIX)
         if name == folder or digest_in(folder) != id_digest(output.window_id):
             continue
-        place = replace(output, folder=folder)
+        place = replace(output, folder=folder, partition=None)
         marker = output.read(files, output.root, place.final_path)
         if place.final_path != output.final_path and marker is not None:
             found.append((place, marker))
+    if not any(map(DATE_FOLDER.fullmatch, names)):
+        return found
+    # There may be thousands of folders to look into; markers are all in one.
+    for tag in published_tags(files, output.root, output.window_id):
+        marker = output.read_published(files, output.root, tag)
+        if marker is None or marker.partition is None or marker.window_id != output.window_id:
+            continue
+        if marker.final_path != output.final_path:
+            found.append((output.placed_as(marker), marker))
     return found
 
 
@@ -152,11 +164,19 @@ def under_way(group_id: str | None) -> bytes:
 
 def _group_in(files: Folders, folder: str) -> str | None:
     """Return the group that a stage or a draft says it is of; None where it says nothing."""
-    for path in (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}"):
+    paths = (marker_path(folder), f"{folder}/{UNDER_WAY_NAME}")
+    return first_group(map(files.read, paths))
+
+
+def first_group(contents: Iterable[bytes | None]) -> str | None:
+    """Return the group that the first of some markers, seals and markers of drafts names; None if none does."""
+    for content in contents:
         try:
-            value = strict_json.loads(files.read(path) or b"", limit_bytes=MARKER_BYTES_MAX)
+            value = strict_json.loads(content or b"", limit_bytes=MARKER_BYTES_MAX)
         except JsonError:
             continue
+        if isinstance(value, dict) and isinstance(value.get("output"), dict):
+            value = value["output"]
         group_id = value.get("group") if isinstance(value, dict) else None
         if isinstance(group_id, str):
             return group_id

@@ -171,6 +171,7 @@ def _whole(output: Layout) -> tuple[object, ...]:
         output.window_id,
         output.claim_id,
         output.attempt,
+        output.partition,
         _part_of(output).count,
     )
 

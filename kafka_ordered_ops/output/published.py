@@ -18,6 +18,7 @@ from kafka_ordered_ops.output.filesystem import (
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
 from kafka_ordered_ops.output.ownership import lost_marker
+from kafka_ordered_ops.output.partitions import window_folders
 from kafka_ordered_ops.output.ports import Folders
 
 #: Names that an error lists.
@@ -86,10 +87,10 @@ def _each_once(window_ids: Sequence[str]) -> tuple[str, ...]:
 
 def _in_folders(files: Folders, root: str, wanted: tuple[str, ...] | None) -> dict[str, list[str]]:
     """Return the files of the folders that say whose output they hold."""
-    names = [name for name in files.names(root) if name.startswith(WINDOW_PREFIX)]
+    names = list(window_folders(files, root))
     if wanted is not None:
         digests = {id_digest(one) for one in wanted}
-        names = [name for name in names if digest_in(name.removeprefix(WINDOW_PREFIX)) in digests]
+        names = [name for name in names if digest_in(name.rpartition(WINDOW_PREFIX)[2]) in digests]
     folders: dict[str, str] = {}
     for folder in (f"{root}/{name}" for name in names):
         marker = Layout.read(files, root, folder)

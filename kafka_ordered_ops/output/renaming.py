@@ -15,7 +15,6 @@ knows that what is missing in a part has been moved.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +35,14 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.layout import MERGING, Facts, Layout, Output, published_marker
+from kafka_ordered_ops.output.layout import (
+    MERGING,
+    Facts,
+    Layout,
+    Output,
+    new_tag,
+    published_marker,
+)
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
@@ -50,6 +56,7 @@ from kafka_ordered_ops.output.ownership import (
     under_way,
     whole_marker,
 )
+from kafka_ordered_ops.output.partitions import check_folders, kind_of
 from kafka_ordered_ops.output.parts import join_parts, take_part_back
 from kafka_ordered_ops.output.ports import Folders
 
@@ -61,7 +68,7 @@ class RenamePublisher:
 
     def make(self, output: Layout, token: str) -> None:
         """Make the folder of a job's draft, empty."""
-        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
+        files, path = _files_of(output), output.draft_path(token)
         # Locked: another job that ends may remove the window's folder, if it is empty.
         with (
             as_sink_error(f"the stage {path} cannot be made"),
@@ -74,7 +81,7 @@ class RenamePublisher:
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
         """Complete a draft: make its files durable, count what they hold, then write the marker."""
-        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
+        files, path = _files_of(output), output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be completed"):
             # What Spark's tasks write later makes the folder again, and it would hold a part of the records.
             if not files.exists(flag := f"{path}/{UNDER_WAY_NAME}"):
@@ -89,10 +96,7 @@ class RenamePublisher:
 
     def land(self, output: Layout, token: str) -> None:
         """Make a sealed draft the attempt's stage; what another job of the attempt made of it before goes."""
-        files, aside = (
-            files_for(output.root, output.storage_options),
-            f"{output.stage_path}~older-{token}",
-        )
+        files, aside = _files_of(output), f"{output.stage_path}~older-{token}"
         with (
             as_sink_error(f"the stage {output.stage_path} cannot be completed"),
             _locked(files, output),
@@ -108,7 +112,7 @@ class RenamePublisher:
 
     def drop(self, output: Layout, token: str) -> None:
         """Remove what a job has written; output that has landed stays."""
-        files, path = files_for(output.root, output.storage_options), output.draft_path(token)
+        files, path = _files_of(output), output.draft_path(token)
         if not files.exists(output.window_folder):
             return
         with as_sink_error(f"the stage {path} cannot be removed"):
@@ -125,6 +129,13 @@ class RenamePublisher:
             check_owned(files, output, output.read(files, output.root, output.final_path))
         for place, marker in other_places(files, output):
             check_owned(files, place, marker)
+        self._check_partitions(files, output)
+
+    def _check_partitions(self, files: Folders, output: Layout) -> None:
+        """Look whether the root's windows are partitioned as this one is."""
+        for folder in output.partition_folders:
+            check_own_folder(files, folder)
+        check_folders(files, output.root, kind_of(output))
 
     def _check_stage(self, files: Folders, output: Layout) -> None:
         """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
@@ -139,7 +150,7 @@ class RenamePublisher:
 
     def staged(self, output: Output) -> Output | None:
         """Return the stage's marker, if the stage is complete and has all the files that were written."""
-        files = files_for(output.root, output.storage_options)
+        files = _files_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             if (marker := whole_marker(files, output, output.stage_path)) is not None:
                 return marker
@@ -151,12 +162,13 @@ class RenamePublisher:
 
     def shown(self, output: Output) -> Output | None:
         """Return the marker of what readers see, if that is this very attempt's and has all its rows."""
+        files = _files_of(output)
         with as_sink_error(f"{output.final_path} cannot be looked at"):
-            return shown_marker(files_for(output.root, output.storage_options), output)
+            return shown_marker(files, self._shown_place(files, output))
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage's marker, if there is one."""
-        files = files_for(output.root, output.storage_options)
+        files = _files_of(output)
         with as_sink_error(f"the stage {output.stage_path} cannot be looked at"):
             if earlier.has_stages(files, output):
                 with _locked(files, output):
@@ -165,7 +177,7 @@ class RenamePublisher:
 
     def merged(self, whole: Output, parts: Sequence[Output]) -> Output:
         """Join complete parts to one complete stage of the whole window."""
-        files = files_for(whole.root, whole.storage_options)
+        files = _files_of(whole)
         with (
             as_sink_error(f"the parts of window {whole.window_id} cannot be joined"),
             _locked(files, whole),
@@ -173,7 +185,7 @@ class RenamePublisher:
             check_own_folder(files, whole.window_folder)
             joined = (
                 whole_marker(files, whole, whole.stage_path)
-                or shown_marker(files, whole)
+                or shown_marker(files, self._shown_place(files, whole))
                 or join_parts(files, whole, parts)
             )
             for part in parts:
@@ -183,7 +195,7 @@ class RenamePublisher:
 
     def discard(self, output: Layout) -> None:
         """Remove the stage, and a whole window's parts; published output stays."""
-        files = files_for(output.root, output.storage_options)
+        files = _files_of(output)
         if not _has_stages(files, output):
             return
         with (
@@ -204,24 +216,45 @@ class RenamePublisher:
 
     def check_ready(self, output: Layout) -> None:
         """Raise what `publish` would raise; nothing is changed."""
-        files = files_for(output.root, output.storage_options)
+        files = _files_of(output)
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
             if not files.exists(output.stages_folder) and not _has_stages(files, output):
-                self._is_to_be_swapped(files, output)
+                self._check_ready(files, output)
                 return
             with _locked(files, output):
-                self._is_to_be_swapped(files, output)
+                self._check_ready(files, output)
+
+    def _check_ready(self, files: Folders, output: Layout) -> None:
+        output = self._place(files, output)
+        if self._is_to_be_swapped(files, output):
+            self._check_partitions(files, output)
 
     def publish(self, output: Layout) -> None:
         """Put the stage in the place of the window's older output."""
-        files = files_for(output.root, output.storage_options)
+        files = _files_of(output)
         with (
             as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"),
             _locked(files, output),
         ):
+            output = self._place(files, output)
             if self._is_to_be_swapped(files, output):
                 self._swap(files, output)
             self._clean(files, output)
+
+    def _place(self, files: Folders, output: Output) -> Output:
+        """Return the output where its stage says that it belongs: another job of the attempt may have written it."""
+        staged = output.own_marker(files, output.stage_path)
+        if staged is None:
+            return self._shown_place(files, output)
+        return replace(output, partition=staged.partition)
+
+    def _shown_place(self, files: Folders, output: Output) -> Output:
+        """Return the output where readers see this attempt, if they do in other folders of dates and hours."""
+        if output.own_marker(files, output.final_path) is None:
+            for place, marker in other_places(files, output):
+                if place.partition != output.partition and output.is_mine(marker):
+                    return place
+        return output
 
     def _is_to_be_swapped(self, files: Folders, output: Layout) -> bool:
         """Return whether the stage still has to be moved into place; raise what `publish` raises."""
@@ -234,18 +267,14 @@ class RenamePublisher:
             self._check_published(files, output)
             return False
         if (lost := lost_files(files, staged, files.sizes(output.stage_path))) is not None:
-            raise SinkError(
-                f"window {output.window_id} is not published: {output.stage_path} no longer holds what was written "
-                f"there: {lost}. {self._visible(files, output)} Run the window again, or replay it, to write its files again",
-                window_id=output.window_id,
-                claim_id=output.claim_id,
-                attempt=output.attempt,
-            )
+            visible = self._visible(files, output)
+            raise output.changed_stage_error(output.stage_path, lost, visible)
         check_replaceable(files, output, published)
         return True
 
     def _swap(self, files: Folders, output: Layout) -> None:
         self._take_marker_out(files, output)
+        files.make_folder(output.final_parent)
         shown = [output, *(place for place, _ in other_places(files, output))]
         for path in (one.final_path for one in shown if files.exists(one.final_path)):
             # One left by a crash is older than what is published: it was on its way out.
@@ -259,7 +288,7 @@ class RenamePublisher:
         if not files.exists(inside := marker_path(stage)):
             # It is out, and a crash came after that.
             return
-        tag = tag_in(files, stage) or uuid.uuid4().hex[:16]
+        tag = tag_in(files, stage) or new_tag(output.window_id)
         kept = (MARKER_NAME, f"{TAG_PREFIX}{tag}")
         # Checksums that Hadoop writes beside each file, say.
         for name in files.names(stage):
@@ -272,8 +301,13 @@ class RenamePublisher:
 
     def _restore_replaced(self, files: Folders, output: Layout) -> None:
         """Put the older output back where a crash between the two renames has left nothing visible."""
-        if not files.exists(output.final_path) and is_own_folder(files, output.replaced_path):
-            files.rename(output.replaced_path, output.final_path)
+        if files.exists(output.final_path) or not is_own_folder(files, output.replaced_path):
+            return
+        place = output.placed_as(output.read(files, output.root, output.replaced_path))
+        if files.exists(place.final_path) or other_places(files, output):
+            return
+        files.make_folder(place.final_parent)
+        files.rename(output.replaced_path, place.final_path)
 
     def _check_published(self, files: Folders, output: Layout) -> None:
         """Raise unless readers see this attempt's output; for one that has no stage."""
@@ -308,6 +342,10 @@ class RenamePublisher:
                     remove_tagged(files, output.root, path)
             files.remove_if_empty(folder)
         earlier.remove_lock(files, output)
+
+
+def _files_of(output: Layout) -> Folders:
+    return files_for(output.root, output.storage_options)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import data_names
-from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.staged_output import StagedOutput
@@ -20,13 +19,13 @@ def output_schema(output: StagedOutput) -> pa.Schema | None:
         OSError, pyarrow.ArrowException: the file could not be read: it may be replaced at this very moment.
         ConfigError: an output of an unknown scheme, or one in an object store that is not published.
     """
+    where = files_of(output.root, output.storage_options)
     if is_in_store(output.root):
         paths = published(output.root, [output.window_id], output.storage_options)[output.window_id]
     else:
         folder = output.final_path
-        found = files_for(output.root, output.storage_options)
-        paths = [f"{folder}/{name}" for name in data_names(found, folder)]
+        paths = [f"{folder}/{name}" for name in data_names(where, folder)]
     if not paths:
         return None
-    with files_of(output.root, output.storage_options).footer(paths[0]) as footer:
+    with where.footer(paths[0]) as footer:
         return pq.read_schema(footer)

@@ -60,6 +60,7 @@ def stage_window(
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> StagedOutput:
     """Read a plan's records once and write them as Parquet: `stage_windows` for one plan."""
     (output,) = stage_windows(
@@ -72,6 +73,7 @@ def stage_window(
         stall_timeout_s=stall_timeout_s,
         progress=progress,
         storage_options=storage_options,
+        partition_by=partition_by,
     )
     return output
 
@@ -87,6 +89,7 @@ def stage_windows(
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> list[StagedOutput]:
     """Read the plans' records once and write them as Parquet, each window's into its stage below `root`.
 
@@ -111,13 +114,14 @@ def stage_windows(
         stall_timeout_s: how long to wait for any partition to move.
         progress: called as reading goes on.
         storage_options: credentials and settings of an object store; None: as the environment has them.
+        partition_by: ``date`` or ``hour``: put each window's folder below one of its date, or of its date and hour.
 
     Raises:
         HeldLimitError: the records do not fit `limit_bytes`.
         WindowCoveredError: a plan is empty because other windows have taken its records; an empty output
             would hide theirs.
         ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
-            share offsets.
+            share offsets; a window that goes on in another date or hour; or a root with windows of another `partition_by`.
         SinkError: the file system failed, the files do not hold what was written, or another group's window
             is in the place of one.
         ReadError, RecordsLostError, BrokerError: as the reader raises them. All stages are removed.
@@ -131,6 +135,7 @@ def stage_windows(
         check_has_output(plan)
     pieces = pieces_of(plans)
     started = time.monotonic()
+    outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
     reader = open_reader(
         settings,
         plans[0].group_id,
@@ -138,7 +143,6 @@ def stage_windows(
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
     )
-    outputs = [StagedOutput.of(plan, root, storage_options) for plan in plans]
     with drafts_of(outputs) as drafts:
         tally = Tally(plans)
         batches = counted(reader, pieces, tally, progress)

@@ -26,7 +26,8 @@ def check_pyspark() -> None:
             "pyspark-client, as Airflow's Spark provider does, install that package with an override "
             "(uv: --override with the line: pyspark-client; python_version < '3') or in its own environment"
         )
-    if not full and not client:
+    # A Spark that pip did not install, such as a cluster's, is put on Python's path by spark-submit.
+    if not full and not client and pyspark_home() is None:
         raise ConfigError(
             "pyspark is not installed: pip install 'kafka-ordered-ops[spark]', or the version of your cluster"
         )

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,10 +23,12 @@ from kafka_ordered_ops.core.arguments import path_text, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.functions import check_does_work, name_of
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store
+from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
+from kafka_ordered_ops.core.window.window import Window
+from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
-from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.spark.deploy_mode import check_in_process
+from kafka_ordered_ops.output.folders import check_scheme
+from kafka_ordered_ops.spark.deploy_mode import DeployMode, check_in_process
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.environment import check_pyspark, pyspark_home
 from kafka_ordered_ops.spark.environment import check_spark as check_spark
@@ -71,6 +73,10 @@ class Submission(Protocol):
         """The master, as for spark-submit."""
 
     @property
+    def deploy_mode(self) -> str | None:
+        """Where the driver runs."""
+
+    @property
     def conf(self) -> Mapping[str, str]:
         """Spark's settings."""
 
@@ -92,8 +98,7 @@ def check_output(output: object) -> str:
     if text is None or "\0" in text or not text.strip():
         raise ConfigError(f"the output folder {shown(output)} is not a path: name a folder")
     root = normal_root(text)
-    if not is_in_store(root) and not is_in_hdfs(root):
-        files_for(root)
+    check_scheme(root)
     return root
 
 
@@ -171,7 +176,9 @@ def check_submit(how: Submission) -> None:
 
 
 def check_writable(
-    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    output: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> None:
     """Write a hidden file to the output folder, and beside it, or to the folders in which these will be created.
 
@@ -181,20 +188,26 @@ def check_writable(
     Raises:
         ConfigError: as `check_output`; or the path leads to no folder that this process may write to, or to one where
             a file system is mounted, whose parent is on another one, or to a store
-            without conditional writes, or there are options and no store.
+            without conditional writes, or there are options and no store; or to windows of another `partition_by`.
         SinkError: the file system failed otherwise.
     """
+    from kafka_ordered_ops.output.root_check import check_root
+
     root = check_output(output)
     if is_in_store(root):
         from kafka_ordered_ops.output.objects.probe import check_store
 
         check_store(root, storage_options)
-        return
-    if is_in_hdfs(root):
+    elif is_in_hdfs(root):
         from kafka_ordered_ops.output.hdfs.probe import check_hdfs
 
         check_hdfs(root, storage_options)
-        return
+    else:
+        _check_folder(root, storage_options)
+    check_root(root, storage_options, check_partition_by(partition_by))
+
+
+def _check_folder(root: str, storage_options: Mapping[str, Any] | None) -> None:
     if storage_options is not None:
         raise ConfigError(
             f"storage_options are for an object store, but the output is the folder {root}: leave them out"
@@ -240,13 +253,28 @@ def _check_moves(made: str, root: str, why: str) -> None:
 
 
 def check_storage_options(
-    storage_options: Mapping[str, Any] | None, output: str | os.PathLike[str] | None
+    storage_options: object | None, output: str | os.PathLike[str] | None
 ) -> None:
     """Raise `ConfigError` for options without an output; a folder's are refused by `check_writable`."""
     if storage_options is not None and output is None:
         raise ConfigError(
             "storage_options are for an output in an object store: give output=, or leave them out"
         )
+
+
+def check_partitioned(
+    partition_by: str | None,
+    output: str | os.PathLike[str] | None,
+    windows: Iterable[Window] = (),
+) -> None:
+    """Raise `ConfigError` for an unknown `partition_by`, one without an output, or windows that do not fit into it."""
+    checked = check_partition_by(partition_by)
+    if checked is not None and output is None:
+        raise ConfigError(
+            f"partition_by={checked.value!r} is for the folders of an output: give output=, or leave it out"
+        )
+    for window in windows:
+        partition_of(window, checked)
 
 
 def _nearest(path: str) -> str:
@@ -288,6 +316,29 @@ def check_submission(application: object, settings: ClientSettings, how: Submiss
             "read and write in this process, or use a real broker"
         )
     return path
+
+
+def check_deployed(how: Submission, output: str | None, *, table: str | None = None) -> None:
+    """Raise `ConfigError` for a driver in the cluster that could not exchange files with this process.
+
+    Args:
+        how: the options of spark-submit.
+        output: the folder for outputs; None: there is none.
+        table: instead of `output`, the table.
+    """
+    if how.deploy_mode is not DeployMode.CLUSTER:
+        return
+    if table is not None:
+        raise ConfigError(
+            f"deploy_mode 'cluster' needs a folder that this process and the driver both see, and the table {table} has "
+            "none: use client mode, or start the job in the cluster yourself, and let it call windows.run with a function "
+            "and table="
+        )
+    if output is not None and not is_local(output):
+        raise ConfigError(
+            f"deploy_mode 'cluster' needs a folder that this process and the driver both see, and the output {output} is "
+            "none: use client mode, or run the job in its own host and commit it there"
+        )
 
 
 def check_session(conf: Mapping[str, Any], *, java_home: str | os.PathLike[str] | None) -> None:

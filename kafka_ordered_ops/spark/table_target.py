@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka_ordered_ops.core.arguments import as_names, check_flag, shown
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.strict_json import Fields, JsonError
 
 
 class TableMode(StrEnum):
@@ -58,6 +59,25 @@ class TableTarget:
             raise ConfigError(
                 f"{given} is for mode 'merge', and the mode is '{self.mode}': omit one of them"
             )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields as JSON."""
+        return {
+            "table": self.table,
+            "mode": str(self.mode),
+            "keys": list(self.keys),
+            "delete_tombstones": self.delete_tombstones,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> TableTarget:
+        """Take the fields of `to_json`; raise `JsonError` if they are invalid."""
+        table, mode = fields.text("table"), fields.text("mode")
+        keys, deletes = fields.texts("keys"), fields.boolean("delete_tombstones")
+        try:
+            return cls(table, mode, keys, deletes)
+        except ConfigError as error:
+            raise JsonError(str(error)) from error
 
 
 def table_target(

@@ -32,7 +32,7 @@ from kafka_ordered_ops.windows.checks import (
     present,
     until_decided,
 )
-from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results
+from kafka_ordered_ops.windows.sink import Staged, check_outputs, check_results, publish_each
 
 #: Written down for windows, by one of their decisions each.
 _Step = Callable[[GroupView], Outcome]
@@ -165,8 +165,7 @@ class Committer:
             transitions.publishable(view, plan)
         # 2. The outputs become visible.
         with outside():
-            for one in staged:
-                one.publish()
+            publish_each(staged)
         # 3. That is recorded.
         steps = [
             partial(transitions.publish, plan=plan, result=kept_result(plan, one.to_json()))

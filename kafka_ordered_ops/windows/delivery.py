@@ -14,7 +14,14 @@ from kafka_ordered_ops.core.group.group_state import WindowRecord
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows.checks import check_committable, check_plans
-from kafka_ordered_ops.windows.sink import Reopen, Staged, WriteMany, check_jobs, check_outputs
+from kafka_ordered_ops.windows.sink import (
+    Reopen,
+    Staged,
+    WriteMany,
+    check_jobs,
+    check_outputs,
+    reopen_each,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +97,12 @@ def deliver(
 def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[str, Staged]:
     """Return the outputs of earlier attempts that are still there, by window id."""
     records = steps.show_many([plan.window_id for plan in plans])
-    outputs = {
-        plan.window_id: reopen(record.result or {})
+    results = {
+        plan.window_id: record.result or {}
         for plan, record in zip(plans, records, strict=True)
         if plan.status is not WindowStatus.PLANNED
     }
-    return {name: one for name, one in outputs.items() if one is not None}
+    return reopen_each(reopen, results)
 
 
 def _finish(

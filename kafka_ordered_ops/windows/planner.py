@@ -50,6 +50,7 @@ from kafka_ordered_ops.windows.checks import (
     covers,
     expired_notes,
     newest,
+    newest_attempt,
     present,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims
@@ -151,7 +152,7 @@ class Planner:
                 adopt()
                 after = None
             if after is not None:
-                planned = {name: known_window(after, name).plan for name in wanted}
+                planned = {name: _plan_of(known_window(after, name)) for name in wanted}
                 return [{**planned, **replayed}[name] for name in windows]
             drafts += 1
             _log.info(
@@ -220,7 +221,7 @@ class Planner:
                 window_id=plan.window_id,
             )
         self.check_still_there(plan)
-        return plan
+        return _plan_of(record)
 
     def check_still_there(self, plan: WindowPlan) -> None:
         """Raise `RecordsLostError` when a committed window can no longer be read."""
@@ -375,3 +376,10 @@ class Planner:
             )
             for name, record in open_.items()
         ]
+
+
+def _plan_of(record: WindowRecord) -> WindowPlan:
+    """Return a window's plan; of a delivered one as its newest attempt, so that it may be read into the same place."""
+    if not record.status.is_done:
+        return record.plan
+    return replace(record.plan, attempt=newest_attempt(record.plan, record.result))

@@ -25,7 +25,8 @@ _STAGED: Final = ("to_json", "publish", "discard")
 class Staged(Protocol):
     """A sink's output that is complete but not visible yet.
 
-    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`.
+    It may have a method ``check_ready()``, which is called before the commit and raises the errors of `publish`; and
+    ``publish_with(outputs)``, which may make others of these outputs visible as well, if that is cheaper together.
     """
 
     def to_json(self) -> Mapping[str, Any]:
@@ -46,7 +47,8 @@ class Staged(Protocol):
 Write = Callable[[WindowPlan], Staged]
 WriteMany = Callable[[Sequence[WindowPlan]], Sequence[Staged]]
 
-#: Finds an earlier attempt's output from its JSON; None if it is gone.
+#: Finds an earlier attempt's output from its JSON; None if it is gone. It may have a method ``ask(results)``, which is
+#: called before, if it is cheaper to look for all of them together.
 Reopen = Callable[[Mapping[str, Any]], Staged | None]
 
 
@@ -97,6 +99,15 @@ def check_results(plans: Sequence[WindowPlan], results: Sequence[Mapping[str, An
         check_identity(plan, one)
 
 
+def publish_each(outputs: Sequence[Staged]) -> None:
+    """Make committed windows' outputs visible."""
+    for one in outputs:
+        if (together := getattr(one, "publish_with", None)) is not None:
+            together(outputs)
+        else:
+            one.publish()
+
+
 def told_by(plan: WindowPlan, staged: Staged) -> dict[str, Any]:
     """Return an output's JSON; raise `SinkError` if it is not an output."""
     check_is_output(plan, staged)
@@ -124,6 +135,14 @@ def check_is_output(plan: WindowPlan, one: object) -> None:
             "staged output of the window",
             window_id=plan.window_id,
         )
+
+
+def reopen_each(reopen: Reopen, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Staged]:
+    """Return the outputs of earlier attempts that are still there, by the names of their results."""
+    if (ask := getattr(reopen, "ask", None)) is not None:
+        ask(list(results.values()))
+    found = {name: reopen(result) for name, result in results.items()}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def check_jobs(write: object, reopen: object) -> None:

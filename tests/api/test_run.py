@@ -339,9 +339,21 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
         lambda _: {"table": "t", "delete_tombstones": True, "spark": _Session()},
         "delete_tombstones is for mode 'merge'",
     ),
-    "table: application": (
-        lambda tmp: {"table": "t", "application": tmp / "job.py"},
-        "application and table",
+    "table: driver in the cluster": (
+        lambda tmp: {
+            "table": "t",
+            "application": tmp / "job.py",
+            "submit": {"master": "yarn", "deploy_mode": "cluster"},
+        },
+        "the table t has none: use client mode",
+    ),
+    "store: driver in the cluster": (
+        lambda tmp: {
+            "output": "s3://bucket/lake",
+            "application": tmp / "job.py",
+            "submit": {"master": "yarn", "deploy_mode": "cluster"},
+        },
+        "the output s3://bucket/lake is none: use client mode",
     ),
     "mode: no table": (lambda tmp: {"output": tmp, "mode": "append"}, "also give table="),
     "keys: no table": (lambda tmp: {"output": tmp, "keys": ["a"]}, "also give table="),

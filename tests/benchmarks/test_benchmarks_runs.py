@@ -288,7 +288,7 @@ def test_cold_and_warm_never_take_the_same_hour() -> None:
 @pytest.mark.spark41
 @pytest.mark.timeout(900)
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["window", "hourly"])
+@pytest.mark.parametrize("name", ["window", "hourly", "tables"])
 def test_spark_is_measured_against_the_connector(tmp_path: Path, name: str) -> None:
     """Every contender delivers all records at the smallest scale, and the page is made.
 
@@ -298,11 +298,16 @@ def test_spark_is_measured_against_the_connector(tmp_path: Path, name: str) -> N
     assert main([*asked, "--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]) == 0
     [kept] = read_results(tmp_path / "out").values()
     assert all(one.records == one.size for one in kept.measurements)
-    assert (tmp_path / "out" / f"{name}.svg").exists()
+    assert (tmp_path / "out" / f"{name}.svg").exists() is (name != "tables")
 
 
 @pytest.mark.parametrize(
-    "target", [Target.FOLDER, pytest.param(Target.S3, marks=pytest.mark.long)], ids=str
+    "target",
+    [
+        Target.FOLDER,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (Target.S3, Target.HDFS)),
+    ],
+    ids=str,
 )
 def test_what_publishing_adds_is_measured(tmp_path: Path, target: Target) -> None:
     """Apart from the job and from the commit; every record is published, in every round."""

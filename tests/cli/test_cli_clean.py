@@ -14,7 +14,7 @@ import pytest
 from kafka_ordered_ops import OrderedWindows, StagedOutput
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.output.cleaning import leftovers
-from kafka_ordered_ops.output.leftovers import any_stage
+from kafka_ordered_ops.output.layout import stages_folder
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
@@ -138,7 +138,7 @@ def test_wrong_arguments_are_refused(clean: Clean, words: list[str], told: str) 
 def test_nothing_there_is_nothing_to_remove(root: str, clean: Clean) -> None:
     """A root that does not exist yet is not made."""
     assert clean(root)["removed"] == 0
-    assert not Path(any_stage(root).stages_folder).exists()
+    assert not Path(stages_folder(root)).exists()
 
 
 @pytest.mark.slow

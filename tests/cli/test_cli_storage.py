@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,13 @@ from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.hosts_support import GROUP, asked
 from tests.support.hosts_support import kafka as kafka
-from tests.support.objects_support import named_rows, s3_server, staged_names
+from tests.support.objects_support import named_rows, staged_names
+from tests.support.objects_support import server as server
 from tests.support.windows_support import at
 
 pytestmark = pytest.mark.slow
 
 CANARY = "canary-s3cret"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    """A server of S3, whose credentials are in no environment."""
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture

@@ -89,11 +89,30 @@ def test_topics_in_and_files_out(
 
 
 @pytest.mark.usefixtures("provider")
-def test_files_in_an_object_store_are_named_by_their_bucket() -> None:
-    """As OpenLineage names them for every producer."""
-    told = lineage_of({"topics": [], "output": "s3://lake/orders/window_id=w"}, "one:1").given
-    [output] = told["outputs"]
-    assert (output.given["namespace"], output.given["name"]) == ("s3://lake", "orders/window_id=w")
+@pytest.mark.parametrize(
+    ("output", "places"),
+    [
+        ("/lake/w", [("file", "/lake/w")]),
+        ("s3://lake/orders/w", [("s3://lake", "orders/w")]),
+        ("gs://lake/orders/w", [("gs://lake", "orders/w")]),
+        (
+            "abfss://c@acc.dfs.core.windows.net/lake/w",
+            [("abfss://c@acc.dfs.core.windows.net", "/lake/w")],
+        ),
+        ("hdfs://namenode:8020/lake/w", [("hdfs://namenode:8020", "/lake/w")]),
+        ("hdfs://nameservice/lake/w", [("hdfs://nameservice", "/lake/w")]),
+        ("hdfs:///lake/w", [("hdfs", "/lake/w")]),
+        ("lake.orders", []),
+        (None, []),
+    ],
+)
+def test_files_are_named_as_every_producer_names_them(
+    output: str | None, places: list[tuple[str, str]]
+) -> None:
+    """By OpenLineage's own rules, as Spark's listener has them; a table's name says not where it is."""
+    told = lineage_of({"topics": [], "output": output}, "one:1").given
+    found = [(one.given["namespace"], one.given["name"]) for one in told["outputs"]]
+    assert found == places
 
 
 @pytest.mark.usefixtures("provider")

@@ -66,7 +66,7 @@ def test_plan_job_commit(tasks: Tasks, windows: OrderedWindows) -> None:
     assert committed(windows, tasks.topic) == [4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_example_job_by_spark_submit(tasks: Tasks, bootstrap: str) -> None:
     """As any Spark operator runs it: with arguments from the XCom, and no other tie to the tasks."""

@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,11 @@ from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
-from tests.support.objects_support import named_rows, s3_server, staged_names
+from tests.support.objects_support import named_rows, staged_names
+from tests.support.objects_support import server as server
 from tests.support.windows_support import BASE_MS
 
 CANARY = "canary-s3cret"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    """A server of S3, whose credentials are in no environment."""
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +244,34 @@ FIELDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "allow_invalid_certificates": "true",
         },
     ),
+    "aws older, and a proxy": (
+        "s3",
+        {
+            "login": "without a password",
+            "extra": {
+                "aws_access_key_id": "without a secret",
+                "session_kwargs": {
+                    "aws_access_key_id": "id",
+                    "aws_secret_access_key": "s",
+                    "aws_session_token": "t",
+                },
+                "config_kwargs": {"region_name": "r", "proxies": {"https": "http://u:p@proxy"}},
+                "assume_role_method": "assume_role",
+            },
+        },
+        {
+            "aws_access_key_id": "id",
+            "aws_secret_access_key": "s",
+            "aws_session_token": "t",
+            "aws_region": "r",
+            "proxy_url": "http://u:p@proxy",
+        },
+    ),
+    "aws without a type": (
+        "s3",
+        {"conn_type": None, "login": "id", "password": "s"},
+        {"aws_access_key_id": "id", "aws_secret_access_key": "s"},
+    ),
     "aws chain": ("s3", {}, {}),
     "aws unsigned": (
         "s3",
@@ -266,6 +287,16 @@ FIELDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "gs",
         {"extra": {"keyfile_dict": {"private_key": "s"}}},
         {"service_account_key": '{"private_key": "s"}'},
+    ),
+    "google key whose ends of lines are escaped twice": (
+        "gs",
+        {"extra": {"keyfile_dict": '{"private_key": "a\\\\nb"}', "gcs.endpoint": "http://gcs"}},
+        {"service_account_key": '{"private_key": "a\\nb"}', "base_url": "http://gcs"},
+    ),
+    "google for all": (
+        "gs",
+        {"extra": {"is_anonymous": True, "key_path": "/key.json"}},
+        {"skip_signature": "true"},
     ),
     "google chain": ("gs", {"extra": {"project": "p", "scope": "", "key_path": ""}}, {}),
     "azure key": (
@@ -288,6 +319,58 @@ FIELDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "abfss",
         {"login": "acc", "extra": {"sas_token": "https://acc.blob.core.windows.net/?sv=1&sig=s"}},
         {"account_name": "acc", "sas_key": "sv=1&sig=s"},
+    ),
+    "azure host elsewhere": (
+        "abfss",
+        {"host": "acc.dfs.core.chinacloudapi.cn", "login": "x", "extra": {"account_key": "s"}},
+        {
+            "account_name": "acc",
+            "account_key": "s",
+            "endpoint": "https://acc.blob.core.chinacloudapi.cn",
+        },
+    ),
+    "azure host of an emulator": (
+        "abfss",
+        {"host": "http://h:1/acc/", "login": "acc", "extra": {"shared_access_key": "s"}},
+        {"account_name": "acc", "account_key": "s", "endpoint": "http://h:1/acc"},
+    ),
+    "azure host of one's own": (
+        "abfss",
+        {"host": "lake.example.com", "login": "acc", "password": "s"},
+        {"account_name": "acc", "account_key": "s", "endpoint": "https://lake.example.com"},
+    ),
+    "azure host that is none": (
+        "abfss",
+        {"host": "something", "login": "acc", "password": "s"},
+        {"account_name": "acc", "account_key": "s"},
+    ),
+    "azure lake": (
+        "abfss",
+        {"conn_type": "adls", "host": "acc", "login": "client", "password": "s"},
+        {"account_name": "acc", "account_key": "s"},
+    ),
+    "azure identity": (
+        "abfss",
+        {
+            "login": "acc",
+            "extra": {"managed_identity_client_id": "i", "workload_identity_tenant_id": "n"},
+        },
+        {"account_name": "acc", "client_id": "i", "tenant_id": "n"},
+    ),
+    "azure token with its account": (
+        "abfss",
+        {"extra": {"sas_token": "https://acc.blob.core.windows.net/?sv=1&sig=s"}},
+        {"account_name": "acc", "sas_key": "sv=1&sig=s"},
+    ),
+    "azure string of another cloud": (
+        "abfss",
+        {"extra": {"connection_string": "AccountName=acc;AccountKey=s;EndpointSuffix=core.cn"}},
+        {"account_name": "acc", "account_key": "s", "endpoint": "https://acc.blob.core.cn"},
+    ),
+    "azure emulator": (
+        "abfss",
+        {"extra": {"connection_string": "UseDevelopmentStorage=true"}},
+        {"account_name": "devstoreaccount1", "use_emulator": "true"},
     ),
     "azure string": (
         "abfss",
@@ -332,6 +415,41 @@ def test_a_role_s_credentials_are_the_hook_s(monkeypatch: pytest.MonkeyPatch) ->
     }
 
 
+def test_google_s_credentials_are_the_hook_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submitted application gets their token of now: an object cannot be sent to it."""
+    chain = {"impersonation_chain": "one@project.iam"}
+    connect(monkeypatch, "chain", conn_type="google_cloud_platform", extra=chain)
+
+    class GoogleBaseHook:
+        def __init__(self, gcp_conn_id: str) -> None:
+            assert gcp_conn_id == "chain"
+
+        def get_credentials(self) -> str:
+            return "credentials"
+
+    package = "airflow.providers.google"
+    for name in ("", ".common", ".common.hooks", ".common.hooks.base_google"):
+        monkeypatch.setitem(sys.modules, f"{package}{name}", types.ModuleType(f"{package}{name}"))
+    hooks = sys.modules[f"{package}.common.hooks.base_google"]
+    setattr(hooks, "GoogleBaseHook", GoogleBaseHook)  # noqa: B010
+    taken = "kafka_ordered_ops.airflow.storage.google_credentials"
+    monkeypatch.setattr(taken, lambda found: lambda: {"token": found})
+    found = storage_options_of("chain", "gs", travels=False)
+    assert found["credential_provider"]() == {"token": "credentials"}
+    assert storage_options_of("chain", "gs", travels=True) == {"bearer_token": "credentials"}
+
+
+@pytest.mark.parametrize("key", ["{", "[]", {"no": "key"}, f'"{CANARY}"', 7])
+def test_a_key_that_is_none_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, key: Any
+) -> None:
+    """By the connection's name."""
+    connect(monkeypatch, "bad", conn_type="google_cloud_platform", extra={"keyfile_dict": key})
+    with pytest.raises(ConfigError, match="connection bad: keyfile_dict is not") as raised:
+        storage_options_of("bad", "gs", travels=False)
+    assert CANARY not in str(raised.value)
+
+
 def test_secrets_of_connections_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """In everything that the task logs; regions and ids are not."""
     masked: list[str] = []
@@ -341,7 +459,7 @@ def test_secrets_of_connections_are_masked(monkeypatch: pytest.MonkeyPatch) -> N
         connect(monkeypatch, "given", **{"conn_type": kind, **fields})
         storage_options_of("given", scheme, travels=False)
     secrets = {"s", "t", '{"private_key": "s"}', "sv=1&sig=s", "a2V5=="}
-    assert set(masked) == secrets
+    assert set(masked) == secrets | {'{"private_key": "a\\nb"}', "http://u:p@proxy"}
 
 
 def test_a_path_that_a_task_returned_is_taken(tmp_path: Path) -> None:

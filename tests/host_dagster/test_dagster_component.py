@@ -137,7 +137,7 @@ def test_a_function_beside_the_file(
         assert house.told("orders")[KEYS[hour]]["kafka_ordered_ops/returned"] == {"rows-here": 4}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_application_beside_the_file(
     house: House, hours: str, group_id: str, sandbox: DefsFolderSandbox
@@ -224,6 +224,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
         "ordered": False,
         "engine": "connector",
         "storage_options": {"aws_region": "eu-west-1"},
+        "partition_by": "date",
     }
     # In place of an output.
     table = {
@@ -247,6 +248,7 @@ def test_every_setting_of_an_asset_can_be_given() -> None:
     )
     assert (settings.exclude, settings.output) == (("orders-old",), "s3://lake/elsewhere")
     assert (settings.ordered, settings.engine) == (False, "connector")
+    assert settings.partition_by == "date"
     into = window_asset(
         asset_of(resolved(starting_offsets="earliest", output=None, **table))
     ).settings

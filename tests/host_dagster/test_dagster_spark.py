@@ -126,7 +126,7 @@ def test_pipes(
     assert house.told("orders")[KEYS[2]]["job"] == "elsewhere"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings(*PIPES_WARNINGS)
 @pytest.mark.spark
 def test_spark_submit_through_pipes(

@@ -4,7 +4,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from tests.support.dagster_yaml import READS_YAML
 from tests.support.dagster_yaml import sandbox as sandbox
 from tests.support.hosts_support import GROUP, executed
 from tests.support.hosts_support import kafka as kafka
-from tests.support.objects_support import named_rows, s3_server, staged_names
+from tests.support.objects_support import named_rows, staged_names
+from tests.support.objects_support import server as server
 
 pytestmark = READS_YAML
 
@@ -45,13 +45,6 @@ class S3Resource(dg.ConfigurableResource[Any]):
     aws_access_key_id: str | None = None
     aws_secret_access_key: str | None = None
     aws_session_token: str | None = None
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    """A server of S3, whose credentials are in no environment."""
-    with s3_server() as options:
-        yield options
 
 
 def made(build: Any, root: str, options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,19 +19,12 @@ from tests.support.objects_support import (
     hooked_stores,
     killed_at,
     named_rows,
-    s3_server,
     staged_names,
 )
+from tests.support.objects_support import server as server
 from tests.support.windows_support import at
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[dict[str, str]]:
-    """A server of S3."""
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture(autouse=True)

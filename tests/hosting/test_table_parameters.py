@@ -7,14 +7,29 @@ from typing import Any
 
 import pytest
 
+from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops import airflow as airflow_room
+from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.options.sink import JobSink
 from kafka_ordered_ops.core.errors import ConfigError
-from kafka_ordered_ops.dagster import WindowSettings, build_ordered_window_asset
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.dagster import (
+    WindowSettings,
+    build_ordered_window_asset,
+    build_ordered_window_op,
+)
 from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.output.reported import Reported
+from kafka_ordered_ops.spark.applications.tables import TableApplication
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget, table_of, table_target
+from kafka_ordered_ops.spark.write.table_output import KeptOutput
+from kafka_ordered_ops.spark.write.table_windows import found_in_tables
+from kafka_ordered_ops.spark.write.table_write import TableWrite
+from kafka_ordered_ops.testing import InMemoryKafka
+from tests.support.hosts_support import GROUP, asked
+from tests.support.hosts_support import kafka as kafka
 
 #: What is wrong with a table's parameters, and what every host says of it.
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -54,21 +69,38 @@ def test_an_operator_takes_templates_for_its_table() -> None:
 
 
 def test_jobs_that_cannot_write_tables_are_refused() -> None:
-    """An application and a function of batches have no session to publish with; a part is no window."""
+    """A function of batches has no session; an application has its own, with its own settings; a part is no window."""
     for job, told in (
-        ({"application": "job.py"}, "an application and a table"),
         ({"batch_callable": lambda batches, plan: None}, "a function of batches and a table"),
+        ({"application": "job.py", "spark_conf": {"spark.x": "y"}}, "Give its settings in submit"),
     ):
         with pytest.raises(ConfigError, match=told):
             airflow_room.OrderedWindowOperator(**_AIRFLOW, table="t", **job)
     with pytest.raises(ConfigError, match="a part of a window cannot be written to a table"):
         airflow_room.WindowPartOperator(task_id="t", window={}, table="t")
-    with pytest.raises(ConfigError, match="application and table are both given"):
-        build_ordered_window_asset(
-            key="a", topics="t", group_id="g", table="t", application="job.py"
-        )
-    asset = build_ordered_window_asset(key="a", topics="t", group_id="g", table="lake.t")
+    given: dict[str, Any] = {"topics": "t", "group_id": "g", "table": "lake.t"}
+    session: dict[str, Any] = {"application": "job.py", "table_conf": {"spark.x": "y"}}
+    with pytest.raises(ConfigError, match="Give its settings in submit"):
+        build_ordered_window_asset(key="a", **given, **session)
+    with pytest.raises(ConfigError, match="Give its settings in submit"):
+        build_ordered_window_op(name="a", **given, **session)
+    asset = build_ordered_window_asset(key="a", **given)
     assert [one.path for one in asset.keys] == [["a"]]
+
+
+def test_an_application_writes_tables(tmp_path: Path) -> None:
+    """From every host: no session is started in its process, and it is asked for what earlier attempts left."""
+    job = tmp_path / "job.py"
+    job.touch()
+    airflow = airflow_room.OrderedWindowOperator(**_AIRFLOW, table="t", application=str(job))
+    with (
+        airflow.job_session() as found,
+        JobSink(table="t", application=job).opened() as of_command,
+    ):
+        assert isinstance(found, TableApplication)
+        assert isinstance(of_command, TableApplication)
+        assert found.target == of_command.target == TableTarget("t")
+        assert found({"reported": {}}) == Reported()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +111,6 @@ def test_jobs_that_cannot_write_tables_are_refused() -> None:
         ({"table": "t", "mode": "mrege"}, "did you mean 'merge'"),
         ({"table": "t", "mode": "merge"}, "needs keys"),
         ({"table": "t", "engine": Engine.LOCAL}, "--table needs Spark"),
-        ({"table": "t", "application": Path("job.py")}, "an application and a table"),
         ({"output": "out", "keys": ["id"]}, "keys is for a table"),
     ],
 )
@@ -99,3 +130,33 @@ def test_a_target_is_known_by_what_the_ledger_keeps() -> None:
     assert table_of(None) is None
     assert table_target(None, None, (), False) is None
     assert Job(table=TableTarget("t")).table == TableTarget("t", "append", (), False)
+
+
+def test_a_window_of_a_table_is_not_committed_by_hand(
+    kafka: InMemoryKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command has no session to publish with: the offsets would be done, and the rows not there."""
+    with OrderedWindows(kafka.settings, GROUP) as windows:
+        plan = windows.plan(asked(), "w")
+        kept = KeptOutput(
+            TableTarget("lake.t"), "delta", TableWrite.of(plan), {"records": 1}, None, False
+        )
+        windows.mark_written(plan, kept.to_json())
+        assert main(["windows", "commit", "w", "-b", kafka.bootstrap, "-g", GROUP]) == 2
+        assert windows.show("w").status is WindowStatus.WRITTEN
+    assert "run the window again, with the same --table" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_a_published_window_is_not_looked_for_in_any_table() -> None:
+    """Not in the one that is asked for by now, and not in its own, which may be gone."""
+    write = TableWrite("g", "w", "claim", 1, "abc")
+    facts = {"records": 1, "elapsed_ms": 1}
+    kept = KeptOutput(TableTarget("lake.t"), "delta", write, facts, None, True)
+    sink: Any = None
+    found = found_in_tables(sink, kept.to_json())
+    assert found is not None
+    found.publish()
+    assert found.to_json() == kept.to_json()
+    assert found_in_tables(sink, {"rows": 3}) is None

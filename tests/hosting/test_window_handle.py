@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError, WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.hosting.job import Job, submit_of
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
@@ -162,16 +164,49 @@ def test_what_is_finished_is_replayed_or_left(windows: OrderedWindows, tmp_path:
         WindowCoveredError, match=r"window w .* is published already, and on_covered='fail'"
     ):
         is_replayed(done, OnCovered.FAIL)
-    attempts = {
+    attempts = [
         as_replay(done, record.result, run_id=run, try_number=number).attempt
         for run in ("a", "b")
         for number in (1, 2)
-    }
-    assert len(attempts) == 4
+    ]
+    assert len({done.attempt, *attempts}) == 5
     assert min(attempts) > done.attempt
     covered = windows.plan(asked(30), "other")
     assert nothing_left(covered).endswith("other windows have taken its records")
     assert not is_replayed(covered, OnCovered.REPLAY)
+
+
+def test_a_replay_that_died_is_in_no_other_s_way(windows: OrderedWindows, tmp_path: Path) -> None:
+    """Of whichever run, after it has published and before that was recorded; and then by Python."""
+    root = tmp_path / "out"
+
+    def write(plan: WindowPlan) -> StagedOutput:
+        return stage_windows([plan], windows.settings, root)[0]
+
+    windows.deliver(windows.plan(asked(), "w"), write, StagedOutput.found)
+
+    def again(run: str) -> WindowPlan:
+        record = windows.show("w")
+        # Runs that begin in the same millisecond have no order.
+        begun_ns = time.time_ns()
+        while time.time_ns() < begun_ns + 1_000_000:
+            pass
+        return as_replay(record.plan, record.result, run_id=run, try_number=1)
+
+    attempts = [windows.show("w").plan.attempt]
+    for number in range(8):
+        write(plan := again(f"dies {number}")).publish()
+        windows.deliver(again(f"run {number}"), write, StagedOutput.found)
+        [(_, result)] = [(one.plan, one.result) for one in windows.list()]
+        attempts += [plan.attempt, result["attempt"]]
+    assert attempts == sorted(set(attempts))
+    for plan in (
+        windows.replay("w"),
+        windows.plan(asked(), "w", Policy(on_covered=OnCovered.REPLAY)),
+    ):
+        windows.deliver(plan, write, lambda _: None)
+        assert windows.show("w").status is WindowStatus.PUBLISHED
+    assert len(list(root.glob("window_id=*/*.parquet"))) == 1
 
 
 def test_a_summary_has_what_the_sink_counted(windows: OrderedWindows, tmp_path: Path) -> None:

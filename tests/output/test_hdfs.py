@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,21 +15,20 @@ from kafka_ordered_ops.output.hdfs import turn
 from kafka_ordered_ops.output.hdfs.door import open_door
 from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
-from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.hdfs_support import (
+    NEW,
+    OLD,
     MemoryClient,
+    check_replacements_that_are_killed,
     globbed_rows,
     hdfs,
     hooked_doors,
-    named_rows,
     path_in,
     staged_names,
 )
-from tests.support.objects_support import killed_at, staged_rows
+from tests.support.objects_support import error_of_publishing, named_rows, staged_rows
 
 pytestmark = pytest.mark.long
-
-OLD, NEW = [1, 2, 3], [4, 5, 6, 7, 8]
 
 
 @pytest.fixture(scope="module")
@@ -124,23 +124,11 @@ def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(
     """Readers see the old rows, for an instant none, or the new rows; in the end the new ones, and nothing is left."""
     monkeypatch.setattr(turn, "LOST_AFTER_S", 0.2)
     hooked_doors(monkeypatch)
-    step = 0
-    while True:
-        step += 1
-        root = f"{address}/killed/{step}"
-        staged_rows(root, OLD, attempt=1).publish()
-        staged = staged_rows(root, NEW, attempt=2)
-        with killed_at(step) as kills:
-            staged.publish()
-        assert named_rows(root) in (OLD, [], NEW)
-        found = StagedOutput.found(staged.to_json())
-        assert found is not None, step
-        found.publish()
-        assert globbed_rows(root) == named_rows(root) == NEW
-        assert staged_names(root) == []
-        if not kills:
-            break
-    assert step > 15
+    numbers = itertools.count()
+    # The deeper of the two; the model tries both.
+    check_replacements_that_are_killed(
+        lambda: f"{address}/killed/{next(numbers)}", "date=2026-11-20/hour=9"
+    )
 
 
 @pytest.mark.parametrize("lost_after_s", [0.0, 10.0])
@@ -150,19 +138,12 @@ def test_publishers_that_race_leave_one_whole_window(
     """Jobs of two attempts, twice each, that wait for each other or take each other for dead: the newer one is shown."""
     monkeypatch.setattr(turn, "LOST_AFTER_S", lost_after_s)
 
-    def published(output: StagedOutput) -> type[Exception] | None:
-        try:
-            output.publish()
-        except (WindowSupersededError, SinkError) as error:
-            return type(error)
-        return None
-
     for number in range(3):
         root = f"{address}/raced/{lost_after_s}/{number}"
         older = [staged_rows(root, OLD, attempt=1) for _ in range(2)]
         newer = [staged_rows(root, NEW, attempt=2) for _ in range(2)]
         with ThreadPoolExecutor(4) as pool:
-            ended = list(pool.map(published, [*older, *newer]))
+            ended = list(pool.map(error_of_publishing, [*older, *newer]))
         if lost_after_s:
             assert None in ended[2:], ended
             assert SinkError not in ended, ended

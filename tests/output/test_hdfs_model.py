@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,13 +13,20 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.output.filesystem import normal_root
+from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.hdfs import turn
-from kafka_ordered_ops.output.staged_output import StagedOutput
-from tests.support.hdfs_support import globbed_rows, named_rows, staged_names
+from kafka_ordered_ops.output.hdfs.door import open_door
+from kafka_ordered_ops.output.hdfs.files import HdfsFiles
+from tests.support.hdfs_support import (
+    NEW,
+    OLD,
+    MemoryClient,
+    check_replacements_that_are_killed,
+    globbed_rows,
+    staged_names,
+)
 from tests.support.hdfs_support import memory_hdfs as memory_hdfs
-from tests.support.objects_support import Interleaved, killed_at, staged_rows
-
-OLD, NEW = [1, 2, 3], [4, 5, 6, 7, 8]
+from tests.support.objects_support import Interleaved, every_kill, named_rows, staged_rows
 
 
 @pytest.fixture(autouse=True)
@@ -31,24 +41,7 @@ def test_a_publication_that_is_killed_anywhere_is_finished_by_the_next(
     memory_hdfs: Callable[[], str],
 ) -> None:
     """Readers see the old rows, for an instant none, or the new rows; in the end the new ones, and nothing is left."""
-    step = 0
-    while True:
-        step += 1
-        root = memory_hdfs()
-        staged_rows(root, OLD, attempt=1).publish()
-        staged = staged_rows(root, NEW, attempt=2)
-        with killed_at(step) as kills:
-            staged.publish()
-        assert named_rows(root) in (OLD, [], NEW)
-        assert globbed_rows(root) == named_rows(root)
-        found = StagedOutput.found(staged.to_json())
-        assert found is not None, step
-        found.publish()
-        assert globbed_rows(root) == named_rows(root) == NEW
-        assert staged_names(root) == []
-        if not kills:
-            break
-    assert step > 15
+    check_replacements_that_are_killed(memory_hdfs)
 
 
 @pytest.mark.slow
@@ -56,20 +49,16 @@ def test_a_first_publication_that_is_killed_is_there_whole_or_not_at_all(
     memory_hdfs: Callable[[], str],
 ) -> None:
     """Also for a plain glob: the folder appears by one rename."""
-    step = 0
-    while True:
-        step += 1
+    for killed in every_kill():
         root = memory_hdfs()
         staged = staged_rows(root, NEW)
-        with killed_at(step) as kills:
+        with killed:
             staged.publish()
         assert globbed_rows(root) == named_rows(root)
         assert named_rows(root) in ([], NEW)
         staged.publish()
         assert named_rows(root) == NEW
         assert staged_names(root) == []
-        if not kills:
-            break
 
 
 @pytest.mark.slow
@@ -77,37 +66,29 @@ def test_a_job_that_is_killed_while_it_writes_leaves_nothing_behind(
     memory_hdfs: Callable[[], str],
 ) -> None:
     """The next attempt's publication removes what it had written, and nothing of it was ever seen."""
-    step = 0
-    while True:
-        step += 1
+    for killed in every_kill():
         root = memory_hdfs()
-        with killed_at(step) as kills:
+        with killed:
             staged_rows(root, OLD, attempt=1)
         assert named_rows(root) == []
         staged_rows(root, NEW, attempt=2).publish()
         assert named_rows(root) == globbed_rows(root) == NEW
         assert staged_names(root) == []
-        if not kills:
-            break
 
 
 @pytest.mark.slow
 def test_a_discard_that_is_killed_is_finished_by_the_next(memory_hdfs: Callable[[], str]) -> None:
     """What is published stays."""
-    step = 0
-    while True:
-        step += 1
+    for killed in every_kill():
         root = memory_hdfs()
         staged_rows(root, OLD, attempt=1).publish()
         staged = staged_rows(root, NEW, attempt=2)
-        with killed_at(step) as kills:
+        with killed:
             staged.discard()
         assert named_rows(root) == OLD
         staged.discard()
         assert named_rows(root) == OLD
         assert [name for name in staged_names(root) if not name.startswith(".turns")] == []
-        if not kills:
-            break
 
 
 @pytest.mark.slow
@@ -142,6 +123,75 @@ def test_publishers_in_any_order_never_replace_a_newer_attempt(
     check()
     assert named_rows(root) == [40, 41, 42]
     assert staged_names(root) == []
+
+
+@pytest.mark.slow
+def test_an_operation_that_the_client_asks_for_twice_loses_nothing(
+    memory_hdfs: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does when a name node fails before it answers: this publication or the next one is complete."""
+    left, failed = 0, 0
+
+    def twice(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def one(self: MemoryClient, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                original(self, *arguments, **keywords)
+            return original(self, *arguments, **keywords)
+
+        return one
+
+    for name in ("mkdirs", "rename", "delete", "set_times", "create"):
+        monkeypatch.setattr(MemoryClient, name, twice(name, getattr(MemoryClient, name)))
+    for number in itertools.count(1):
+        root = memory_hdfs()
+        staged_rows(root, OLD, attempt=1).publish()
+        staged = staged_rows(root, NEW, attempt=2)
+        left = number
+        try:
+            staged.publish()
+        except SinkError:
+            failed += 1
+            assert named_rows(root) in (OLD, [], NEW)
+        is_over, left = left > 0, 0
+        staged.publish()
+        assert globbed_rows(root) == named_rows(root) == NEW
+        assert staged_names(root) == []
+        if is_over:
+            break
+    assert number > 8
+    assert failed
+
+
+@pytest.mark.parametrize("when", ["inside", "behind"])
+def test_a_turn_inside_another_one_leaves_that_one_in_force(
+    memory_hdfs: Callable[[], str], when: str
+) -> None:
+    """Whoever has lost the outer turn changes nothing of its window, neither in the inner one nor after it."""
+    output = staged_rows(memory_hdfs(), NEW)
+    where = files_for(output.root)
+    assert isinstance(where, HdfsFiles)
+    place, elsewhere = (output.stages_folder, output.window_folder), f"{output.root}/older"
+    aside = f"{output.stage_path}~aside"
+
+    def lost() -> None:
+        turn.Turn(open_door(output.root), *place, output.root).take()
+        with pytest.raises(InterruptedError):
+            where.rename(output.stage_path, aside)
+        with pytest.raises(InterruptedError):
+            where.remove(output.stage_path)
+
+    inner = f"{elsewhere}/{output.window_folder.rpartition('/')[2]}"
+    with ExitStack() as locks:
+        locks.enter_context(pytest.raises(InterruptedError))
+        locks.enter_context(where.locked(*place))
+        with where.locked(elsewhere, inner):
+            if when == "inside":
+                lost()
+        if when == "behind":
+            lost()
+    assert where.exists(output.stage_path)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from typing import Any
 import obstore
 import pytest
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.probe import check_store
 from kafka_ordered_ops.output.objects.store import Copy, open_store
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.object_servers import SERVERS, Server
 from tests.support.objects_support import (
+    error_of_publishing,
     globbed_rows,
     hooked_stores,
     killed_at,
@@ -84,15 +85,8 @@ def test_publishers_that_race_leave_one_whole_window(server: Server) -> None:
         older = [staged_rows(root, [1, 2, 3], attempt=1, options=options) for _ in range(2)]
         newer = [staged_rows(root, [4, 5, 6, 7], attempt=2, options=options) for _ in range(2)]
 
-        def published(output: StagedOutput) -> type[Exception] | None:
-            try:
-                output.publish()
-            except (WindowSupersededError, SinkError) as error:
-                return type(error)
-            return None
-
         with ThreadPoolExecutor(4) as pool:
-            ended = list(pool.map(published, [*older, *newer]))
+            ended = list(pool.map(error_of_publishing, [*older, *newer]))
         assert None in ended[2:], ended
         assert named_rows(root, options) == [4, 5, 6, 7]
         newer[0].publish()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.support.objects_support import (
     globbed_rows,
     killed_at,
     named_rows,
+    s3_server,
     staged_names,
     staged_rows,
 )
@@ -287,3 +290,24 @@ def test_clean_removes_old_stages_and_nothing_else(memory: MakeRoot) -> None:
     assert waiting.exists()
     assert StagedOutput.clean(root, older_than=timedelta(0)) == 4
     assert (staged_names(root), named_rows(root)) == ([], [1])
+
+
+@pytest.mark.slow
+def test_clean_does_not_count_what_it_cannot_delete() -> None:
+    """A folder of Hadoop's, an empty object whose name ends in a slash, has no name in the library: it is in nobody's way."""
+    root = "s3://bucket/lake/orders"
+    with s3_server() as options:
+        staged = staged_rows(root, [1], options=options)
+        (name,) = (one for one in staged_names(root, options) if one.endswith(".parquet"))
+        attempt = name.partition("~")[0]
+        # Newer than all that the attempt has written.
+        marker = f"lake/.koo/orders/stage/{attempt}~draft-1/_temporary/0/"
+        address = f"{options['aws_endpoint']}/bucket/{marker}"
+        urllib.request.urlopen(
+            urllib.request.Request(address, b"", method="PUT"), timeout=10
+        ).close()
+        assert len(staged_names(root, options)) == 5
+        clean = partial(StagedOutput.clean, root, older_than=timedelta(0), storage_options=options)
+        assert clean() == 4
+        assert not staged.exists()
+        assert clean() == 0

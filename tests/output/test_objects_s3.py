@@ -26,22 +26,15 @@ from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.objects_support import (
     globbed_rows,
     named_rows,
-    s3_server,
     staged_names,
     staged_rows,
 )
 from tests.support.objects_support import memory as memory
+from tests.support.objects_support import server as server
 
 HOUR = Window("orders", cutoff="2026-11-20T12:00:00Z", starting_offsets="earliest")
 NOON_MS = 1_700_481_600_000
 SECRET = "canary-s3cret"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[dict[str, str]]:
-    """The options of a server with a bucket ``bucket``."""
-    with s3_server() as options:
-        yield options
 
 
 @pytest.fixture
@@ -71,22 +64,22 @@ def root(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_window_is_copied_and_read_back_by_everybody(
-    windows: OrderedWindows, s3: dict[str, str], root: str
+    windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """The same call again does nothing; the list of files is what DuckDB, Polars and a glob read."""
-    first = windows.run(HOUR, "noon", output=root, storage_options=s3)
-    again = windows.run(HOUR, "noon", output=root, storage_options=s3)
+    first = windows.run(HOUR, "noon", output=root, storage_options=server)
+    again = windows.run(HOUR, "noon", output=root, storage_options=server)
     assert (first.records, first.ran, again.ran) == (10, True, False)
     assert first.output == StagedOutput.of(windows.show("noon").plan, root).final_path
-    names = files(root, storage_options=s3)
-    assert files(root, ["noon"], storage_options=s3) == names
-    frame = pl.read_parquet(names, storage_options=s3)
+    names = files(root, storage_options=server)
+    assert files(root, ["noon"], storage_options=server) == names
+    frame = pl.read_parquet(names, storage_options=server)
     times = frame["timestamp"].to_list()
     assert (len(times), times) == (10, sorted(times))
-    globbed = pl.scan_parquet(f"{root}/**/*.parquet", storage_options=s3).collect()
+    globbed = pl.scan_parquet(f"{root}/**/*.parquet", storage_options=server).collect()
     assert globbed.height == 10
     with pytest.raises(ConfigError, match=r"1 of 1 windows are not published below .*: other"):
-        files(root, ["other"], storage_options=s3)
+        files(root, ["other"], storage_options=server)
 
 
 def test_duckdb_reads_the_list_of_a_local_folder(windows: OrderedWindows, tmp_path: Path) -> None:
@@ -98,61 +91,61 @@ def test_duckdb_reads_the_list_of_a_local_folder(windows: OrderedWindows, tmp_pa
 
 
 def test_credentials_come_from_the_environment(
-    windows: OrderedWindows, s3: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
+    windows: OrderedWindows, server: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without options; a scheme of Hadoop's is the same root."""
-    for name, value in s3.items():
+    for name, value in server.items():
         monkeypatch.setenv(name.upper(), value)
     windows.run(HOUR, "noon", output=root)
     assert len(files(root.replace("s3://", "s3a://"))) == 1
 
 
 def test_a_block_may_write_files_of_its_own(
-    windows: OrderedWindows, s3: dict[str, str], root: str
+    windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """`open` publishes after its block what was reported in it."""
-    with windows.open(HOUR, "noon", output=root, storage_options=s3) as window:
+    with windows.open(HOUR, "noon", output=root, storage_options=server) as window:
         assert window.to_arrow().num_rows == 10
-        window.report(stage_window(window.plan, windows.settings, root, storage_options=s3))
-        assert files(root, storage_options=s3) == []
-    assert len(files(root, storage_options=s3)) == 1
+        window.report(stage_window(window.plan, windows.settings, root, storage_options=server))
+        assert files(root, storage_options=server) == []
+    assert len(files(root, storage_options=server)) == 1
 
 
 def test_a_split_window_is_one_window(
-    windows: OrderedWindows, s3: dict[str, str], root: str
+    windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """Parts are sealed each; joining names their files, and again after a part was written again."""
     plan = windows.plan(HOUR, "noon")
     parts = windows.split(plan, 2)
-    staged = [stage_window(part, windows.settings, root, storage_options=s3) for part in parts]
+    staged = [stage_window(part, windows.settings, root, storage_options=server) for part in parts]
     with pytest.raises(ConfigError, match="join all parts first"):
         staged[0].publish()
     whole = StagedOutput.merged(staged)
     assert whole.facts["records"] == 10
-    staged[1] = stage_window(parts[1], windows.settings, root, storage_options=s3)
+    staged[1] = stage_window(parts[1], windows.settings, root, storage_options=server)
     assert not whole.exists()
-    found = StagedOutput.found({"parts": [one.to_json() for one in staged]}, s3)
+    found = StagedOutput.found({"parts": [one.to_json() for one in staged]}, server)
     assert found is not None
     assert found.exists()
     for part, one in zip(parts, staged, strict=True):
         windows.report(part, one)
     windows.commit(plan, found)
-    assert len(files(root, storage_options=s3)) == 2
-    assert sorted(named_rows(root, s3)) == sorted([*range(5)] * 2)
-    assert staged_names(root, s3) == []
+    assert len(files(root, storage_options=server)) == 2
+    assert sorted(named_rows(root, server)) == sorted([*range(5)] * 2)
+    assert staged_names(root, server) == []
 
 
 def test_several_windows_are_written_in_one_pass(
-    windows: OrderedWindows, s3: dict[str, str], root: str
+    windows: OrderedWindows, server: dict[str, str], root: str
 ) -> None:
     """Each has its own manifest; an abandoned one leaves nothing."""
     early = Window("orders", cutoff=time_at(NOON_MS + 4), starting_offsets="earliest")
     plans = windows.plan_many([early, HOUR], ["early", "late"])
-    outputs = stage_windows(plans, windows.settings, root, storage_options=s3)
+    outputs = stage_windows(plans, windows.settings, root, storage_options=server)
     windows.commit(plans[0], outputs[0])
-    assert list(map(len, (files(root, ["early"], storage_options=s3),))) == [1]
+    assert list(map(len, (files(root, ["early"], storage_options=server),))) == [1]
     outputs[1].discard()
-    assert staged_names(root, s3) == []
+    assert staged_names(root, server) == []
     assert not outputs[1].exists()
 
 
@@ -165,26 +158,34 @@ def nothing_planned(windows: OrderedWindows) -> bool:
 
 
 REFUSED: dict[str, tuple[str, Callable[[dict[str, str]], Any], str]] = {
-    "no bucket": ("s3://no-such-bucket/lake/x", lambda s3: s3, "there is no bucket no-such-bucket"),
-    "an option": ("s3://bucket/lake/x", lambda s3: {**s3, "aws_regoin": "x"}, "aws_regoin"),
-    "a value": ("s3://bucket/lake/x", lambda s3: {**s3, "aws_region": object()}, "aws_region"),
-    "no mapping": ("s3://bucket/lake/x", lambda s3: [s3], "a list"),
-    "a password": (f"s3://me:{SECRET}@bucket/x", lambda s3: s3, "not in the address"),
-    "no account": ("abfss://container/x", lambda s3: s3, "abfss://container@account"),
-    "a pattern": ("s3://bucket/lake/*", lambda s3: s3, "patterns"),
-    "dots": ("s3://bucket/lake/../x", lambda s3: s3, "'..'"),
-    "our own": ("s3://bucket/lake/.koo", lambda s3: s3, "own folder"),
+    "no bucket": (
+        "s3://no-such-bucket/lake/x",
+        lambda server: server,
+        "there is no bucket no-such-bucket",
+    ),
+    "an option": ("s3://bucket/lake/x", lambda server: {**server, "aws_regoin": "x"}, "aws_regoin"),
+    "a value": (
+        "s3://bucket/lake/x",
+        lambda server: {**server, "aws_region": object()},
+        "aws_region",
+    ),
+    "no mapping": ("s3://bucket/lake/x", lambda server: [server], "a list"),
+    "a password": (f"s3://me:{SECRET}@bucket/x", lambda server: server, "not in the address"),
+    "no account": ("abfss://container/x", lambda server: server, "abfss://container@account"),
+    "a pattern": ("s3://bucket/lake/*", lambda server: server, "patterns"),
+    "dots": ("s3://bucket/lake/../x", lambda server: server, "'..'"),
+    "our own": ("s3://bucket/lake/.koo", lambda server: server, "own folder"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_work_is_refused_before_a_window_is_planned(
-    windows: OrderedWindows, s3: dict[str, str], name: str
+    windows: OrderedWindows, server: dict[str, str], name: str
 ) -> None:
     """By name, and without a secret."""
     output, options, words = REFUSED[name]
     with pytest.raises(ConfigError) as raised:
-        windows.run(HOUR, "noon", output=output, storage_options=options(s3))
+        windows.run(HOUR, "noon", output=output, storage_options=options(server))
     assert words in str(raised.value)
     assert SECRET not in str(raised.value)
     assert nothing_planned(windows)
@@ -332,15 +333,15 @@ def test_a_stage_of_another_group_is_left(memory: Callable[[], str]) -> None:
 
 def test_no_secret_is_stored_or_shown(
     windows: OrderedWindows,
-    s3: dict[str, str],
+    server: dict[str, str],
     root: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Neither with the plan, nor in the ledger, a repr or the log."""
     with caplog.at_level("DEBUG"):
-        result = windows.run(HOUR, "noon", output=root, storage_options=s3)
+        result = windows.run(HOUR, "noon", output=root, storage_options=server)
         record = windows.show("noon")
-    output = StagedOutput.of(record.plan, root, s3)
+    output = StagedOutput.of(record.plan, root, server)
     shown = [repr(result), repr(record), repr(output), str(output.to_json()), caplog.text]
     assert not any(SECRET in text for text in shown)
     assert record.plan.status is WindowStatus.PUBLISHED
@@ -349,8 +350,34 @@ def test_no_secret_is_stored_or_shown(
 # --- large files ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("host", "options", "variables", "endpoint"),
+    [
+        ("acc.dfs.core.windows.net", {}, {}, None),
+        ("acc.dfs.core.chinacloudapi.cn", {}, {}, "https://acc.blob.core.chinacloudapi.cn"),
+        ("onelake.dfs.fabric.microsoft.com", {}, {}, "https://onelake.blob.fabric.microsoft.com"),
+        ("acc.dfs.core.cn", {"azure_storage_endpoint": "http://h/acc"}, {}, "http://h/acc"),
+        ("acc.dfs.core.cn", {}, {"AZURE_STORAGE_ENDPOINT": "http://h/acc"}, None),
+    ],
+)
+def test_an_account_of_another_cloud_is_looked_for_there(
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    options: dict[str, str],
+    variables: dict[str, str],
+    endpoint: str | None,
+) -> None:
+    """And not by its name in the public one, unless an option or a variable says where."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    store: Any = door.open_store(f"abfss://c@{host}/lake", {"account_key": "a2V5", **options})
+    config = store._store.config
+    assert config["account_name"] == host.partition(".")[0]
+    assert config.get("endpoint", config.get("azure_storage_endpoint")) == endpoint
+
+
 def test_files_that_s3_does_not_copy_are_published(
-    s3: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
+    server: dict[str, str], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CopyObject refuses more than 5 GB, here of a smaller size; the small files beside them are copied."""
     limit, copied = 6_000, list[str]()
@@ -366,13 +393,13 @@ def test_files_that_s3_does_not_copy_are_published(
 
     monkeypatch.setattr(S3Backend, "copy_object", refused)
     rows = list(range(3_000))
-    staged = staged_rows(root, rows, rows_per_file=2_500, options=s3)
+    staged = staged_rows(root, rows, rows_per_file=2_500, options=server)
     with pytest.raises(SinkError, match=r"copy failed: .*400"):
         staged.publish()
-    assert named_rows(root, s3) == globbed_rows(root, s3) == []
+    assert named_rows(root, server) == globbed_rows(root, server) == []
     monkeypatch.setattr(door, "COPIED_BY_ONE_REQUEST_MAX", limit)
     copied.clear()
     staged.publish()
-    assert named_rows(root, s3) == globbed_rows(root, s3) == rows
+    assert named_rows(root, server) == globbed_rows(root, server) == rows
     assert [name[-13:] for name in copied if name.endswith("parquet")] == ["00001.parquet"]
-    assert staged_names(root, s3) == []
+    assert staged_names(root, server) == []

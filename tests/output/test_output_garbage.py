@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +19,17 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.output.draft import Draft
 from kafka_ordered_ops.output.filesystem import LocalFiles, normal_root, remove_stage
 from kafka_ordered_ops.output.folders import files_for
 from kafka_ordered_ops.output.stage import stage_window, stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.garbage_support import plan as plan
+from tests.support.garbage_support import staged
+from tests.support.garbage_support import windows as windows
 from tests.support.stages import stages_of
-
-RECORDS = 300
-
-
-@pytest.fixture
-def windows() -> Iterator[OrderedWindows]:
-    """A group on a topic with some hundred records of a kilobyte that cannot be compressed."""
-    with InMemoryKafka() as kafka:
-        kafka.create_topic("orders", 1)
-        for n in range(RECORDS):
-            kafka.produce("orders", value=os.urandom(1000), timestamp_ms=1000 * n)
-        with OrderedWindows(kafka.settings, "g") as service:
-            yield service
-
-
-@pytest.fixture
-def plan(windows: OrderedWindows) -> WindowPlan:
-    """A window of all of them."""
-    cutoff = datetime.fromtimestamp(RECORDS, UTC)
-    return windows.plan(Window(["orders"], cutoff, starting_offsets=Earliest()), "w")
-
-
-def staged(windows: OrderedWindows, plan: WindowPlan, root: Any) -> StagedOutput:
-    """What a job of it has written, in files of some ten kilobytes."""
-    return stage_window(plan, windows.settings, root, rows_per_file=30)
 
 
 def file(path: Path) -> None:
@@ -255,66 +227,6 @@ def test_a_root_may_be_a_link(windows: OrderedWindows, plan: WindowPlan, tmp_pat
     output = staged(windows, plan, tmp_path / "table")
     assert windows.commit(plan, output).status is WindowStatus.PUBLISHED
     assert [path.name for path in (tmp_path / "disk").glob("window_id=*")]
-
-
-@contextmanager
-def mounted(path: Path, options: str) -> Iterator[None]:
-    """A file system in memory on a folder."""
-    path.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_disk_that_fills_leaves_no_draft(
-    windows: OrderedWindows, plan: WindowPlan, tmp_path: Path, ordered: bool
-) -> None:
-    """What was written makes room again, and the same window goes through where there is room."""
-    with mounted(tmp_path / "small", "size=200k"):
-        root = tmp_path / "small" / "root"
-        with pytest.raises(SinkError, match=r"part-0000.* cannot be written: .*No space left"):
-            stage_windows([plan], windows.settings, root, ordered=ordered, rows_per_file=30)
-        left = [path for path in (tmp_path / "small").rglob("*") if path.is_file()]
-        assert [path.name for path in left] == [".lock"]
-    assert windows.commit(plan, staged(windows, plan, tmp_path)).status is WindowStatus.PUBLISHED
-
-
-def test_a_read_only_disk_is_a_sink_error(
-    windows: OrderedWindows, plan: WindowPlan, tmp_path: Path
-) -> None:
-    """For staging, looking, publishing and removing."""
-    output = staged(windows, plan, tmp_path / "table")
-    with mounted(tmp_path / "small", "size=1m,ro"):
-        with pytest.raises(SinkError, match="Read-only"):
-            staged(windows, plan, tmp_path / "small" / "root")
-        elsewhere = StagedOutput.of(plan, tmp_path / "small" / "root")
-        assert not elsewhere.exists()
-        assert not elsewhere.is_published()
-        elsewhere.discard()
-        with pytest.raises(SinkError):
-            elsewhere.publish()
-    assert windows.commit(plan, output).status is WindowStatus.PUBLISHED
-
-
-def test_a_file_that_may_not_grow_leaves_no_draft(
-    windows: OrderedWindows, plan: WindowPlan, tmp_path: Path
-) -> None:
-    """A quota is no other than a full disk; this one needs no right to mount."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(SinkError, match=r"part-0000.* cannot be written: .*File too large"):
-            staged(windows, plan, tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
-    output = staged(windows, plan, tmp_path / "out")
-    assert windows.commit(plan, output).status is WindowStatus.PUBLISHED
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pickle
 import re
 import uuid
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -399,16 +400,21 @@ def test_a_kafka_in_memory_is_not_for_the_jvm(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "error"),
+    ("installed", "found", "error"),
     [
-        ({"pyspark": "4.3.0", "pyspark-client": "4.2.0"}, EnvironmentConflictError),
-        ({}, ConfigError),
-        ({"pyspark": "4.3.0"}, None),
-        ({"pyspark-client": "4.3.0"}, None),
+        ({"pyspark": "4.3.0", "pyspark-client": "4.2.0"}, True, EnvironmentConflictError),
+        ({}, False, ConfigError),
+        # A Spark that was unpacked, not installed: spark-submit puts its folder on the path.
+        ({}, True, None),
+        ({"pyspark": "4.3.0"}, True, None),
+        ({"pyspark-client": "4.3.0"}, True, None),
     ],
 )
 def test_installations_that_break_each_other_are_named(
-    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], error: type[Exception] | None
+    monkeypatch: pytest.MonkeyPatch,
+    installed: dict[str, str],
+    found: bool,
+    error: type[Exception] | None,
 ) -> None:
     """The client and the whole of pyspark share one folder: both at once is an error with a cure."""
 
@@ -418,6 +424,11 @@ def test_installations_that_break_each_other_are_named(
         return installed[name]
 
     monkeypatch.setattr(environment, "version", version)
+    monkeypatch.setattr(
+        environment,
+        "find_spec",
+        lambda _: ModuleSpec("pyspark", None, origin="pyspark/__init__.py") if found else None,
+    )
     if error is None:
         environment.check_pyspark()
     else:

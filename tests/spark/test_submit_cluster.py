@@ -20,12 +20,11 @@ from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.windows import OrderedWindows
+from tests.support.cluster import pack_environment
 from tests.support.submit_support import COPY, application, small, wait_for
 from tests.support.windows_support import before
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
-
-_REPOSITORY = Path(__file__).parents[2]
 
 #: Says which Python the executors run, then delivers the window.
 TELLING = (
@@ -48,16 +47,7 @@ TELLING = (
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This package and what it needs, as the documentation packs them."""
-    folder = tmp_path_factory.mktemp("archive")
-    uv, environment = str(Path(sys.executable).with_name("uv")), folder / "env"
-    python, pack = str(environment / "bin" / "python"), str(environment / "bin" / "venv-pack")
-    for command in (
-        [uv, "venv", "--quiet", "--python", sys.executable, str(environment)],
-        [uv, "pip", "install", "--quiet", "--python", python, str(_REPOSITORY), "venv-pack"],
-        [pack, "-q", "-p", str(environment), "-o", str(folder / "env.tar.gz")],
-    ):
-        subprocess.run(command, check=True, timeout=280)
-    return folder / "env.tar.gz"
+    return pack_environment(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.write.table_facts import TableFacts
 from kafka_ordered_ops.spark.write.table_output import TableOutput
+from kafka_ordered_ops.spark.write.table_windows import found_in_tables
 from tests.support.spark_support import part_of, plan_of, spark
 from tests.support.tables_support import CATALOG, Lake, lake_spark
 
@@ -101,6 +102,21 @@ def test_appending_refuses_what_would_add_rows_twice(
     nothing = lake.sink.write(_frame(lake), _plan("empty"))
     nothing.publish()
     assert _rows(lake) == [(1, "a")]
+
+
+def test_a_window_that_was_begun_for_one_table_ends_there(
+    lake_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its rows may show already, whatever table is asked for by now; if that table is gone, they do not."""
+    lake, other = (_make(lake_spark, "iceberg", tmp_path, "append") for _ in range(2))
+    told = lake.sink.write(_frame(lake, (1, "a")), _plan()).to_json()
+    found = found_in_tables(other.sink, told)
+    assert found is not None
+    found.publish()
+    assert (_rows(lake), _rows(other)) == ([(1, "a")], [])
+    assert found_in_tables(other.sink, told) is not None
+    lake_spark.sql(f"DROP TABLE {lake.table}")
+    assert found_in_tables(other.sink, told) is None
 
 
 def test_an_expired_history_is_no_proof(lake_spark: SparkSession, tmp_path: Path) -> None:
@@ -193,9 +209,53 @@ def test_keys_that_identify_nothing_are_refused(lake_spark: SparkSession, tmp_pa
     assert lake.staged_count() == 0
 
 
+@FORMATS
+def test_rows_that_the_table_would_refuse_are_refused_before_the_commit(
+    lake_spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    """Staged rows are copied after Kafka's commit: what the table takes must be known before. A deletion has no values."""
+    columns = "id bigint NOT NULL, `what is it` string NOT NULL, timestamp timestamp"
+    lake = _make(lake_spark, format_, tmp_path, "merge", columns=columns)
+    if format_ == "delta":
+        lake_spark.sql(f"ALTER TABLE {lake.table} ADD CONSTRAINT small CHECK (id < 9)")
+    sink = lake.sink_for("merge", keys="id", delete_tombstones=True)
+    empty = _records(lake, (1, "a", 11, 4), (2, "b", 11, 5)).drop("what is it")
+    empty = empty.selectExpr("*", "nullif(value, 'b') AS `what is it`")
+    with pytest.raises(SinkError, match=r"refuses 1 rows: what is it NOT NULL\. Nothing was"):
+        sink.write(empty, _plan())
+    if format_ == "delta":
+        with pytest.raises(SinkError, match=r"refuses 1 rows: CHECK small \(id < 9\)"):
+            sink.write(_records(lake, (1, "a", 11, 4), (9, "b", 11, 5)), _plan())
+    assert lake.staged_count() == 0
+    sink.write(_records(lake, (1, "a", 11, 4), (2, None, 11, 5)), _plan()).publish()
+    assert _rows(lake) == [(1, "a")]
+
+
+@FORMATS
+def test_rows_staged_for_other_columns_are_staged_again(
+    lake_spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    """A column is renamed between Kafka's commit and the table's: its values must not be lost; an added one is null."""
+    lake = _make(lake_spark, format_, tmp_path, "merge")
+    sink = lake.sink_for("merge", keys="id")
+    told = sink.write(_frame(lake, (1, "a")), _plan()).to_json()
+    lake_spark.sql(f"ALTER TABLE {lake.table} RENAME COLUMN `what is it` TO name")
+    sink = lake.sink_for("merge", keys="id")
+    assert sink.found(told) is None
+    rows = _frame(lake, (1, "a")).withColumnRenamed("what is it", "name")
+    told = sink.write(rows, _plan(attempt=2)).to_json()
+    lake_spark.sql(f"ALTER TABLE {lake.table} ADD COLUMN more int")
+    found = lake.sink_for("merge", keys="id").found(told)
+    assert found is not None
+    found.publish()
+    assert _rows(lake) == [(1, "a")]
+    assert lake.staged_count() == 0
+
+
 def test_a_table_that_does_not_fit_is_refused(lake_spark: SparkSession, tmp_path: Path) -> None:
     """No such table, neither format, no column for the mode, and columns that a record does not have."""
     lake = _make(lake_spark, "iceberg", tmp_path, "append")
+    lake_spark.sql(f"ALTER TABLE {lake.table} CREATE BRANCH x")
     lake_spark.sql(f"CREATE TABLE plain_{lake.table.rpartition('_')[2]} (id bigint) USING parquet")
     plain = replace(lake, table=f"plain_{lake.table.rpartition('_')[2]}")
     cases = {
@@ -203,6 +263,7 @@ def test_a_table_that_does_not_fit_is_refused(lake_spark: SparkSession, tmp_path
         "is parquet, and neither": (plain, "append", {}),
         "needs? .*window_id|column window_id": (lake, "replace", {}),
         "keys has nr": (lake, "merge", {"keys": ["nr"]}),
+        "names a branch or a tag": (replace(lake, table=f"{lake.table}.branch_x"), "append", {}),
     }
     for told, (one, mode, more) in cases.items():
         with pytest.raises(ConfigError, match=told):

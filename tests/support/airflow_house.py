@@ -7,7 +7,8 @@ import random
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.support.delivered import Records, committed, ms_of
 from tests.support.spark_support import _java_home as java_home
 
 ROOT: Final = Path(__file__).parents[2]
+SCENARIOS: Final = ROOT / "tests" / "host_airflow"
 T0: Final = datetime(2025, 3, 1, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 PARTITIONS: Final = 3
@@ -77,15 +79,32 @@ class House:
 @pytest.fixture(scope="module")
 def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """One Airflow for all tests here; its start takes longer than most of them."""
-    root, run = tmp_path_factory.mktemp("airflow"), uuid.uuid4().hex[:8]
-    home, dags, output = root / "home", root / "dags", root / "output"
-    home.mkdir()
-    output.mkdir()
-    shutil.copytree(ROOT / "tests" / "host_airflow" / "scenarios", dags / "scenarios")
+    root = tmp_path_factory.mktemp("airflow")
+    dags = root / "dags"
+    shutil.copytree(SCENARIOS / "scenarios", dags / "scenarios")
     shutil.copytree(ROOT / "example_dags", dags / "examples")
     for file in (dags / "examples").glob("*.py"):
         # By the clock there would be one more run for tests that begin just after the hour.
         file.write_text(re.sub(r'schedule="@\w+"', "schedule=None", file.read_text()))
+    with airflow_house(bootstrap, root, dags) as found:
+        yield found
+
+
+@contextmanager
+def airflow_house(
+    bootstrap: str, root: Path, dags: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[House]:
+    """An Airflow beside a broker.
+
+    Args:
+        bootstrap: of the broker.
+        root: a folder for all that is written.
+        dags: the folder with DAG files.
+        variables: more of the environment of Airflow and all tasks.
+    """
+    run, home, output = uuid.uuid4().hex[:8], root / "home", root / "output"
+    home.mkdir()
+    output.mkdir(exist_ok=True)
     java = java_home()
     environment = {
         "SCENARIO_RUN": run,
@@ -110,11 +129,12 @@ def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             {"type": "file", "log_file_path": str(output / LINEAGE), "append": True}
         ),
         **({} if java is None else {"JAVA_HOME": str(java)}),
+        **(variables or {}),
     }
     [nobody] = free_ports(1)
     with standalone(home, dags, environment) as airflow:
-        airflow.connect("kafka_default", _extra(bootstrap))
-        airflow.connect("kafka_away", _extra(f"127.0.0.1:{nobody}"))
+        airflow.connect("kafka_default", "kafka", _extra(bootstrap))
+        airflow.connect("kafka_away", "kafka", _extra(f"127.0.0.1:{nobody}"))
         yield House(airflow, bootstrap, run, output, dags)
 
 

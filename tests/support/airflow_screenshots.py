@@ -60,7 +60,7 @@ def _house() -> Iterator[tuple[Airflow, str]]:
             "ORDERS_POKE_S": "2",
         }
         with standalone(home, dags, environment) as airflow:
-            airflow.connect("kafka_default", {"bootstrap.servers": broker.bootstrap})
+            airflow.connect("kafka_default", "kafka", {"bootstrap.servers": broker.bootstrap})
             yield airflow, broker.bootstrap
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 #: It makes a database and starts a dozen processes, each of which imports Airflow.
-_START_TIMEOUT_S: Final = 180.0
+_START_TIMEOUT_S: Final = 420.0
 #: A run may wait for others, for a Spark and for the scheduler, on a busy machine.
 _TIMEOUT_S: Final = 240.0
 #: Time to end by itself before it is killed.
@@ -73,9 +73,9 @@ class Airflow:
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def connect(self, conn_id: str, extra: Json) -> None:
-        """Makes a connection of type ``kafka``, in the database, as people do in the browser."""
-        body = {"connection_id": conn_id, "conn_type": "kafka", "extra": json.dumps(extra)}
+    def connect(self, conn_id: str, conn_type: str, extra: Json) -> None:
+        """Makes a connection in the database, as people do in the browser."""
+        body = {"connection_id": conn_id, "conn_type": conn_type, "extra": json.dumps(extra)}
         self.ask("POST", "/api/v2/connections", body)
 
     # --- DAGs and runs ---------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Airflow:
         found: list[Json] = self.ask("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]
         return found
 
-    def await_runs(self, dag_id: str, count: int) -> list[Json]:
+    def await_runs(self, dag_id: str, count: int, timeout_s: float = _TIMEOUT_S) -> list[Json]:
         """Waits until so many runs of a DAG have ended well; fails when one has not."""
 
         def over() -> list[Json]:
@@ -140,7 +140,9 @@ class Airflow:
             return runs if len(runs) == len(good) == count else []
 
         return self.until(
-            over, lambda: f"{count} runs of {dag_id} to succeed:\n{self.stories(dag_id)}"
+            over,
+            lambda: f"{count} runs of {dag_id} to succeed:\n{self.stories(dag_id)}",
+            timeout_s,
         )
 
     def await_run(self, dag_id: str, run_id: str) -> None:

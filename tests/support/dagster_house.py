@@ -6,7 +6,8 @@ import os
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +38,8 @@ class House:
     bootstrap: str
     run: str
     output: Path
-    #: The run of the asset whose broker is away.
-    away: str
+    #: The run of the asset whose broker is away, if there is one.
+    away: str = ""
     #: What was written into each scenario's topic.
     records: dict[str, Records] = field(default_factory=dict)
 
@@ -136,10 +137,35 @@ class House:
 @pytest.fixture(scope="module")
 def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """One Dagster for all tests here; its start takes longer than most of them."""
-    root, run = tmp_path_factory.mktemp("dagster"), uuid.uuid4().hex[:8]
-    home, output = root / "home", root / "output"
+    modules = {
+        "scenarios": "tests.support.dagster_scenarios",
+        "example": "orders_project.definitions",
+    }
+    with dagster_house(bootstrap, tmp_path_factory.mktemp("dagster"), modules) as found:
+        # It takes half a minute to give up.
+        yield replace(
+            found, away=found.dagster.launch("scenarios", "away", KEYS[0], in_process=True)
+        )
+
+
+@contextmanager
+def dagster_house(
+    bootstrap: str,
+    root: Path,
+    modules: Mapping[str, str],
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[House]:
+    """A Dagster beside a broker.
+
+    Args:
+        bootstrap: of the broker.
+        root: a folder for all that is written.
+        modules: with definitions, by the names of their code locations.
+        variables: more of the environment of Dagster and all runs.
+    """
+    run, home, output = uuid.uuid4().hex[:8], root / "home", root / "output"
     home.mkdir()
-    output.mkdir()
+    output.mkdir(exist_ok=True)
     project = ROOT / "example_dags" / "dagster_project" / "src"
     java, [nobody] = java_home(), free_ports(1)
     environment = {
@@ -153,18 +179,14 @@ def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "SPARK_MASTER": "local[1]",
         "SPARK_LOCAL_IP": "127.0.0.1",
         **({} if java is None else {"JAVA_HOME": str(java)}),
+        **(variables or {}),
     }
     workspace = "load_from:\n" + "".join(
         f"  - python_module: {{module_name: {module}, location_name: {name}}}\n"
-        for name, module in (
-            ("scenarios", "tests.support.dagster_scenarios"),
-            ("example", "orders_project.definitions"),
-        )
+        for name, module in modules.items()
     )
     with dagster_dev(home, workspace, environment) as dagster:
-        # It takes half a minute to give up.
-        away = dagster.launch("scenarios", "away", KEYS[0], in_process=True)
-        yield House(dagster, bootstrap, run, output, away)
+        yield House(dagster, bootstrap, run, output)
 
 
 def make_topic(bootstrap: str, name: str) -> None:

@@ -19,7 +19,7 @@ from tests.support.airflow_support import _session as session_of
 from tests.support.airflow_support import free_ports
 
 #: Five processes, each of which imports Dagster, and two of them what they serve.
-_START_TIMEOUT_S: Final = 180.0
+_START_TIMEOUT_S: Final = 420.0
 #: The daemon looks after backfills every 30 s, and a run has two processes to start.
 _TIMEOUT_S: Final = 240.0
 #: Servers of code wait much longer for their last heartbeat; nothing of theirs is worth that.
@@ -185,6 +185,15 @@ class Dagster:
 
         return self.until(there, lambda: f"{status}:\n{self.story(run_id)}")
 
+    def await_end(self, run_id: str, timeout_s: float) -> Json:
+        """Waits until a run has ended, well or not."""
+
+        def over() -> Json | None:
+            run = self.run(run_id)
+            return run if run["status"] in ("SUCCESS", "FAILURE", "CANCELED") else None
+
+        return self.until(over, lambda: f"an end:\n{self.story(run_id)}", timeout_s)
+
     # --- backfills ---------------------------------------------------------------------------------
 
     def backfill(self, asset: str, partitions: Sequence[str], *, in_process: bool = False) -> str:
@@ -336,6 +345,8 @@ def dagster_dev(home: Path, workspace: str, environment: Mapping[str, str]) -> I
     (home / "workspace.yaml").write_text(workspace)
     variables = {name: value for name, value in os.environ.items() if "DAGSTER" not in name} | {
         "DAGSTER_HOME": str(home),
+        # How long a server of code may take to answer; a minute else, which a busy machine needs.
+        "DAGSTER_GRPC_TIMEOUT_SECONDS": "300",
         # `dagster dev` warns that `dg dev` is to be used, which wants one project.
         "PYTHONWARNINGS": "ignore",
         "NO_PROXY": "127.0.0.1,localhost",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
@@ -11,11 +10,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.parquet as pq
 import pytest
 
 from kafka_ordered_ops.embedded.jars import listed_jars
@@ -23,15 +20,16 @@ from kafka_ordered_ops.embedded.java import find_java
 from kafka_ordered_ops.output.address import split_hdfs
 from kafka_ordered_ops.output.hdfs import door as doors
 from kafka_ordered_ops.output.hdfs.door import Door, Entry
-from kafka_ordered_ops.output.published import files
-from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.output.staged_output import StagedOutput
-from tests.support.objects_support import step
+from tests.support.objects_support import every_kill, named_rows, rows_in, staged_rows, step
 
 _JARS: Final = Path(__file__).with_name("hdfs.sha256")
 _START_S: Final = 180.0
 _CHANGES: Final = ("make_folder", "rename", "delete", "touch", "create")
 _LOOKS: Final = ("entry", "listed", "open")
+
+#: The rows of an older attempt and of a newer one.
+OLD, NEW = [1, 2, 3], [4, 5, 6, 7, 8]
 
 
 @contextmanager
@@ -58,6 +56,88 @@ def hdfs(folder: Path) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+class NameNodes:
+    """Two name nodes of one nameservice; one of them is active."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster, self._active = cluster, 0
+
+    def fail_over(self) -> None:
+        """Make the other one active."""
+        self._cluster.transitionToStandby(self._active)
+        self._activate_other()
+
+    def kill_active(self) -> None:
+        """End the active one, and make the other one active."""
+        self._cluster.shutdownNameNode(self._active)
+        self._activate_other()
+
+    def _activate_other(self) -> None:
+        self._active = 1 - self._active
+        self._cluster.transitionToActive(self._active)
+
+
+@contextmanager
+def available_hdfs(folder: Path) -> Iterator[NameNodes]:
+    """Hadoop's mini cluster with high availability, as nameservice ``lake``; its settings are in ``folder/conf``."""
+    from py4j.java_gateway import (  # type: ignore[import-untyped]
+        GatewayParameters,
+        JavaGateway,
+        launch_gateway,
+    )
+
+    (folder / "conf").mkdir(parents=True)
+    with open(folder / "log", "wb") as log:
+        port, process = launch_gateway(
+            classpath=":".join(map(str, listed_jars(_JARS, "hdfs-mini"))),
+            java_path=str(find_java().executable),
+            javaopts=["-Xmx384m"],
+            die_on_exit=True,
+            return_proc=True,
+            redirect_stdout=log,
+            redirect_stderr=log,
+        )
+    # Java lives no longer than the test, so it keeps what Python has forgotten: nothing is sent behind the end.
+    kept = GatewayParameters(port=port, enable_memory_management=False)
+    gateway = JavaGateway(gateway_parameters=kept)
+    try:
+        hadoop = gateway.jvm.org.apache.hadoop
+        conf = hadoop.conf.Configuration()
+        conf.set("hdfs.minidfs.basedir", str(folder / "data"))
+        two = hadoop.hdfs.MiniDFSNNTopology.simpleHATopology()
+        builder = getattr(hadoop.hdfs, "MiniDFSCluster$Builder")(conf)
+        cluster = builder.nnTopology(two).numDataNodes(1).build()
+        cluster.waitActive()
+        cluster.transitionToActive(0)
+        _write_settings(folder / "conf", [cluster.getNameNodePort(number) for number in (0, 1)])
+        yield NameNodes(cluster)
+    finally:
+        gateway.shutdown()
+        process.kill()
+        process.communicate()
+
+
+def _write_settings(folder: Path, ports: list[int]) -> None:
+    """As administrators hand them out."""
+    proxy = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+    settings = {
+        "dfs.nameservices": "lake",
+        "dfs.ha.namenodes.lake": "one,two",
+        "dfs.namenode.rpc-address.lake.one": f"127.0.0.1:{ports[0]}",
+        "dfs.namenode.rpc-address.lake.two": f"127.0.0.1:{ports[1]}",
+        "dfs.client.failover.proxy.provider.lake": proxy,
+    }
+    for name, content in (
+        ("core-site.xml", {"fs.defaultFS": "hdfs://lake"}),
+        ("hdfs-site.xml", settings),
+    ):
+        pairs = "".join(
+            f"<property><name>{key}</name><value>{value}</value></property>"
+            for key, value in content.items()
+        )
+        (folder / name).write_text(f"<configuration>{pairs}</configuration>")
 
 
 # --- in memory -------------------------------------------------------------------------------------
@@ -221,15 +301,10 @@ def _walk(door: Door, folder: str) -> Iterator[tuple[str, Entry]]:
             yield from _walk(door, f"{folder}/{one.name}")
 
 
-def named_rows(root: str) -> list[int]:
-    """What a reader of `files` sees; fails when a file is not there."""
-    return _rows(root, files(root))
-
-
 def globbed_rows(root: str) -> list[int]:
     """What a reader of ``root/**/*.parquet`` sees."""
     found = [path for path, one in _walk(doors.open_door(root), root) if not one.is_folder]
-    return _rows(root, [path for path in found if path.endswith(".parquet")])
+    return rows_in(root, [path for path in found if path.endswith(".parquet")])
 
 
 def staged_names(root: str) -> list[str]:
@@ -238,18 +313,23 @@ def staged_names(root: str) -> list[str]:
     return [path.removeprefix(f"{folder}/") for path, _ in _walk(doors.open_door(root), folder)]
 
 
-def _rows(root: str, paths: list[str]) -> list[int]:
-    where, rows = files_of(root), list[int]()
-    for path in paths:
-        with where.open(path) as file:
-            rows += _numbers(file.read())
-    return rows
-
-
-@lru_cache
-def _numbers(content: bytes) -> tuple[int, ...]:
-    numbers: list[Any] = pq.ParquetFile(io.BytesIO(content)).read().column("n").to_pylist()
-    return tuple(numbers)
+def check_replacements_that_are_killed(
+    make_root: Callable[[], str], partition: str | None = None
+) -> None:
+    """Readers see the old rows, for an instant none, or the new rows; in the end the new ones, and nothing is left."""
+    for killed in every_kill(least=15):
+        root = make_root()
+        staged_rows(root, OLD, attempt=1, partition=partition).publish()
+        staged = staged_rows(root, NEW, attempt=2, partition=partition)
+        with killed:
+            staged.publish()
+        assert named_rows(root) in (OLD, [], NEW)
+        assert globbed_rows(root) == named_rows(root)
+        found = StagedOutput.found(staged.to_json())
+        assert found is not None
+        found.publish()
+        assert globbed_rows(root) == named_rows(root) == NEW
+        assert staged_names(root) == []
 
 
 def path_in(root: str) -> str:

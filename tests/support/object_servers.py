@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -57,8 +59,13 @@ def moto(_: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def versitygw(folder: Path) -> Iterator[Server]:
-    """S3 over a folder, in Go."""
+def versitygw(folder: Path, pid_file: Path | None = None) -> Iterator[Server]:
+    """S3 over a folder, in Go.
+
+    Args:
+        folder: for its objects.
+        pid_file: where its process is told, which is then started again whenever it dies.
+    """
     program = _from_go("github.com/versity/versitygw/cmd/versitygw", _VERSITYGW)
     (folder / "bucket").mkdir(parents=True)
     (meta := folder.with_name("meta")).mkdir()
@@ -75,6 +82,7 @@ def versitygw(folder: Path) -> Iterator[Server]:
             str(folder),
         ],
         port,
+        pid_file,
     ):
         options = {
             "aws_access_key_id": "key",
@@ -150,27 +158,50 @@ def _install(command: list[str], env: dict[str, str] | None = None) -> None:
 
 
 @contextmanager
-def _running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+def _running(command: list[str], port: int, pid_file: Path | None = None) -> Iterator[None]:
+    lock, ended, processes = (
+        threading.Lock(),
+        threading.Event(),
+        [_started(command, port, pid_file)],
     )
-    try:
-        deadline = time.monotonic() + _START_S
+
+    def revive() -> None:
         while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{command[0]} does not listen on {port}") from None
-                time.sleep(0.1)
+            processes[-1].wait()
+            with lock:
+                if ended.is_set():
+                    return
+                processes.append(_started(command, port, pid_file))
+
+    if pid_file is not None:
+        threading.Thread(target=revive, name="reviver", daemon=True).start()
+    try:
         yield
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with lock:
+            ended.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(processes[-1].pid, signal.SIGKILL)
+        processes[-1].wait()
+
+
+def _started(command: list[str], port: int, pid_file: Path | None) -> subprocess.Popen[bytes]:
+    """Start a server, and wait until it listens."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{command[0]} does not listen on {port}") from None
+            time.sleep(0.1)
+    if pid_file is not None:
+        pid_file.write_text(str(process.pid))
+    return process
 
 
 def _free_port() -> int:

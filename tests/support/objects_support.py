@@ -7,7 +7,7 @@ import logging
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.output.draft import drafts_of
 from kafka_ordered_ops.output.objects import store as door
 from kafka_ordered_ops.output.objects.store import Store
@@ -27,7 +28,7 @@ _hooks = threading.local()
 
 #: What changes the store; the others look.
 _CHANGES = ("put", "put_if", "copy", "delete")
-_LOOKS = ("get", "listed", "folders", "tail")
+_LOOKS = ("get", "listed", "folders", "some", "tail")
 
 
 class Killed(BaseException):
@@ -103,6 +104,26 @@ def killed_at(step: int, *, changes_only: bool = True) -> Iterator[list[Killed]]
             kills.append(kill)
 
 
+def every_kill(*, least: int = 0) -> Iterator[AbstractContextManager[object]]:
+    """Blocks whose process dies before their first operation, their second and so on; the last one lives.
+
+    There are more than `least`: a test whose blocks are not killed at all shows nothing.
+    """
+    for number in itertools.count(1):
+        kills = list[Killed]()
+
+        @contextmanager
+        def block(number: int = number, kills: list[Killed] = kills) -> Iterator[None]:
+            with killed_at(number) as found:
+                yield
+            kills += found
+
+        yield block()
+        if not kills:
+            assert number > least
+            return
+
+
 class Interleaved:
     """Runs functions in threads, one operation of the store at a time, in a given order."""
 
@@ -157,10 +178,17 @@ def staged_rows(
     window_id: str = "w",
     rows_per_file: int = 2,
     options: Mapping[str, Any] | None = None,
+    partition: str | None = None,
 ) -> StagedOutput:
     """An output that one attempt has staged, a file for every few rows."""
     place = StagedOutput(
-        root, window_id, claim_id, attempt, group_id=group_id, storage_options=options
+        root,
+        window_id,
+        claim_id,
+        attempt,
+        group_id=group_id,
+        storage_options=options,
+        partition=partition,
     )
     with drafts_of([place]) as (draft,):
         for number, start in enumerate(range(0, len(rows), rows_per_file)):
@@ -172,13 +200,13 @@ def staged_rows(
 
 def named_rows(root: str, options: Mapping[str, Any] | None = None) -> list[int]:
     """What a reader of the manifests sees; fails when a file that they name is not there."""
-    return _rows(root, files(root, storage_options=options), options)
+    return rows_in(root, files(root, storage_options=options), options)
 
 
 def globbed_rows(root: str, options: Mapping[str, Any] | None = None) -> list[int]:
     """What a reader of ``root/**/*.parquet`` sees."""
     store = door.open_store(root, options)
-    return _rows(root, [f"{root}/{one}" for one in store.listed(root)], options)
+    return rows_in(root, [f"{root}/{one}" for one in store.listed(root)], options)
 
 
 def staged_names(root: str, options: Mapping[str, Any] | None = None) -> list[str]:
@@ -187,12 +215,22 @@ def staged_names(root: str, options: Mapping[str, Any] | None = None) -> list[st
     return list(door.open_store(root, options).listed(control))
 
 
+def error_of_publishing(output: StagedOutput) -> type[Exception] | None:
+    """What a publication that may come too late, or lose to others, raises; None for one that goes through."""
+    try:
+        output.publish()
+    except (WindowSupersededError, SinkError) as error:
+        return type(error)
+    return None
+
+
 def window_ids(root: str) -> list[str]:
     """The published windows."""
     return list(published(root))
 
 
-def _rows(root: str, paths: Sequence[str], options: Mapping[str, Any] | None) -> list[int]:
+def rows_in(root: str, paths: Sequence[str], options: Mapping[str, Any] | None = None) -> list[int]:
+    """The rows in some files below a root."""
     found = files_of(root, options)
     rows: list[Any] = []
     for path in paths:
@@ -225,3 +263,10 @@ def s3_server() -> Iterator[dict[str, str]]:
         }
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    """The options of a server of S3 with a bucket ``bucket``; its credentials are in no environment."""
+    with s3_server() as options:
+        yield options

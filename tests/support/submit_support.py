@@ -84,7 +84,7 @@ def planned(windows: OrderedWindows, topic: str) -> WindowPlan:
 def small(**conf: str) -> SparkSubmit:
     """spark-submit on one core of this machine."""
     return SparkSubmit(
-        master="local[1]", conf={**_CONF, **conf}, java_home=_java_home(), timeout_s=TIMEOUT_S
+        master="local[1]", conf={**_CONF, **conf}, java_home=java_home(), timeout_s=TIMEOUT_S
     )
 
 
@@ -114,11 +114,11 @@ def ready(job: Path) -> tuple[str, int, int]:
     return token, int(pid), int(parent)
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
     """Until it holds."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.05)
 
 
@@ -139,7 +139,8 @@ def logs(output: Path) -> list[Path]:
     return sorted((control_of(output) / "submit" / "logs").iterdir())
 
 
-def _java_home() -> Path | None:
+def java_home() -> Path | None:
+    """The Java to run Spark on; None for the one of the path."""
     if shutil.which("java"):
         return None
     from kafka_ordered_ops.embedded import java_home_for_spark

@@ -168,6 +168,7 @@ def kafka_window_task(
     spark_conf: Mapping[str, str] | None = None,
     output: Output = None,
     storage_conn_id: str | None = None,
+    partition_by: str | None = None,
     table: str | None = None,
     table_mode: str | None = None,
     table_keys: str | Sequence[str] = (),

@@ -47,8 +47,11 @@ class JobTask(BaseOperator):
             store. (templated)
         storage_conn_id: the connection of the store, of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``adls``;
             None: the credentials of the worker's environment. It is read on the worker, when the task runs. (templated)
+        partition_by: ``date`` or ``hour``: put windows' folders in `output` below ``date=2026-11-20/``, or below
+            ``date=2026-11-20/hour=11/``: the UTC time at which they start.
         table: instead of `output`, an existing Delta or Iceberg table, ``lake.orders``. `python_callable` writes to it
-            with ``window.write``; without one, records are copied by a Spark session in this process. (templated)
+            with ``window.write``; without one, records are copied by a Spark session in this process. An `application`
+            writes to it with its window's ``write``, and is run once more after the commit, to publish. (templated)
         table_mode: how rows get into the table: ``append`` (the default), ``replace`` or ``merge``; see
             `kafka_ordered_ops.spark.TableSink`. (templated)
         table_keys: for ``merge``, the columns that identify a row. (templated)
@@ -91,6 +94,7 @@ class JobTask(BaseOperator):
         spark_conf: Mapping[str, str] | None = None,
         output: Output = None,
         storage_conn_id: str | None = None,
+        partition_by: str | None = None,
         table: str | None = None,
         table_mode: str | None = None,
         table_keys: str | Sequence[str] = (),
@@ -124,6 +128,7 @@ class JobTask(BaseOperator):
         # Not `output`: Airflow uses this name for the XCom of a task.
         self.output_root = text_of(output)
         self.storage_conn_id = storage_conn_id
+        self.partition_by = partition_by
         #: The output's root and storage options, once the task runs.
         self._opened: tuple[str | None, Mapping[str, Any] | None] | None = None
         self.table = table
@@ -163,7 +168,7 @@ class JobTask(BaseOperator):
 
     def job_session(self) -> AbstractContextManager[Found]:
         """What is kept open until the window is published; it yields what finds earlier outputs."""
-        return self._job().session(self._stop.__bool__)
+        return self._job().session(self._stop.__bool__, lambda line: _log.info("%s", line))
 
     def run_job(self, plan: WindowPlan, settings: ClientSettings) -> Staged:
         """Run the job; its output stays hidden until the commit.
@@ -185,6 +190,7 @@ class JobTask(BaseOperator):
             stop=self._stop,
             say=lambda line: _log.info("%s", line),
             storage_options=storage_options,
+            partition_by=self.partition_by,
             table=self._target(),
         )
         windows.on_page = self._show_page
@@ -232,6 +238,7 @@ class JobTask(BaseOperator):
             spark_conf=self.spark_conf,
             output=root,
             storage_options=storage_options,
+            partition_by=self.partition_by,
             table=self._target(is_known),
             engine=self.engine,
         )

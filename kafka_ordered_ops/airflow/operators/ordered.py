@@ -27,6 +27,7 @@ from kafka_ordered_ops.core.types import (
 from kafka_ordered_ops.core.window.bounds import Bound
 from kafka_ordered_ops.hosting.arguments import arguments
 from kafka_ordered_ops.hosting.table_session import Found
+from kafka_ordered_ops.spark.job_checks import check_partitioned
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
@@ -95,6 +96,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         spark_conf: Mapping[str, str] | None = None,
         output: Output = None,
         storage_conn_id: str | None = None,
+        partition_by: str | None = None,
         table: str | None = None,
         table_mode: str | None = None,
         table_keys: str | Sequence[str] = (),
@@ -130,6 +132,7 @@ class OrderedWindowOperator(JobTask, PlanTask):
         with errors_for_airflow():
             times = self.times_of(context)
             with self.open_windows(context) as windows, ExitStack() as stack:
+                check_partitioned(self.partition_by, self.output_root, [self.window_of(times)])
                 self.check_job(windows.settings, windows.group_id)
                 found = stack.enter_context(self.job_session())
                 plan = self.plan(windows, context, times)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kafka_ordered_ops.output.address import address_of, is_in_store
+from kafka_ordered_ops.output.address import address_of, is_in_hdfs, is_in_store, split_hdfs
 
 #: The name of the facet with the window's own facts.
 FACET: Final = "kafka_ordered_ops_window"
@@ -41,8 +41,8 @@ def _outputs(facts: Mapping[str, Any]) -> list[Any]:
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.facet_v2 import output_statistics_output_dataset
 
-    path = facts.get("output")
-    if path is None:
+    place = place_of(facts.get("output"))
+    if place is None:
         return []
     counted: dict[str, Any] = {}
     if facts.get("records") is not None:
@@ -51,11 +51,26 @@ def _outputs(facts: Mapping[str, Any]) -> list[Any]:
                 rowCount=facts["records"]
             )
         )
-    namespace, name = "file", str(path)
-    if is_in_store(name):
-        address = address_of(name)
-        namespace, name = f"{address.scheme}://{address.bucket}", address.key
+    namespace, name = place
     return [OutputDataset(namespace=namespace, name=name, outputFacets=counted)]
+
+
+def place_of(output: str | None) -> tuple[str, str] | None:
+    """Return an output's OpenLineage namespace and name, which are those that Spark reports for the same files.
+
+    None for a table: it is known by the place of its files, which a task is not told.
+    """
+    if output is None:
+        return None
+    if is_in_store(output):
+        address = address_of(output)
+        # A path in a file system begins with a slash, the key of an object does not.
+        slash = "/" if address.scheme == "abfss" else ""
+        return f"{address.scheme}://{address.bucket}", f"{slash}{address.key}"
+    if is_in_hdfs(output):
+        host, path = split_hdfs(output)
+        return host.removesuffix("://"), path
+    return ("file", output) if output.startswith("/") else None
 
 
 def namespace_of(brokers: str) -> str:

@@ -58,7 +58,7 @@ def deliver(
         ConfigError: the job cannot run; nothing was planned.
     """
     sink.hide_options(screen)
-    sink.check(connection.settings(), connection.group_id)
+    sink.check(connection.settings(), connection.group_id, questions)
     with (
         sink.opened() as found,
         connection.open(screen) as windows,

@@ -237,13 +237,20 @@ app.command("prune", epilog=upkeep.PRUNE_EXAMPLES)(upkeep.prune)
 def _written_output(
     record: WindowRecord, storage_options: Mapping[str, Any] | None
 ) -> StagedOutput | None:
-    from kafka_ordered_ops.core.errors import SinkError
+    from kafka_ordered_ops.core.errors import ConfigError, SinkError
     from kafka_ordered_ops.core.types import WindowStatus
     from kafka_ordered_ops.output.staged_output import StagedOutput, output_of
     from kafka_ordered_ops.spark.job_outputs import check_parts_alike
+    from kafka_ordered_ops.spark.table_target import table_of
 
     if record.status is not WindowStatus.WRITTEN:
         return None
+    if (table := table_of(record.result)) is not None:
+        raise ConfigError(
+            f"window {record.plan.window_id} of group {record.plan.group_id} was written to the table {table}, and a commit "
+            "alone would not show its rows: run the window again, with the same --table. It commits and publishes what is "
+            "staged"
+        )
     check_parts_alike(record.plan, record.result)
     output = output_of(record.result)
     # For a split window this joins the parts.

@@ -20,11 +20,13 @@ from kafka_ordered_ops.cli.options.profile import kept_option
 from kafka_ordered_ops.cli.options.storage import Storage
 from kafka_ordered_ops.cli.show.screen import Screen
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.spark.engine import Engine
 from kafka_ordered_ops.spark.table_target import TableTarget, table_target
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.core.window.window import Window
     from kafka_ordered_ops.hosting.job import Job, SparkWindow
     from kafka_ordered_ops.hosting.table_session import Found
     from kafka_ordered_ops.windows import ClientSettings, Staged
@@ -45,6 +47,14 @@ class Sink(Storage):
             "--output",
             metavar="DIR",
             help="Folder for the Parquet files, in window_id=<times>-<digest>/, or a prefix in an object store.",
+        ),
+    ] = None
+    partition_by: Annotated[
+        PartitionBy | None,
+        typer.Option(
+            "--partition-by",
+            rich_help_panel=JOB,
+            help="Put windows' folders below date=2026-11-20/, or below date=2026-11-20/hour=11/: the UTC time at which they start.",
         ),
     ] = None
     table: Annotated[
@@ -106,12 +116,15 @@ class Sink(Storage):
         ),
     ] = field(default_factory=list)
 
-    def check(self, settings: ClientSettings, group_id: str) -> None:
+    def check(
+        self, settings: ClientSettings, group_id: str, questions: Sequence[Window] = ()
+    ) -> None:
         """Raise `ConfigError` for a job that cannot run, before its windows are planned."""
-        from kafka_ordered_ops.spark.job_checks import check_session
+        from kafka_ordered_ops.spark.job_checks import check_partitioned, check_session
 
         if self.output is None and self.table is None:
             raise ConfigError("--output is missing: the folder for the files. Or give --table")
+        check_partitioned(self.partition_by, self.output, questions)
         job = self._job()
         if job.spark_function is not None:
             try:
@@ -159,6 +172,7 @@ class Sink(Storage):
                 say=None,
                 display=screen,
                 storage_options=self.storage_options,
+                partition_by=self.partition_by,
                 table=self.target,
             )
             with _quiet_py4j():
@@ -178,6 +192,7 @@ class Sink(Storage):
                 spark_conf=conf,
                 java_home=bundled_java(),
                 storage_options=self.storage_options,
+                partition_by=self.partition_by,
                 table=target,
                 engine=self.engine.value,
             )
@@ -188,6 +203,7 @@ class Sink(Storage):
                 java_home=bundled_java(),
                 output=self.output,
                 storage_options=self.storage_options,
+                partition_by=self.partition_by,
                 engine=self.engine.value,
             )
         if self.table is not None:
@@ -198,7 +214,11 @@ class Sink(Storage):
             raise ConfigError(
                 "--spark-conf needs Spark, and --engine local runs without it: omit one of them"
             )
-        return Job(output=self.output, storage_options=self.storage_options)
+        return Job(
+            output=self.output,
+            storage_options=self.storage_options,
+            partition_by=self.partition_by,
+        )
 
     def _conf(self) -> dict[str, str]:
         conf = dict[str, str]()
@@ -252,6 +272,7 @@ class JobSink(Sink):
                 submit=how,
                 output=self.output,
                 storage_options=self.storage_options,
+                partition_by=self.partition_by,
                 table=self.target,
                 engine=self.engine.value,
             )

@@ -139,6 +139,13 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             examples=[{"aws_secret_access_key": "{{ env.LAKE_SECRET }}"}],
         ),
     ] = field(default=None, repr=False)
+    partition_by: Annotated[
+        str | None,
+        dg.Resolver.default(
+            description="Put windows' folders below one of their date, or of their date and hour.",
+            examples=["date", "hour"],
+        ),
+    ] = None
     table: Annotated[
         str | None,
         dg.Resolver.default(
@@ -310,7 +317,7 @@ class OrderedWindowComponent(dg.Component, dg.Resolvable):
             self.application,
             self.application_args,
             self.submit,
-            table=self.table,
+            table_conf=self.table_conf,
         )
 
     def _check(self) -> None:

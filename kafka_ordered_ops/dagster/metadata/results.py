@@ -17,6 +17,7 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.dagster.metadata.tables import held_table, ranges_table
 from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.reported import result_facts
+from kafka_ordered_ops.spark.table_target import table_of
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -55,7 +56,8 @@ def window_metadata(
         f"{_PREFIX}/first_record": summary["timestamp_min"],
         f"{_PREFIX}/last_record": summary["timestamp_max"],
         f"{_PREFIX}/ran": ran,
-        "dagster/uri": summary["output"],
+        "dagster/table_name": (table := table_of(record.result)),
+        "dagster/uri": summary["output"] if table is None else None,
         f"{_PREFIX}/ranges": ranges_table(plan),
         f"{_PREFIX}/held_by_open": held_table([plan]) if plan.held_by_open else None,
         f"{_PREFIX}/returned": None

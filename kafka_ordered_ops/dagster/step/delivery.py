@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,9 +49,10 @@ from kafka_ordered_ops.dagster.step.step_functions import Submitted, copied
 from kafka_ordered_ops.dagster.step.times import Asked, asked_of, began, first_of
 from kafka_ordered_ops.dagster.storage import resolved_options
 from kafka_ordered_ops.hosting.held_text import held_texts
+from kafka_ordered_ops.hosting.job import Job as SubmittedJob
 from kafka_ordered_ops.hosting.table_session import Found, table_session
 from kafka_ordered_ops.hosting.verdict import as_replay, is_finished, is_replayed, nothing_left
-from kafka_ordered_ops.spark.job_checks import check_reading, check_writable
+from kafka_ordered_ops.spark.job_checks import check_partitioned, check_reading, check_writable
 
 if TYPE_CHECKING:
     from kafka_ordered_ops.core.group.group_state import WindowRecord
@@ -110,6 +111,8 @@ class Step:
             found = stack.enter_context(self._table_session(function))
             pieces = self._asked(windows)
             asked = pieces.asked
+            windows_asked = [one.window for one in asked]
+            check_partitioned(self.settings.partition_by, self.settings.output, windows_asked)
             live = look_at(windows, self.settings, asked)
             if live is not None and not live.is_live:
                 self.context.log.warning("%s", not_live_text(asked, live))
@@ -146,12 +149,15 @@ class Step:
         # A user's function has its own session, perhaps elsewhere.
         check_reading(self.settings.engine, windows.settings, conf=None, group_id=windows.group_id)
         if isinstance(function, Submitted):
-            function.job.check(windows.settings, windows.group_id)
+            self._submitted(function).check(windows.settings, windows.group_id)
         if self.settings.output is not None:
-            check_writable(self.settings.output, self._storage_options)
+            check_writable(self.settings.output, self._storage_options, self.settings.partition_by)
 
     def _table_session(self, function: object) -> AbstractContextManager[Found]:
         """What is kept open until the windows are published; it yields what finds earlier outputs."""
+        if isinstance(function, Submitted) and self.settings.target is not None:
+            # Dagster ends the process.
+            return self._submitted(function).session(lambda: False, self.context.log.info)
         return table_session(
             self.settings.target,
             conf=self.settings.table_conf or {},
@@ -159,6 +165,16 @@ class Step:
             stopped=lambda: False,
             copies=function is copied,
             storage_options=self._storage_options,
+        )
+
+    def _submitted(self, function: Submitted) -> SubmittedJob:
+        """The application's job, with the place of its windows."""
+        return replace(
+            function.job,
+            table=self.settings.target,
+            storage_options=self._storage_options,
+            output=self.settings.output,
+            engine=self.settings.engine,
         )
 
     @cached_property

@@ -49,6 +49,7 @@ class AssetWindows(WindowHandle):
             stop=Stop("Dagster"),
             say=say,
             storage_options=storage_options,
+            partition_by=settings.partition_by,
             table=settings.target,
         )
         #: The partition of each window, by its id; None if the asset has none.
@@ -64,7 +65,7 @@ class AssetWindows(WindowHandle):
         """Return the windows as small JSON, for a job that another program runs, such as Pipes' ``extras``.
 
         The job reads the plans from the ledger with `kafka_ordered_ops.spark.planned_windows`, writes with
-        `write_windows` to ``output``, and this step calls `collect`. The JSON has no secrets.
+        `write_windows` to ``output`` with ``partition_by``, and this step calls `collect`. The JSON has no secrets.
         """
         # Imported late: the ledger's rules load more than any asset's definition needs.
         from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
@@ -73,6 +74,7 @@ class AssetWindows(WindowHandle):
             "group": self.settings.group_id,
             "ledger_topic": self.ledger_topic or LEDGER_TOPIC,
             "output": self.settings.output,
+            "partition_by": self.settings.partition_by,
             "attempts": {plan.window_id: plan.attempt for plan in self.plans},
             "partition_keys": {
                 plan.window_id: self.partition_keys[plan.window_id] for plan in self.plans

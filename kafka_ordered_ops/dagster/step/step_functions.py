@@ -35,17 +35,17 @@ def job_without_function(
     application_args: Sequence[str],
     submit: SparkSubmit | Mapping[str, Any] | None,
     *,
-    table: str | None,
+    table_conf: Mapping[str, str] | None = None,
 ) -> Function:
     """Return a job that runs a Spark application for the windows, or copies them if there is none.
 
     Raises:
-        ConfigError: arguments for an application, but no application; or a table for an application.
+        ConfigError: arguments for an application, but no application; or settings of the step's own session for one.
     """
-    if table is not None and application is not None:
+    if table_conf and application is not None:
         raise ConfigError(
-            "application and table are both given: an application has its own session, with which the step cannot "
-            "publish. Give a function with Spark, or use TableSink in the application"
+            "application and table_conf are both given: the application has its own session, which writes the table. Give "
+            "its settings in submit, as {'conf': {...}}"
         )
     if application is None:
         if application_args or submit is not None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
-from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.output.filesystem import MARKER_BYTES_MAX, is_data
+from kafka_ordered_ops.output.filesystem import MARKER_BYTES_MAX, foreign_file_error, is_data
 from kafka_ordered_ops.output.hdfs.door import Door, File, Upload
 from kafka_ordered_ops.output.hdfs.turn import Turn
 
@@ -32,7 +31,8 @@ class HdfsFiles:
 
     def __init__(self, door: Door, root: str) -> None:
         self._door, self._root = door, root
-        self._turn: Turn | None = None
+        #: Those that this process has, the innermost one last.
+        self._held: tuple[Turn, ...] = ()
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -88,9 +88,7 @@ class HdfsFiles:
             if not is_data(one.name):
                 continue
             if one.is_folder:
-                raise SinkError(
-                    f"{folder}/{one.name} is not a file of this package: remove it, then run the window again"
-                )
+                raise foreign_file_error(f"{folder}/{one.name}")
             sizes[one.name] = one.size
         return sizes
 
@@ -110,8 +108,8 @@ class HdfsFiles:
     def write(self, path: str, content: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
         temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-        if self._turn is not None:
-            temporary = self._turn.temporary()
+        if self._held:
+            temporary = self._held[-1].temporary()
         try:
             upload = self._door.create(temporary)
             upload.write(content)
@@ -128,7 +126,7 @@ class HdfsFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Rename a folder in one step; `target` does not exist."""
-        if self._turn is None or not self._turn.rename(source, target):
+        if not any(turn.rename(source, target) for turn in reversed(self._held)):
             self._door.rename(source, target, overwrite=False)
 
     def move(self, source: str, target: str) -> None:
@@ -142,7 +140,7 @@ class HdfsFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with all that is in it."""
-        if self._turn is None or not self._turn.remove(path):
+        if not any(turn.remove(path) for turn in reversed(self._held)):
             self._door.delete(path, recursive=True)
 
     def remove_if_empty(self, folder: str) -> None:
@@ -168,14 +166,14 @@ class HdfsFiles:
 
     @contextmanager
     def locked(self, folder: str, window_folder: str) -> Iterator[None]:
-        """Take the window's turn; see `turn`.
+        """Take the window's turn; see `turn`. Inside another turn, both hold.
 
         Raises:
             SinkError: another process did not end its turn in time.
         """
         turn = Turn(self._door, folder, window_folder, self._root)
         turn.take()
-        self._turn = turn
+        outer, self._held = self._held, (*self._held, turn)
         try:
             yield
         except BaseException:
@@ -186,7 +184,7 @@ class HdfsFiles:
         else:
             turn.end()
         finally:
-            self._turn = None
+            self._held = outer
 
 
 def _complete(upload: Upload) -> None:

@@ -13,7 +13,7 @@ from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.hdfs.door import Door, check_options, open_door, surroundings
 
-#: Who waits for a plan is told soon.
+#: The caller waits for a plan: fail soon.
 ANSWER_WAIT_S: Final = 20.0
 
 #: The client tries the name nodes in turn, with pauses that grow; unless the options say so, some minutes.

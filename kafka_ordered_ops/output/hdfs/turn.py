@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final
 
 from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.window.partition import is_partition
 from kafka_ordered_ops.output.hdfs.door import Door
 
 #: Whoever holds a turn shows a sign of life at least so often, and has lost it after so long without one.
@@ -33,6 +34,9 @@ _TURNS: Final = ".turns"
 _NEW: Final = ".new-"
 #: Names in a turn that are not what somebody wants back.
 _SCRAP: Final = "~scrap-"
+#: What is published, and in its names in a turn a folder of folders: no window's folder has this in its name.
+_OUTPUT: Final = "output"
+_BELOW: Final = "~in~"
 
 
 class Turn:
@@ -53,7 +57,7 @@ class Turn:
         self._numbers = itertools.count()
         #: Where what passes through the turn belongs, by the name of its folder in it.
         windows = f"{stages.rpartition('/')[0]}/windows"
-        self._homes = {"output": root, "stage": window_folder, "windows": windows}
+        self._homes = {_OUTPUT: root, "stage": window_folder, "windows": windows}
         self._shown_at = time.monotonic()
 
     @property
@@ -145,9 +149,10 @@ class Turn:
             for one in self._door.listed(f"{self._mine}/{name}"):
                 path = f"{self._mine}/{name}/{one.name}"
                 if not one.name.startswith(_SCRAP):
+                    target = f"{home}/{one.name.replace(_BELOW, '/')}"
                     try:
-                        self._door.make_folder(home, parents=True)
-                        self._door.rename(path, f"{home}/{one.name}", overwrite=False)
+                        self._door.make_folder(target.rpartition("/")[0], parents=True)
+                        self._door.rename(path, target, overwrite=False)
                         continue
                     except FileExistsError:
                         pass
@@ -213,6 +218,9 @@ class Turn:
         for key, one in self._homes.items():
             if one == home:
                 return f"{self._mine}/{key}/{name}"
+        root = self._homes[_OUTPUT]
+        if is_partition(home.removeprefix(f"{root}/")):
+            return f"{self._mine}/{_OUTPUT}/{path.removeprefix(f'{root}/').replace('/', _BELOW)}"
         return None
 
     def _show_life(self) -> None:

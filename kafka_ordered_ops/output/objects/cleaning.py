@@ -9,12 +9,17 @@ from typing import Any
 
 from kafka_ordered_ops.output.address import control_folder
 from kafka_ordered_ops.output.filesystem import UNDER_WAY_NAME, as_sink_error
-from kafka_ordered_ops.output.leftovers import Left, any_stage, group_of
+from kafka_ordered_ops.output.layout import stages_folder
+from kafka_ordered_ops.output.leftovers import Left
 from kafka_ordered_ops.output.objects.layout import DRAFT_SEAL, SEAL
 from kafka_ordered_ops.output.objects.store import Listed, open_store
+from kafka_ordered_ops.output.ownership import first_group
 
 #: Objects that say whose an attempt is.
 _MARKS = (SEAL, f"/{DRAFT_SEAL}", f"/{UNDER_WAY_NAME}")
+
+#: Where Spark has its tasks write.
+_SPARKS_FOLDER = "/_temporary"
 
 
 class ObjectLeftovers:
@@ -22,12 +27,12 @@ class ObjectLeftovers:
 
     def __init__(self, root: str, storage_options: Mapping[str, Any] | None) -> None:
         self._root, self._store = root, open_store(root, storage_options)
-        self._stages = any_stage(root).stages_folder
+        self._stages = stages_folder(root)
 
     def found(self) -> list[Left]:
         """Return what attempts have left: one attempt's seal, parts and drafts together."""
         with as_sink_error(f"the stages of {self._root} cannot be looked at"):
-            staged = self._store.listed(self._stages)
+            staged = self._listed(self._stages)
             return [
                 self._left(place, {name: staged[name] for name in names})
                 for place, names in groupby(staged, key=lambda name: name.partition("~")[0])
@@ -37,7 +42,7 @@ class ObjectLeftovers:
         """Remove an attempt's objects, unless it has written since."""
         place = f"{left.window}/{left.attempt}"
         with as_sink_error(f"what {left.attempt} has left in {self._stages} cannot be removed"):
-            listed = self._store.listed(f"{self._stages}/{left.window}")
+            listed = self._listed(f"{self._stages}/{left.window}")
             mine = {
                 name: one
                 for name, one in listed.items()
@@ -59,16 +64,27 @@ class ObjectLeftovers:
             self._store.delete([f"{folder}/{name}" for name in old])
         return len(old)
 
+    def _listed(self, folder: str) -> dict[str, Listed]:
+        found = self._store.listed(folder)
+        return {name: one for name, one in found.items() if not _is_marker(name, one)}
+
     def _left(self, place: str, objects: Mapping[str, Listed]) -> Left:
         window, _, attempt = place.partition("/")
         marks = (name for name in objects if name.endswith(_MARKS))
         contents = (self._store.get(f"{self._stages}/{name}") for name in marks)
-        groups = (group_of(one.content) for one in contents if one is not None)
         return Left(
             window,
             attempt,
-            next((one for one in groups if one is not None), None),
+            first_group(one.content for one in contents if one is not None),
             len(objects),
             sum(one.size for one in objects.values()),
             max(one.modified for one in objects.values()),
         )
+
+
+def _is_marker(name: str, one: Listed) -> bool:
+    """Return whether an object is a folder to Hadoop: empty, under a name that ends in a slash.
+
+    A driver that was killed leaves them, and the library can neither name nor delete them: it takes the slash off.
+    """
+    return not one.size and _SPARKS_FOLDER in name

@@ -71,6 +71,8 @@ class Manifest:
     files: Mapping[str, int]
     #: Of who is publishing the next state, if anybody.
     publisher: str | None = None
+    #: Files in another folder that it has replaced, and that may still be there: by their paths below the root.
+    left: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the content of the manifest."""
@@ -82,6 +84,7 @@ class Manifest:
                 "publisher": self.publisher,
                 "output": None if self.output is None else _described(self.output),
                 "files": files,
+                **({"left": list(self.left)} if self.left else {}),
             }
         ).encode()
 
@@ -96,6 +99,7 @@ class Manifest:
                 None if output is None else _output(output, like),
                 _files(fields),
                 fields.text_or_none("publisher"),
+                tuple(fields.texts("left")) if "left" in fields else (),
             )
         except (JsonError, KeyError, TypeError):
             return None

@@ -41,6 +41,7 @@ from kafka_ordered_ops.output.objects.layout import (
     manifest_path,
     seal_path,
 )
+from kafka_ordered_ops.output.objects.reading import a_published_place
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
@@ -48,6 +49,7 @@ from kafka_ordered_ops.output.ownership import (
     check_same_owner,
     under_way,
 )
+from kafka_ordered_ops.output.partitions import check_place, kind_of
 from kafka_ordered_ops.output.parts import sum_of_facts
 
 _log = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class ManifestPublisher:
         path = output.draft_path(token)
         with as_sink_error(f"the stage {path} cannot be made"):
             self._check_place(output, self._seen(output), self._published_sizes(output))
+            self._check_partitions(output)
             self._store.put(f"{path}/{UNDER_WAY_NAME}", under_way(output.group_id))
 
     def seal(self, output: Output, token: str, facts: Facts) -> Output:
@@ -140,9 +143,15 @@ class ManifestPublisher:
         """Return what readers see, if that is this very attempt's and all of its files are there."""
         with as_sink_error(f"{output.final_path} cannot be looked at"):
             manifest = self._seen(output).manifest
-            if manifest is None or not self._shows(output, manifest, self._published_sizes(output)):
+            if manifest is None or manifest.output is None:
                 return None
-            return None if manifest.output is None else _like(output, manifest.output)
+            present = self._published_sizes(manifest.output)
+            shows = self._shows(manifest.output, manifest, present)
+            return (
+                _like(output, manifest.output)
+                if shows and output.is_mine(manifest.output)
+                else None
+            )
 
     def as_found(self, output: Output) -> Output:
         """Return an output with the facts of its stage, if there is one."""
@@ -179,11 +188,15 @@ class ManifestPublisher:
     def check_ready(self, output: Layout) -> None:
         """Raise what `publish` would raise; nothing is changed."""
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
-            self._to_publish(output, self._seen(output), self._published_sizes(output), again=False)
+            output = self._place(output)
+            seen, present = self._seen(output), self._published_sizes(output)
+            if self._to_publish(output, seen, present, again=False) is not None:
+                self._check_partitions(output)
 
     def publish(self, output: Layout) -> None:
         """Copy the stage to where readers look, name the copies in the manifest, and remove what is then worthless."""
         with as_sink_error(f"window {output.window_id} cannot be published to {output.final_path}"):
+            output = self._place(output)
             for turn in range(_TURNS):
                 seen, present = self._seen(output), self._published_sizes(output)
                 seal = self._to_publish(output, seen, present, again=turn > 0)
@@ -197,6 +210,16 @@ class ManifestPublisher:
             "same window meanwhile. Run the same window again once those processes have ended",
             window_id=output.window_id,
         )
+
+    def _place(self, output: Output) -> Output:
+        """Return the output where its stage says that it belongs: another job of the attempt may have written it."""
+        if (seal := self._seal(output)) is not None:
+            return replace(output, partition=seal.output.partition)
+        manifest = self._seen(output).manifest
+        shown = None if manifest is None else manifest.output
+        if shown is None or not output.is_mine(shown):
+            return output
+        return replace(output, partition=shown.partition)
 
     def _to_publish(
         self, output: Layout, seen: _Seen, present: Mapping[str, int], *, again: bool
@@ -222,14 +245,8 @@ class ManifestPublisher:
                 check_newest(output, manifest.output)
             raise output.no_stage_error(self._visible(output, manifest, present))
         if (lost := self._lost(output, seal)) is not None:
-            raise SinkError(
-                f"window {output.window_id} is not published: {output.stage_path}~ no longer holds what was written "
-                f"there: {lost}. {self._visible(output, manifest, present)} Run the window again, or replay it, to write "
-                "its files again",
-                window_id=output.window_id,
-                claim_id=output.claim_id,
-                attempt=output.attempt,
-            )
+            visible = self._visible(output, manifest, present)
+            raise output.changed_stage_error(f"{output.stage_path}~", lost, visible)
         self._check_place(output, seen, present)
         if manifest is not None and manifest.output is not None:
             check_newest(output, manifest.output)
@@ -267,11 +284,11 @@ class ManifestPublisher:
         # 4. Publish. When this fails, its outcome is unknown: the copies stay.
         folder = output.final_path.removeprefix(f"{output.root}/")
         paths = {f"{folder}/{name}": size for name, size in files.items()}
-        published = Manifest(taken.generation, seal.output, paths)
+        # Of a window that was forgotten, and planned again under its id for other times.
+        elsewhere = (path for path in before.files if not path.startswith(f"{folder}/"))
+        left = tuple(dict.fromkeys((*before.left, *elsewhere)))
+        published = Manifest(taken.generation, seal.output, paths, left=left)
         if is_copied and self._put(output, published, state) is not None:
-            # Of a window that was forgotten, and planned again under its id for other times.
-            elsewhere = [path for path in before.files if not path.startswith(f"{folder}/")]
-            self._store.delete([f"{output.root}/{path}" for path in elsewhere])
             return True
         self._store.delete(targets)
         return False
@@ -302,6 +319,7 @@ class ManifestPublisher:
         """Remove what the published output has made worthless, and nothing that may still be published."""
         if (manifest := self._seen(output).manifest) is not None:
             self._remove_older(output, manifest, self._published_sizes(output))
+            self._store.delete([f"{output.root}/{path}" for path in manifest.left])
         self._remove_staged(
             output,
             [
@@ -367,6 +385,10 @@ class ManifestPublisher:
                 f"it ({len(strangers)} in all). Move them away, then run the window again",
                 window_id=output.window_id,
             )
+
+    def _check_partitions(self, output: Layout) -> None:
+        """Raise `ConfigError` when the root's windows are not partitioned as this one is."""
+        check_place(output.root, a_published_place(self._store, output.root), kind_of(output))
 
     # --- reading back ------------------------------------------------------------------------------
 

@@ -36,6 +36,21 @@ def published_files(
     }
 
 
+def a_published_place(store: Store, root: str) -> str | None:
+    """Return the folder of some published window, by its path in the root; None where there is none.
+
+    Raises:
+        OSError: the store failed.
+    """
+    folder, like = manifests_folder(root), Layout(root, "none", "none", 0)
+    for name in store.some(folder):
+        found = store.get(f"{folder}/{name}")
+        manifest = None if found is None else Manifest.parse(found.content, like)
+        if manifest is not None and manifest.output is not None:
+            return manifest.output.final_path.removeprefix(f"{root}/")
+    return None
+
+
 def _manifest(store: Store, root: str, path: str) -> Manifest | None:
     found = store.get(path)
     if found is None:

@@ -33,6 +33,8 @@ COPIED_BY_ONE_REQUEST_MAX: Final = 5 * 1000**3
 #: Of a larger one that is read and written: a part, and how many of them wait for the store.
 _PART_BYTES: Final = 32 * 1024**2
 _PARTS_AT_ONCE: Final = 4
+#: Objects that are looked at as examples of all.
+_SOME: Final = 20
 #: S3 takes 10,000.
 _PARTS_MAX: Final = 9_000
 
@@ -65,6 +67,11 @@ _ENDPOINTS: Final = (
     "AWS_ENDPOINT",
     "AZURE_ENDPOINT",
     "GOOGLE_BASE_URL",
+)
+_AZURE: Final = "dfs.core.windows.net"
+#: Options and variables that name a server, instead of the output's address.
+_PLACE_OF_AZURE: Final = re.compile(
+    r"(azure_)?(storage_)?(endpoint|use_emulator|use_fabric_endpoint)", re.IGNORECASE
 )
 _CREDENTIAL_PROVIDER: Final = "credential_provider"
 
@@ -256,6 +263,16 @@ class Store:
                     found[name] = Listed(one["size"], one["last_modified"])
         return dict(sorted(found.items()))
 
+    def some(self, folder: str) -> list[str]:
+        """Return the names of some objects below a folder, by one request: of all of them where they are few."""
+        import obstore
+
+        prefix = f"{self._key(folder)}/"
+        with self._named("list", folder):
+            for batch in obstore.list(self._store, prefix=prefix, chunk_size=_SOME):
+                return [one["path"].removeprefix(prefix) for one in batch]
+        return []
+
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder, sorted."""
         import obstore
@@ -445,9 +462,12 @@ def _built(
     if bucket.scheme == "gs":
         return GCSStore(bucket.bucket, config=dict(config), **more)  # type: ignore[arg-type]
     container, _, host = bucket.bucket.partition("@")
-    account = {"account_name": host.partition(".")[0]}
+    account, _, domain = host.partition(".")
     if not any(name.endswith("account_name") for name in config):
-        config = {**account, **config}
+        config = {"account_name": account, **config}
+    if domain != _AZURE and not any(map(_PLACE_OF_AZURE.fullmatch, (*config, *os.environ))):
+        # Another cloud's; the protocol is that of blobs.
+        config = {"endpoint": f"https://{host.replace('.dfs.', '.blob.', 1)}", **config}
     return AzureStore(container, config=dict(config), **more)  # type: ignore[arg-type]
 
 

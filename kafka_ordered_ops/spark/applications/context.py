@@ -9,22 +9,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ordered_ops.core.arguments import shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.staged_output import StagedOutput
+from kafka_ordered_ops.spark.applications.orders import carry_out
 from kafka_ordered_ops.spark.applications.parent_watch import show_progress, watch
 from kafka_ordered_ops.spark.applications.protocol import (
     FOLDER_KEY,
     SECRET_KEY,
     SETTINGS_NAME,
+    Order,
     Submission,
     settings_from_text,
 )
 from kafka_ordered_ops.spark.applications.result import JobResult
 from kafka_ordered_ops.spark.environment import check_pyspark
 from kafka_ordered_ops.spark.read.read import Engine, read_windows
+from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spark.write.table_output import TableOutput
+from kafka_ordered_ops.spark.write.table_windows import write_to_table
 from kafka_ordered_ops.spark.write.write_many import write_each
 from kafka_ordered_ops.windows.sink import Staged
 
@@ -42,15 +48,19 @@ class WindowContext:
 
     plans: tuple[WindowPlan, ...]
     settings: ClientSettings
-    #: The folder that gets the windows' outputs, as the submitter named it.
-    output: str
+    #: The folder that gets the windows' outputs, as the submitter named it; None: they go to `table`.
+    output: str | None
     #: The defaults of `read`.
     engine: str
     ordered: bool
+    #: The folders above the windows' folders in `output`.
+    partition_by: str | None
     _spark: SparkSession = field(repr=False)
     _folder: Path = field(repr=False)
     _token: str = field(repr=False)
     _storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    #: Instead of `output`, the table that gets the windows' rows, and how.
+    table: TableTarget | None = None
 
     @property
     def plan(self) -> WindowPlan:
@@ -102,27 +112,56 @@ class WindowContext:
         path: str | os.PathLike[str] | None = None,
         *,
         ordered: bool | None = None,
-    ) -> tuple[StagedOutput, ...]:
-        """Write the windows' outputs to their hidden stages, and report them to the submitter.
+    ) -> tuple[StagedOutput | TableOutput, ...]:
+        """Write the windows' outputs to their hidden stages, below the folder or for the table of the submitter; report them.
 
         Nothing is committed or visible: the submitter commits after this job has succeeded.
 
         Args:
             df: the result; for several windows with ``window_id``, as `write_windows` needs it.
-            path: the folder for the outputs; the submitter's when None.
+            path: the folder for the outputs; the submitter's when None. A table takes none.
             ordered: whether to sort by (timestamp, topic, partition, offset); as the submitter asked when
-                None.
+                None. Rows of a table have no order.
 
         Returns:
             The outputs, in the order of the plans.
 
         Raises:
-            SinkError, ReadError, BrokerError, ConfigError: as `write_window` and `write_windows` do.
+            SinkError, ReadError, BrokerError, ConfigError: as `write_window` and `write_windows` do, or for a table
+                `TableSink.write`.
         """
+        if self.table is not None:
+            return self._write_to(self.table, df, path)
         root = self.output if path is None else path
         ordered = self.ordered if ordered is None else ordered
         options = self._storage_options if path is None else None
-        outputs = write_each(df, root, self.plans, ordered=ordered, storage_options=options)
+        if root is None:
+            raise ConfigError("this job was submitted for neither a folder nor a table")
+        outputs = write_each(
+            df,
+            root,
+            self.plans,
+            ordered=ordered,
+            storage_options=options,
+            partition_by=self.partition_by if path is None else None,
+        )
+        self.report(*outputs)
+        return tuple(outputs)
+
+    def _write_to(
+        self, table: TableTarget, df: DataFrame, path: str | os.PathLike[str] | None
+    ) -> tuple[TableOutput, ...]:
+        if path is not None:
+            raise ConfigError(
+                f"this job was submitted for the table {table.table}, and write has the path {shown(path)}: leave it out"
+            )
+        outputs = write_to_table(df, table, self.plans)
+        for one in outputs:
+            # The submitter cannot look before it commits.
+            one.check_ready()
+            if one.is_nothing:
+                # Nothing is to be shown, and no other run is needed for that.
+                one.publish()
         self.report(*outputs)
         return tuple(outputs)
 
@@ -150,6 +189,9 @@ def current_window(spark: SparkSession) -> WindowContext:
     From here on, the job reports its progress to the submitter, and ends if the submitter is gone. The job
     itself never commits.
 
+    For windows that go to a table, the application is run once more to publish them: in that run this call does so,
+    and the process ends with it.
+
     Raises:
         ConfigError: the job was started in another way, or its submitter has given up.
     """
@@ -172,6 +214,8 @@ def current_window(spark: SparkSession) -> WindowContext:
 
 def _open(spark: SparkSession, folder: Path) -> WindowContext:
     submission = Submission.read(folder)
+    if submission.order is not Order.WRITE:
+        carry_out(spark, submission, folder)
     settings, storage_options = _settings(spark, folder)
     if spark.conf.get("spark.submit.deployMode", "client") == "cluster":
         # In client mode it was begun before the job was.
@@ -183,10 +227,12 @@ def _open(spark: SparkSession, folder: Path) -> WindowContext:
         output=submission.output,
         engine=submission.engine,
         ordered=submission.ordered,
+        partition_by=submission.partition_by,
         _spark=spark,
         _folder=folder,
         _token=submission.token,
         _storage_options=storage_options,
+        table=submission.table,
     )
 
 

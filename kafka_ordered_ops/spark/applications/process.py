@@ -35,6 +35,7 @@ class Process:
         environment: its environment.
         grace_s: how long it may take to end by itself before it is killed.
         what: the name of the program in messages.
+        after: what becomes of its windows if it fails, as a sentence.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Process:
         *,
         grace_s: float,
         what: str,
+        after: str,
     ) -> None:
         self._grace_s, self._what, self._log = grace_s, what, place.log
+        self._after = after
         self._token = place.token
         self._answer = b""
         self._has_ended = False
@@ -134,11 +137,11 @@ class Process:
             self._close()
             raise JobFailedError(
                 f"{self._what} was lost: the process {self._guard.pid} that guards it was killed"
-                f"{_left_text(left)}. Nothing was committed. The log: {self._log}"
+                f"{_left_text(left)}. {self._after} The log: {self._log}"
             ) from None
         if left:
             raise SinkError(
-                f"{self._what} has ended{_left_text(left)}. Nothing was committed. The log: {self._log}"
+                f"{self._what} has ended{_left_text(left)}. {self._after} The log: {self._log}"
             )
         if code is None:
             raise SinkError(f"{self._what} could not be started. The log: {self._log}")

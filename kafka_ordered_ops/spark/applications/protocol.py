@@ -13,8 +13,9 @@
         error.json        why it failed
     <parent>/.koo/<name>/submit/logs/                                  the output of failed runs
 
-``<parent>/<name>`` is the output folder. Each file is there whole or not at all. The token is new for each run: whatever an older one writes later, of
-the same attempt too, is in another folder and names another token.
+``<parent>/<name>`` is the output folder; where the output has no such folder, one of the user's
+own takes its place. Each file is there whole or not at all. The token is new for each run: whatever an older one
+writes later, of the same attempt too, is in another folder and names another token.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import ConfigError
@@ -40,6 +42,7 @@ from kafka_ordered_ops.core.window.window import safe_name
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.spark.applications.guard import ALIVE_NAME
+from kafka_ordered_ops.spark.table_target import TableTarget
 
 #: Spark's setting that names the folder.
 FOLDER_KEY: Final = "spark.kafkaOrderedOps.submission"
@@ -62,7 +65,43 @@ LOGS_MAX: Final = 50
 #: Some hundred bytes; something larger is not ours.
 _SMALL_BYTES_MAX: Final = 64 * 1024
 
+#: With the outputs of thousands of windows.
+_SUBMISSION_BYTES_MAX: Final = 64 * 1024 * 1024
+
 _files: Final = LocalFiles()
+
+
+class Order(StrEnum):
+    """What an application is run for."""
+
+    #: To write its windows.
+    WRITE = "write"
+    #: To tell which of a table's outputs are still there; and, as below, nothing of its own work.
+    FIND = "find"
+    #: To make them visible.
+    PUBLISH = "publish"
+    #: To remove what is staged of them.
+    DISCARD = "discard"
+
+
+class Attempt(Protocol):
+    """What a run is named after: a plan, or one attempt's rows of a window in a table."""
+
+    @property
+    def group_id(self) -> str:
+        """The consumer group."""
+
+    @property
+    def window_id(self) -> str:
+        """The window."""
+
+    @property
+    def claim_id(self) -> str:
+        """The window's claim."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt, from 1."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +110,18 @@ class Submission:
 
     #: Of this run of spark-submit, and of no other.
     token: str
+    #: To be written; none with another order.
     plans: tuple[WindowPlan, ...]
-    #: The folder that gets the windows, if the job does not choose another one.
-    output: str
+    #: The folder that gets the windows, if the job does not choose another one; None: they go to `table`.
+    output: str | None
     #: The job's defaults for reading.
     engine: str
     ordered: bool
+    table: TableTarget | None = None
+    order: Order = Order.WRITE
+    #: With another order than to write: the table's outputs, as `TableOutput.to_json` describes them.
+    outputs: tuple[Mapping[str, Any], ...] = ()
+    partition_by: str | None = None
 
     def write(self, folder: Path) -> None:
         """Put it into a folder."""
@@ -89,7 +134,14 @@ class Submission:
             "output": self.output,
             "engine": self.engine,
             "ordered": self.ordered,
+            "partition_by": self.partition_by,
         }
+        if self.table is not None:
+            asked["table"] = {
+                **self.table.to_json(),
+                "order": self.order.value,
+                "outputs": [dict(one) for one in self.outputs],
+            }
         write_json(folder / "submission.json", asked)
 
     @classmethod
@@ -100,7 +152,7 @@ class Submission:
             ConfigError: there is none, or it is damaged, or of a newer version of this package.
         """
         try:
-            value = read_json(folder / "submission.json")
+            value = read_json(folder / "submission.json", _SUBMISSION_BYTES_MAX)
             if value is None:
                 raise ConfigError(
                     f"there is no submission in {folder}: the submitter has given up this job, or this process does not "
@@ -109,19 +161,31 @@ class Submission:
             fields = Fields(value, "submission")
             if (version := fields.integer("version")) != _VERSION:
                 raise JsonError(f"version {version}; this package reads version {_VERSION}")
-            count = fields.integer("plans", least=1)
+            count = fields.integer("plans", least=0)
             texts = [_plan_path(folder, number).read_text("utf-8") for number in range(count)]
             submission = cls(
                 token=fields.text("token"),
                 plans=tuple(map(WindowPlan.from_text, texts)),
-                output=fields.text("output"),
+                output=fields.text_or_none("output"),
                 engine=fields.text("engine"),
                 ordered=fields.boolean("ordered"),
+                **_table_of(fields),
+                partition_by=fields.text_or_none("partition_by"),
             )
             fields.done()
         except (JsonError, OSError) as error:
             raise ConfigError(f"the submission in {folder} cannot be read: {error}") from error
         return submission
+
+
+def _table_of(fields: Fields) -> dict[str, Any]:
+    if not fields.has("table"):
+        return {}
+    table = fields.object("table")
+    order, outputs = table.choice("order", Order), table.anything("outputs")
+    found = {"table": TableTarget.from_json(table), "order": order, "outputs": tuple(outputs)}
+    table.done()
+    return found
 
 
 def _plan_path(folder: Path, number: int) -> Path:
@@ -142,19 +206,19 @@ class Place:
 
 
 @contextmanager
-def new_place(control: str, plan: WindowPlan) -> Iterator[Place]:
+def new_place(control: str, named: Attempt) -> Iterator[Place]:
     """Make the folder for one run, and remove the files of dead runs of the same output folder.
 
     Args:
         control: the folder beside the output folder.
-        plan: of the run.
+        named: what the run is named after.
 
     Raises:
         SinkError: the folder cannot be written to.
     """
     root, token = Path(control) / SUBMIT_FOLDER, uuid.uuid4().hex
-    run = f"{plan.claim_id}-{plan.attempt}-{token}"
-    name = safe_name(plan.window_id)
+    run = f"{named.claim_id}-{named.attempt}-{token}"
+    name = safe_name(named.window_id)
     folder = root / name / run
     with (
         as_sink_error(f"the folder {folder} for a run cannot be made"),

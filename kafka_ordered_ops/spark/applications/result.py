@@ -13,6 +13,7 @@ from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.applications.protocol import read_json, write_json
 from kafka_ordered_ops.spark.failures import named_error
+from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 _VERSION: Final = 1
 
@@ -26,17 +27,20 @@ _RESULT_BYTES_MAX: Final = 64 * 1024 * 1024
 #: A message may quote a job's output.
 _MESSAGE_CHARACTERS_MAX: Final = 8_000
 
+#: What a result is of: a window that was to be written, or an attempt's rows of one in a table.
+Named = WindowPlan | TableWrite
+
 
 @dataclass(frozen=True)
 class JobResult:
     """The results that a job reported for its windows."""
 
-    #: As the sink has described each output, in the order of the plans.
+    #: As the sink has described each output, in the order of the plans; empty for one that is gone from its table.
     results: tuple[Mapping[str, Any], ...]
     #: Spark's name for the run, as its history server lists it.
     application_id: str | None
 
-    def write(self, folder: Path, token: str, plans: Sequence[WindowPlan]) -> None:
+    def write(self, folder: Path, token: str, plans: Sequence[Named]) -> None:
         """Report it; an earlier report of the same run is replaced."""
         windows = [
             {**_key_of(plan), "result": dict(result)}
@@ -51,7 +55,7 @@ class JobResult:
         write_json(folder / RESULT_NAME, report)
 
     @classmethod
-    def read(cls, folder: Path, token: str, plans: Sequence[WindowPlan]) -> JobResult | None:
+    def read(cls, folder: Path, token: str, plans: Sequence[Named]) -> JobResult | None:
         """Return the report of this very run; None where it has made none.
 
         Raises:
@@ -71,18 +75,18 @@ class JobResult:
             fields.done()
         except JsonError as error:
             raise SinkError(
-                f"the job's result in {folder / RESULT_NAME} is not accepted: {error}. Nothing was committed: "
-                "run the same window again"
+                f"the job's result in {folder / RESULT_NAME} is not accepted: {error}. Run the same window "
+                "again"
             ) from error
         if [key for key, _ in results] != [_key_of(plan) for plan in plans]:
             raise SinkError(
                 f"the job reported {_names(key for key, _ in results)}, but "
-                f"{_names(map(_key_of, plans))} was requested. Nothing was committed"
+                f"{_names(map(_key_of, plans))} was requested. Run the same window again"
             )
         return cls(tuple(result for _, result in results), application_id)
 
 
-def _key_of(plan: WindowPlan) -> dict[str, Any]:
+def _key_of(plan: Named) -> dict[str, Any]:
     """Return the fields that distinguish a result from that of another window, claim, attempt or part."""
     return {
         "window_id": plan.window_id,
@@ -92,9 +96,7 @@ def _key_of(plan: WindowPlan) -> dict[str, Any]:
     }
 
 
-def _result_of(
-    fields: Fields, plans: Sequence[WindowPlan]
-) -> tuple[dict[str, Any], Mapping[str, Any]]:
+def _result_of(fields: Fields, plans: Sequence[Named]) -> tuple[dict[str, Any], Mapping[str, Any]]:
     part = fields.object_or_none("part")
     key: dict[str, Any] = {
         "window_id": fields.text("window_id"),

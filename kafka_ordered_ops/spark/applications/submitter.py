@@ -17,34 +17,38 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
+from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.address import control_folder, is_in_hdfs, is_in_store, is_local
+from kafka_ordered_ops.output.address import control_folder, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
-from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.folders import check_scheme
 from kafka_ordered_ops.output.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME
+from kafka_ordered_ops.spark.applications.log_lines import LogLines
 from kafka_ordered_ops.spark.applications.process import Process
 from kafka_ordered_ops.spark.applications.protocol import (
     FOLDER_KEY,
     SECRET_KEY,
     SETTINGS_NAME,
+    Order,
     Place,
     Submission,
     new_place,
     settings_to_text,
     write_private,
 )
-from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult
+from kafka_ordered_ops.spark.applications.result import JobError, JobProgress, JobResult, Named
 from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
 from kafka_ordered_ops.spark.deploy_mode import DeployMode
-from kafka_ordered_ops.spark.job_checks import check_submission
+from kafka_ordered_ops.spark.job_checks import check_deployed, check_submission
 from kafka_ordered_ops.spark.job_outputs import check_each
 from kafka_ordered_ops.spark.read.read import Engine
 
@@ -54,9 +58,6 @@ _LOOK_S: Final = 0.2
 #: Lines of the log in an error's message; the file has them all.
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 16 * 1024
-
-#: Lines are handed on in pieces of this size at most.
-_LOG_BYTES: Final = 1024 * 1024
 
 
 def submit(
@@ -73,6 +74,7 @@ def submit(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> StagedOutput:
     """Run an application for one window: `submit_windows` for one plan."""
     (staged,) = submit_windows(
@@ -88,6 +90,7 @@ def submit(
         log_line=log_line,
         cancelled=cancelled,
         storage_options=storage_options,
+        partition_by=partition_by,
     )
     return staged
 
@@ -106,6 +109,7 @@ def submit_windows(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> list[StagedOutput]:
     """Run an application for several windows in one pass; return the outputs that it wrote.
 
@@ -134,6 +138,7 @@ def submit_windows(
             log_line=log_line,
             cancelled=cancelled,
             storage_options=storage_options,
+            partition_by=partition_by,
         )
         outputs = [
             _found(plan, one, storage_options)
@@ -163,6 +168,7 @@ def run_job(
     log_line: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> JobResult:
     """Run an application for windows, and return what it reported: for your own sinks.
 
@@ -184,6 +190,7 @@ def run_job(
         log_line: called with each line that spark-submit and the driver print.
         cancelled: called several times a second; the run is ended when it returns True.
         storage_options: credentials and settings of an object store; they travel with `settings`.
+        partition_by: as for `write_window`, for what the application writes to `output`.
 
     Raises:
         ConfigError: an invalid argument; nothing was started.
@@ -195,72 +202,111 @@ def run_job(
     settings = ClientSettings.of(settings)
     how = how or SparkSubmit()
     root = normal_root(output)
-    path = _checked(plans, application, settings, root, how)
+    check_windows(plans)
+    check_scheme(root)
+    check_deployed(how, root)
+    for plan in plans:
+        partition_of(plan.window, check_partition_by(partition_by))
+    path = check_submission(application, settings, how)
     engine = Engine.of(engine, settings)
-    with new_place(_place_root(root), plans[0]) as place:
-        submission = Submission(
-            place.token, tuple(plans), root, engine=engine.value, ordered=ordered
-        )
-        with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
-            submission.write(place.folder)
-            secrets = settings_to_text(settings, storage_options)
-            command = _command(place, path, arguments, secrets, plans, how)
-        what = _what(path, plans)
-        environment = how.variables()
-        with (
-            _LogLines(place.log, log_line) as lines,
-            Process(command, place, environment, grace_s=how.grace_s, what=what) as process,
-        ):
-            _wait(process, place, how, progress, lines, what, cancelled or _never)
-            # Before the guard is let go, which removes the folder.
-            result = _judged(process.code, place, plans, what)
-    place.log.unlink(missing_ok=True)
-    Path(f"{place.log}.1").unlink(missing_ok=True)
-    return result
+    submission = Submission(
+        "",
+        tuple(plans),
+        root,
+        engine=engine.value,
+        ordered=ordered,
+        partition_by=partition_by,
+    )
+    return run(
+        submission,
+        plans,
+        path,
+        arguments,
+        settings_to_text(settings, storage_options),
+        how,
+        progress=progress,
+        log_line=log_line,
+        cancelled=cancelled,
+    )
 
 
-def _checked(
-    plans: Sequence[WindowPlan],
-    application: str | os.PathLike[str],
-    settings: ClientSettings,
-    root: str,
-    how: SparkSubmit,
-) -> str:
-    """Return the application's full path; raise `ConfigError` while nothing has been touched."""
+def check_windows(plans: Sequence[WindowPlan]) -> None:
+    """Raise for windows that cannot be delivered in one pass, or have no output."""
     check_together(plans)
     for plan in plans:
         check_has_output(plan)
-    if not is_in_store(root) and not is_in_hdfs(root):
-        files_for(root)
-    if not is_local(root) and how.deploy_mode is DeployMode.CLUSTER:
-        raise ConfigError(
-            f"deploy_mode 'cluster' needs a folder that this process and the driver both see, and the output {root} is "
-            "none: use client mode, or run the job in its own host and commit it there"
-        )
-    return check_submission(application, settings, how)
+
+
+def run(
+    submission: Submission,
+    named: Sequence[Named],
+    application: str,
+    arguments: Sequence[str],
+    secrets: str | None,
+    how: SparkSubmit,
+    *,
+    progress: Callable[[JobProgress], None] | None = None,
+    log_line: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> JobResult:
+    """Run an application for a submission, which gets the token of this run; see `run_job`.
+
+    Args:
+        submission: what it is run for.
+        named: what it is to report a result of.
+        application: its full path.
+        arguments: its arguments.
+        secrets: the client settings as text; None: it reads nothing from Kafka.
+        how, progress, log_line, cancelled: as for `run_job`.
+    """
+    what = _what(application, submission.order, named)
+    with new_place(_place_root(submission.output), named[0]) as place:
+        with as_sink_error(f"the files of the run cannot be written to {place.folder}"):
+            replace(submission, token=place.token).write(place.folder)
+            command = _command(place, application, arguments, secrets, named, how)
+        environment = how.variables()
+        with (
+            LogLines(place.log, log_line) as lines,
+            Process(
+                command,
+                place,
+                environment,
+                grace_s=how.grace_s,
+                what=what.text,
+                after=what.after,
+            ) as process,
+        ):
+            _wait(process, place, how, progress, lines, what, cancelled or _never)
+            # Before the guard is let go, which removes the folder.
+            result = _judged(process.code, place, named, what)
+    place.log.unlink(missing_ok=True)
+    Path(f"{place.log}.1").unlink(missing_ok=True)
+    return result
 
 
 def _command(
     place: Place,
     application: str,
     arguments: Sequence[str],
-    text: str,
-    plans: Sequence[WindowPlan],
+    text: str | None,
+    named: Sequence[Named],
     how: SparkSubmit,
 ) -> list[str]:
     """Write the files that spark-submit needs, and return its command."""
-    more = "" if len(plans) == 1 else f" and {len(plans) - 1} more"
+    more = "" if len(named) == 1 else f" and {len(named) - 1} more"
     conf = {
-        "spark.app.name": f"{Path(application).stem}: {plans[0].window_id}{more}",
+        "spark.app.name": f"{Path(application).stem}: {named[0].window_id}{more}",
         **how.conf,
         FOLDER_KEY: str(place.folder),
     }
     if how.deploy_mode is DeployMode.CLUSTER:
         # No file of this machine is seen there, and neither is the end of this process.
-        conf[SECRET_KEY] = text
+        if text is not None:
+            conf[SECRET_KEY] = text
         program = [application]
     else:
-        write_private(place.folder / SETTINGS_NAME, text.encode("ascii"))
+        if text is not None:
+            write_private(place.folder / SETTINGS_NAME, text.encode("ascii"))
         (place.folder / MAIN_NAME).write_text(MAIN)
         program = [str(place.folder / MAIN_NAME), application]
     properties = place.folder / "spark.conf"
@@ -300,8 +346,8 @@ def _wait(
     place: Place,
     how: SparkSubmit,
     progress: Callable[[JobProgress], None] | None,
-    lines: _LogLines,
-    what: str,
+    lines: LogLines,
+    what: _What,
     cancelled: Callable[[], bool],
 ) -> None:
     """Wait for the end of spark-submit, and report its progress meanwhile."""
@@ -311,7 +357,7 @@ def _wait(
         lines.hand_on()
         if cancelled():
             process.end()
-            raise JobFailedError(f"{what} was cancelled. Nothing was committed. {_log_text(place)}")
+            raise JobFailedError(f"{what.text} was cancelled. {what.after} {_log_text(place)}")
         if progress is not None:
             now = JobProgress.read(place.folder)
             if now is not None and now != shown:
@@ -320,7 +366,7 @@ def _wait(
         if time.monotonic() > deadline:
             process.end()
             raise JobFailedError(
-                f"{what} was ended: it ran longer than {how.timeout_s:g} s. Nothing was committed. "
+                f"{what.text} was ended: it ran longer than {how.timeout_s:g} s. {what.after} "
                 f"{_log_text(place)}"
             )
 
@@ -329,71 +375,31 @@ def _never() -> bool:
     return False
 
 
-class _LogLines:
-    """Passes on new lines of a file."""
-
-    def __init__(self, path: Path, take: Callable[[str], None] | None) -> None:
-        self._path, self._take = path, take
-        #: Which file was read, and up to where: when it is full, another one gets its name.
-        self._inode, self._position = 0, 0
-        self._rest = b""
-
-    def __enter__(self) -> _LogLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.hand_on()
-        if self._take is not None and self._rest:
-            self._take(self._rest.decode(errors="replace"))
-
-    def hand_on(self) -> None:
-        """Read the new lines. If a job fills a whole file in between, lines are left out."""
-        if self._take is None or not self._path.exists():
-            return
-        if self._inode not in (0, self._path.stat().st_ino):
-            older = Path(f"{self._path}.1")
-            if older.exists() and older.stat().st_ino == self._inode:
-                self._read(older, self._take)
-            self._position, self._rest = 0, b""
-        self._inode = self._path.stat().st_ino
-        self._read(self._path, self._take)
-
-    def _read(self, path: Path, take: Callable[[str], None]) -> None:
-        with open(path, "rb") as file:
-            file.seek(self._position)
-            while content := file.read(_LOG_BYTES):
-                self._position += len(content)
-                *lines, self._rest = (self._rest + content).split(b"\n")
-                self._rest = self._rest[-_LOG_BYTES:]
-                for line in lines:
-                    take(line.decode(errors="replace"))
-
-
-def _judged(code: int, place: Place, plans: Sequence[WindowPlan], what: str) -> JobResult:
+def _judged(code: int, place: Place, named: Sequence[Named], what: _What) -> JobResult:
     """Return the job's result, if it ended well and has one for this run."""
     if code != 0:
         error = JobError.read(place.folder)
-        where = f"{what} was ended by it. Nothing was committed. The log: {place.log}"
-        if error is not None and (named := error.as_named(where)) is not None:
-            raise named
+        where = f"{what.text} was ended by it. {what.after} The log: {place.log}"
+        if error is not None and (of_ours := error.as_named(where)) is not None:
+            raise of_ours
         # Spark's output after an exception is less helpful than the exception.
         why = "" if error is None else f"{error.kind}: {error.message}. "
         raise JobFailedError(
-            f"{what} failed with {_code_text(code)}. {why}Nothing was committed: run the window again. "
+            f"{what.text} failed with {_code_text(code)}. {why}{what.after} "
             f"{_log_text(place, lines=0 if error is not None else _TAIL_LINES)}"
         )
-    result = JobResult.read(place.folder, place.token, plans)
+    result = JobResult.read(place.folder, place.token, named)
     if result is None:
         raise SinkError(
-            f"{what} ended without a result: it must call current_window(spark) and write with its `write`, or "
-            f"report its own sink's output with `report`. Nothing was committed. {_log_text(place)}"
+            f"{what.text} ended without a result: it must call current_window(spark) and write with its `write`, or "
+            f"report its own sink's output with `report`. {what.after} {_log_text(place)}"
         )
     return result
 
 
-def _place_root(root: str) -> str:
+def _place_root(root: str | None) -> str:
     """Return the folder for the files of the run: the output's, or where that has no files, this user's own."""
-    if is_local(root):
+    if root is not None and is_local(root):
         return control_folder(root)
     folder = os.path.join(tempfile.gettempdir(), f"kafka-ordered-ops-{os.getuid()}")
     with as_sink_error(f"the folder {folder} for a run cannot be made"):
@@ -421,9 +427,29 @@ def _found(
     return staged
 
 
-def _what(application: str, plans: Sequence[WindowPlan]) -> str:
-    more = f" and {len(plans) - 1} more" if len(plans) > 1 else ""
-    return f"the application {application} for window {plans[0].window_id}{more} of group {plans[0].group_id}"
+@dataclass(frozen=True)
+class _What:
+    """A run, in messages."""
+
+    text: str
+    #: What became of its windows if it fails.
+    after: str
+
+
+_ORDERS: Final = {
+    Order.WRITE: "for",
+    Order.FIND: "to look in its table for",
+    Order.PUBLISH: "to publish",
+    Order.DISCARD: "to remove what it staged of",
+}
+
+
+def _what(application: str, order: Order, named: Sequence[Named]) -> _What:
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    text = f"the application {application} {_ORDERS[order]} window {named[0].window_id}{more} of group {named[0].group_id}"
+    if order is Order.WRITE:
+        return _What(text, "Nothing was committed: run the window again.")
+    return _What(text, "Nothing is lost: run the window again.")
 
 
 def _code_text(code: int) -> str:

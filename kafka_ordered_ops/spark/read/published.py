@@ -12,6 +12,7 @@ from kafka_ordered_ops.output.filesystem import normal_root
 from kafka_ordered_ops.output.published import published
 from kafka_ordered_ops.output.publisher import files_of
 from kafka_ordered_ops.spark.environment import check_pyspark
+from kafka_ordered_ops.spark.s3a import lend_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ def read_output(
             a local or mounted one that this process and all executors see, or a prefix in an object store.
         window_ids: the windows, in this order. None: all windows, sorted by id.
         storage_options: credentials and settings of an object store, with which this process looks at the windows;
-            None: as the environment has them. Spark reads the files with its own.
+            None: as the environment has them. For Spark as in `write_window`.
 
     Raises:
         ConfigError: a window that is not published there or is requested twice; no window at all; or a
@@ -63,6 +64,7 @@ def read_output(
             f"the {len(windows)} windows below {normal_root(path)} have no files, but even a window without rows has one: "
             "they were deleted. Replay the windows to write them again"
         )
+    lend_credentials(spark, normal_root(path), storage_options)
     # All of these jobs wrote the same columns, or a task's error names the different file.
     schema = spark.read.parquet(spark_path(found[0].path)).schema
     return frame_of_files(spark, found, schema, files_of(normal_root(path), storage_options))

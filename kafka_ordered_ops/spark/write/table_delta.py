@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted, session_with
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
     fields_of,
     is_replacing,
     merge_statement,
-    session_with,
 )
 from kafka_ordered_ops.spark.write.table_stages import STAGE_COLUMNS, StagingTable, staging_name
 from kafka_ordered_ops.spark.write.table_write import TableWrite

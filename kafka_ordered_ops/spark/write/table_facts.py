@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,12 @@ _SCHEME: Final = re.compile(r"([a-z0-9]+)://")
 _S3: Final = frozenset({"s3", "s3a", "s3n"})
 #: Stores whose rename is not atomic, so that a Hadoop catalogue loses commits there.
 _STORES: Final = _S3 | {"gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cos"}
+
+#: Before the name of a constraint, in a Delta table's properties.
+_CHECK: Final = "delta.constraints."
+
+#: What Iceberg's Spark catalogue takes behind a table's name.
+_SELECTOR: Final = re.compile(r"\.`?((?:branch|tag)_[^.`]+)`?$")
 
 _SINGLE_DRIVER: Final = "S3SingleDriverLogStore"
 
@@ -63,6 +69,12 @@ class TableFacts:
                 "output= for a folder of Parquet files"
             )
         name = told.get("Name", table)
+        selector = _SELECTOR.search(table)
+        if provider == "iceberg" and selector and not name.endswith(selector[1]):
+            raise ConfigError(
+                f"{table} names a branch or a tag of an Iceberg table: windows are published to the table itself. Leave "
+                f"{selector[1]} out"
+            )
         return cls(spark, table, provider, told.get("Location", ""), name)
 
     @property
@@ -71,9 +83,23 @@ class TableFacts:
         return self.full_name.partition(".")[0]
 
     @cached_property
+    def _schema(self) -> Any:
+        return self.spark.table(self.table).schema
+
+    @cached_property
     def fields(self) -> dict[str, Any]:
         """The table's columns with their types, in order."""
-        return {field.name: field.dataType for field in self.spark.table(self.table).schema.fields}
+        return {field.name: field.dataType for field in self._schema.fields}
+
+    @cached_property
+    def rules(self) -> dict[str, str]:
+        """What each row must satisfy, as conditions by their names: columns that are NOT NULL, and Delta's CHECKs."""
+        rules = dict(_not_null(self._schema.fields, ()))
+        if self.format == "delta":
+            for name, text in self.spark.sql(f"SHOW TBLPROPERTIES {self.table}").collect():
+                if str(name).startswith(_CHECK):
+                    rules[f"CHECK {str(name).removeprefix(_CHECK)} ({text})"] = str(text)
+        return rules
 
     @cached_property
     def is_case_sensitive(self) -> bool:
@@ -140,6 +166,17 @@ class TableFacts:
                 )
 
 
+def _not_null(fields: Sequence[Any], above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for field in fields:
+        path = (*above, field.name)
+        name = ".".join(map(quoted, path))
+        if not field.nullable:
+            parent = f"{'.'.join(map(quoted, above))} IS NULL OR " if above else ""
+            yield f"{'.'.join(path)} NOT NULL", f"{parent}{name} IS NOT NULL"
+        if field.dataType.typeName() == "struct":
+            yield from _not_null(field.dataType.fields, path)
+
+
 def quoted(name: str) -> str:
     """Return a column's name for a statement."""
     return f"`{name.replace('`', '``')}`"
@@ -153,3 +190,25 @@ def literal(text: str) -> str:
 def listed(names: Sequence[str], *, of: str = "") -> str:
     """Return columns for a statement."""
     return ", ".join(f"{of}{quoted(name)}" for name in names)
+
+
+def session_with(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session like this one, with more settings: what other threads do in this one is not stamped.
+
+    Statements have no options: what their commits carry comes from the session's settings.
+    """
+    own: Any = spark
+    if not hasattr(own, "_jsparkSession"):
+        like = own.cloneSession()
+    else:
+        like = own.newSession()
+        for key, value in own.conf.getAll.items():
+            # What differs was set on the running session, so it can be set here.
+            if like.conf.get(key, None) != value:
+                like.conf.set(key, value)
+        if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
+            like.catalog.setCurrentCatalog(current)
+        like.sql(f"USE {quoted(own.catalog.currentDatabase())}")
+    for key, value in conf.items():
+        like.conf.set(key, value)
+    return like  # type: ignore[no-any-return]

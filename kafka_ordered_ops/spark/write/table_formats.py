@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import Fields
@@ -18,7 +17,7 @@ from kafka_ordered_ops.spark.write.table_stages import (
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 #: What a commit says of itself is some hundred bytes.
 _METADATA_BYTES_MAX: Final = 64 * 1024
@@ -145,28 +144,6 @@ def replace_statement(
         f"WHEN NOT MATCHED AND s.{_MARK} IS NULL "
         f"THEN INSERT ({listed(names)}) VALUES ({listed(names, of='s.')})"
     )
-
-
-def session_with(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session like this one, with more settings: what other threads do in this one is not stamped.
-
-    Statements have no options: what their commits carry comes from the session's settings.
-    """
-    own: Any = spark
-    if not hasattr(own, "_jsparkSession"):
-        like = own.cloneSession()
-    else:
-        like = own.newSession()
-        for key, value in own.conf.getAll.items():
-            # What differs was set on the running session, so it can be set here.
-            if like.conf.get(key, None) != value:
-                like.conf.set(key, value)
-        if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
-            like.catalog.setCurrentCatalog(current)
-        like.sql(f"USE {quoted(own.catalog.currentDatabase())}")
-    for key, value in conf.items():
-        like.conf.set(key, value)
-    return like  # type: ignore[no-any-return]
 
 
 def is_replacing(target: TableTarget) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
+from kafka_ordered_ops.core.errors import SinkError, WindowSupersededError
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.output.staged_output import Facts
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
@@ -62,7 +62,7 @@ class TableOutput:
 
     def check_ready(self) -> None:
         """Look, before the window is committed, whether `publish` could show it; raises what that raises."""
-        if self.published or self._is_nothing:
+        if self.published or self.is_nothing:
             return
         state = self._look(0)
         if self._is_mine(state.shown):
@@ -83,7 +83,7 @@ class TableOutput:
             return
         window_id = self.write.window_id
         with table_errors(f"window {window_id} cannot be published to {self.table}"):
-            if not self._is_nothing and not self._show():
+            if not self.is_nothing and not self._show():
                 raise SinkError(
                     f"window {window_id} cannot be published to {self.table}: {TURNS_MAX} attempts lost to other "
                     "commits, or were skipped by the table. Run the same window again",
@@ -100,19 +100,13 @@ class TableOutput:
 
     def to_json(self) -> dict[str, Any]:
         """Return versioned JSON: what the ledger keeps, enough to publish from another process."""
-        target = self.format.target
-        return {
-            "version": TABLE_VERSION,
-            "table": target.table,
-            "format": self.format.facts.format,
-            "mode": str(target.mode),
-            "keys": list(target.keys),
-            "delete_tombstones": target.delete_tombstones,
-            "basis": self.basis,
-            "write": self.write.to_json(),
-            "facts": dict(self.facts),
-            "published": self.published,
-        }
+        return self.kept.to_json()
+
+    @property
+    def kept(self) -> KeptOutput:
+        """What the ledger keeps."""
+        target, kind = self.format.target, self.format.facts.format
+        return KeptOutput(target, kind, self.write, self.facts, self.basis, self.published)
 
     # --- publishing ----------------------------------------------------------------------------------
 
@@ -125,7 +119,7 @@ class TableOutput:
         return self.format.target.mode
 
     @property
-    def _is_nothing(self) -> bool:
+    def is_nothing(self) -> bool:
         """Whether there is nothing to add; only a replacement by nothing takes rows away."""
         return not self._records and self._mode is not TableMode.REPLACE
 
@@ -214,6 +208,23 @@ class TableOutput:
 
 
 @dataclass(frozen=True)
+class PublishedTable:
+    """Rows that show in a table, as the ledger records; a `Staged` that has nothing left to do."""
+
+    kept: KeptOutput
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the ledger keeps."""
+        return self.kept.to_json()
+
+    def publish(self) -> None:
+        """Do nothing."""
+
+    def discard(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
 class KeptOutput:
     """What the ledger keeps of a `TableOutput`."""
 
@@ -224,16 +235,26 @@ class KeptOutput:
     basis: int | None
     published: bool
 
+    def to_json(self) -> dict[str, Any]:
+        """Return versioned JSON."""
+        return {
+            "version": TABLE_VERSION,
+            **self.target.to_json(),
+            "format": self.format,
+            "basis": self.basis,
+            "write": self.write.to_json(),
+            "facts": dict(self.facts),
+            "published": self.published,
+        }
+
     @classmethod
     def from_json(cls, result: Mapping[str, Any]) -> KeptOutput | None:
-        """Return the inverse of `TableOutput.to_json`; None for the result of another sink or version."""
+        """Return the inverse of `to_json`; None for the result of another sink or version."""
         fields = Fields(dict(result), "result")
         try:
             if fields.integer("version") != TABLE_VERSION:
                 return None
-            table, mode = fields.text("table"), fields.text("mode")
-            keys = fields.texts("keys")
-            target = TableTarget(table, mode, keys, fields.boolean("delete_tombstones"))
+            target = TableTarget.from_json(fields)
             basis = fields.integer_or_none("basis")
             kind = fields.text("format")
             write = TableWrite.from_json(fields.object("write"))
@@ -242,6 +263,6 @@ class KeptOutput:
             facts.done()
             published = fields.boolean("published")
             fields.done()
-        except (JsonError, ConfigError):
+        except JsonError:
             return None
         return cls(target, kind, write, kept, basis, published)

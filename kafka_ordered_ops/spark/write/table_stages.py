@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.spark.write.table_errors import beside_others
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted, session_with
 from kafka_ordered_ops.spark.write.table_write import TableWrite
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 #: In the staging table only: which window and which write a row belongs to, and whether it deletes its key.
 WINDOW_COLUMN: Final = "_koo_window"
@@ -65,8 +65,18 @@ class StagingTable:
     def __init__(self, facts: TableFacts, name: str) -> None:
         self.name = name
         self._facts = facts
-        self._spark = facts.spark
         self._is_made = False
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        """The session for what concerns this table alone.
+
+        Delta computes a table's state in so many tasks, by default 50, and this is a small table.
+        """
+        spark = self._facts.spark
+        if self._facts.format != "delta" or not hasattr(spark, "_jsparkSession"):
+            return spark
+        return session_with(spark, {"spark.databricks.delta.snapshotPartitions": "2"})
 
     def put(self, rows: DataFrame, write: TableWrite) -> None:
         """Write rows; see `Stage`."""
@@ -79,9 +89,7 @@ class StagingTable:
 
     def rows(self, write: TableWrite) -> DataFrame:
         """Return the rows of a write."""
-        from pyspark.sql import functions as f
-
-        return self._of_window(write).where(f.col(WRITE_COLUMN) == f.lit(write.name))
+        return self._of_write(self._facts.spark, write)
 
     def statement(self, write: TableWrite) -> str:
         """Return the rows of a write as a part of a statement."""
@@ -94,13 +102,16 @@ class StagingTable:
         """Return how many rows there are; see `Stage`."""
         self.make()
         self._facts.refresh(self.name)
-        return beside_others(lambda: self.rows(write).count())
+        return beside_others(lambda: self._of_write(self._spark, write).count())
 
     def doubles(self, write: TableWrite, keys: Sequence[str]) -> int:
         """Count keys in several rows; see `Stage`."""
-        return beside_others(
-            lambda: self.rows(write).groupBy(*map(quoted, keys)).count().where("count > 1").count()
-        )
+
+        def counted() -> int:
+            by_key = self._of_write(self._spark, write).groupBy(*map(quoted, keys)).count()
+            return by_key.where("count > 1").count()
+
+        return beside_others(counted)
 
     def remove(self, write: TableWrite) -> None:
         """Remove the rows of one write; see `Stage`."""
@@ -129,8 +140,20 @@ class StagingTable:
         except Exception as error:
             if "ALREADY_EXISTS" not in str(error):
                 raise
-            self._take_up_new_columns(like)
+            if self._is_stale(like):
+                # Of no use: its rows go with it, and their windows are read again.
+                writer.createOrReplace()
+            else:
+                self._take_up_new_columns(like)
         self._is_made = True
+
+    def _is_stale(self, like: DataFrame) -> bool:
+        """Return whether it has a column that the table has no more, or with another type: dropped, renamed or changed."""
+        kinds = {self._facts.folded(one.name): one.dataType.simpleString() for one in like.schema}
+        fields = self._spark.table(self.name).schema.fields
+        return any(
+            kinds.get(self._facts.folded(one.name)) != one.dataType.simpleString() for one in fields
+        )
 
     def _take_up_new_columns(self, like: DataFrame) -> None:
         """Add the columns that the table has got since its staging table was created."""
@@ -147,15 +170,20 @@ class StagingTable:
         beside_others(partial(self._spark.sql, statement))
         self._facts.refresh(self.name)
 
-    def _of_window(self, write: TableWrite) -> DataFrame:
+    def _of_write(self, spark: SparkSession, write: TableWrite) -> DataFrame:
         from pyspark.sql import functions as f
 
-        return self._spark.table(self.name).where(f.col(WINDOW_COLUMN) == f.lit(write.window_id))
+        return self._of_window(spark, write).where(f.col(WRITE_COLUMN) == f.lit(write.name))
+
+    def _of_window(self, spark: SparkSession, write: TableWrite) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        return spark.table(self.name).where(f.col(WINDOW_COLUMN) == f.lit(write.window_id))
 
     def _names(self, write: TableWrite) -> list[str]:
         self.make()
         self._facts.refresh(self.name)
-        names = self._of_window(write).select(WRITE_COLUMN).distinct().collect()
+        names = self._of_window(self._spark, write).select(WRITE_COLUMN).distinct().collect()
         return [str(row[0]) for row in names]
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.table_target import TableTarget
-from kafka_ordered_ops.spark.write.table_output import TableOutput
+from kafka_ordered_ops.spark.write.table_output import KeptOutput, PublishedTable, TableOutput
 from kafka_ordered_ops.spark.write.tables import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 
 def table_sink(spark: SparkSession, target: TableTarget) -> TableSink:
@@ -31,6 +34,34 @@ def table_sink(spark: SparkSession, target: TableTarget) -> TableSink:
 def active_sink(target: TableTarget) -> TableSink:
     """Return the sink in the session of this thread; raise `ConfigError` if there is none."""
     return table_sink(_active_session(target), target)
+
+
+def found_in_tables(
+    sink: TableSink, result: Mapping[str, Any]
+) -> TableOutput | PublishedTable | None:
+    """Return what an earlier attempt left, in this table or in the one that it was asked for; None if it is gone.
+
+    A window that was begun for one table ends there, also if another one is asked for by now: its rows may show already.
+
+    Raises:
+        SinkError: as `TableSink.found` does.
+    """
+    kept = KeptOutput.from_json(result)
+    if kept is None:
+        return None
+    if kept.published:
+        return PublishedTable(kept)
+    if kept.target.table != sink.target.table:
+        try:
+            sink = table_sink(sink.spark, kept.target)
+        except ConfigError as error:
+            _log.warning(
+                "Window %s was staged for another table, which is gone; it is read again. %s",
+                kept.write.window_id,
+                error,
+            )
+            return None
+    return sink.found(result)
 
 
 def write_to_table(

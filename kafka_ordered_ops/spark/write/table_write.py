@@ -45,6 +45,11 @@ class TableWrite:
         """Its name in the stage."""
         return f"{self.claim_id}-{self.attempt}-{self.token}"
 
+    @property
+    def part(self) -> None:
+        """A table gets whole windows."""
+        return None
+
     def makes_worthless(self, name: str) -> bool:
         """Return whether staged rows of the same window are of no more use once this write shows."""
         claim_id, attempt, _ = name.rsplit("-", 2)

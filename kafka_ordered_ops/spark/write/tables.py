@@ -55,6 +55,15 @@ _INVALID: Final = "Error occurred during query planning"
 _ROW: Final = "_koo_row"
 
 
+def check_whole(plan: WindowPlan) -> None:
+    """Raise `ConfigError` for a part of a window."""
+    if plan.part is not None:
+        raise ConfigError(
+            f"window {plan.window_id}: {plan.part} cannot be written to a table: write the whole "
+            "window, or its parts as Parquet (write_window)"
+        )
+
+
 class TableSink:
     """Windows as rows of an existing table. The catalogue says whether it is a Delta or an Iceberg table.
 
@@ -114,11 +123,7 @@ class TableSink:
 
         check_has_output(plan)
         check_frame(df)
-        if plan.part is not None:
-            raise ConfigError(
-                f"window {plan.window_id}: {plan.part} cannot be written to a table: write the whole "
-                "window, or its parts as Parquet (write_window)"
-            )
+        check_whole(plan)
         started = time.monotonic()
         write, observation = TableWrite.of(plan), Observation()
         with table_errors(f"window {plan.window_id} cannot be written to {self.target.table}"):
@@ -129,6 +134,11 @@ class TableSink:
             nulls = [f.count_if(f.col(quoted(key)).isNull()) for key in self.target.keys]
             counts = [f.count(f.lit(1)).alias("records")]
             counts += [one.alias(f"null_{n}") for n, one in enumerate(nulls)]
+            kept = ~f.col(DELETED_COLUMN)
+            for number, rule in enumerate(self._facts.rules.values()):
+                # A condition that is null is not met, as Delta has it.
+                is_met = f.coalesce(f.expr(rule), f.lit(False))
+                counts.append(f.count_if(kept & ~is_met).alias(f"broken_{number}"))
             self.format.stage.put(rows.observe(observation, *counts), write)
             told = observation.get
             records = int(told["records"])
@@ -138,6 +148,7 @@ class TableSink:
             }
             try:
                 self._check_keys(df, told, output)
+                self._check_rules(told, output)
             except Exception:
                 output.discard()
                 raise
@@ -153,18 +164,22 @@ class TableSink:
             SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
         """
         kept = KeptOutput.from_json(result)
-        if kept is None or (kept.target.table, kept.format) != (
-            self.target.table,
-            self._facts.format,
-        ):
+        if kept is None or not self.is_of(kept):
             return None
-        # As it was staged, whatever is asked for now.
-        format_ = _FORMATS[kept.format](self._facts, kept.target)
-        output = TableOutput(format_, kept.write, kept.facts, kept.basis, kept.published)
+        output = self.reopened(kept)
         if output.published or output.is_staged():
             return output
         # Died between the table's commit and the ledger's.
         return output if output.is_shown() else None
+
+    def is_of(self, kept: KeptOutput) -> bool:
+        """Return whether an earlier attempt's output is for this table, and for a table of this format."""
+        return (kept.target.table, kept.format) == (self.target.table, self._facts.format)
+
+    def reopened(self, kept: KeptOutput) -> TableOutput:
+        """Return an earlier attempt's output, unseen: as it was staged, whatever is asked for now."""
+        format_ = _FORMATS[kept.format](self._facts, kept.target)
+        return TableOutput(format_, kept.write, kept.facts, kept.basis, kept.published)
 
     def check_copy(self) -> None:
         """Raise `ConfigError` unless the table's columns can be filled from records as they are."""
@@ -303,3 +318,14 @@ class TableSink:
                 "found, or make the keys unique",
                 window_id=output.write.window_id,
             )
+
+    def _check_rules(self, told: Mapping[str, Any], output: TableOutput) -> None:
+        """Raise for rows that the table would refuse once the window is committed: it could never be published."""
+        window_id = output.write.window_id
+        for number, name in enumerate(self._facts.rules):
+            if broken := int(told[f"broken_{number}"] or 0):
+                raise SinkError(
+                    f"window {window_id}: {self.target.table} refuses {broken:,} rows: {name}. Nothing was committed: leave "
+                    "these rows out, or change their values",
+                    window_id=window_id,
+                )

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from kafka_ordered_ops.core.errors import JobFailedError
+from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.partition import columns_of
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
@@ -22,6 +23,7 @@ from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.order import order_of
+from kafka_ordered_ops.spark.s3a import lend_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,6 +50,7 @@ def write_window(
     *,
     ordered: bool = True,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> StagedOutput:
     """Write a window's result as Parquet to its stage below `path`; nothing is visible yet.
 
@@ -71,7 +74,9 @@ def write_window(
             without these four columns is written as it is. False writes any `df` as it is: rows in
             the order of its partitions, which keeps an existing order.
         storage_options: credentials and settings of an object store, for what this process does there; None: as the
-            environment has them. Spark writes the files with its own.
+            environment has them. Spark gets keys of S3 from them, unless its session has its own; for other stores it has
+            its own.
+        partition_by: ``date`` or ``hour``: put the window's folder below one of its date, or of its date and hour.
 
     Raises:
         JobFailedError: the job failed. Nothing was committed, and the stage is removed, as with every error.
@@ -79,20 +84,33 @@ def write_window(
             executors write to another folder. Or another group's window is in its place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver its records; an empty output would hide theirs.
-        ConfigError: the path has an unknown scheme.
+        ConfigError: the path has an unknown scheme; a column that `partition_by` adds, too; a window that goes on in another date or hour; or a folder with
+            windows of another `partition_by`.
     """
     check_pyspark()
     check_together([plan])
     check_has_output(plan)
     check_frame(df)
     started = time.monotonic()
-    output = StagedOutput.of(plan, path, storage_options)
+    output = StagedOutput.of(plan, path, storage_options, partition_by)
+    check_columns(df, output)
+    lend_credentials(df.sparkSession, output.root, storage_options)
     with drafts_of([output]) as (draft,):
         known = order_of(df)
         in_order = known is not None and known.window_ids == (plan.window_id,)
         facts = _run(df.drop("window_id"), draft, plan, sort=ordered and not in_order)
         elapsed_ms = round((time.monotonic() - started) * 1000)
         return draft.seal({**facts, **_files(draft), "elapsed_ms": elapsed_ms})
+
+
+def check_columns(df: DataFrame, output: StagedOutput) -> None:
+    """Raise `ConfigError` for a column that readers would take from the folders instead."""
+    added = columns_of(output.partition)
+    if taken := [name for name in df.columns if name.lower() in added]:
+        raise ConfigError(
+            f"the rows of window {output.window_id} have a column {taken[0]}, and so have the folders of partition_by: readers "
+            f"would see the window's {taken[0].lower()} in it. Rename the column, or leave out partition_by"
+        )
 
 
 def _run(df: DataFrame, draft: Draft, plan: WindowPlan, *, sort: bool) -> Facts:

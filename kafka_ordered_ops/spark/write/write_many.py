@@ -24,8 +24,10 @@ from kafka_ordered_ops.output.stage_files import FILES_MAX
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.read.order import order_of
+from kafka_ordered_ops.spark.s3a import lend_credentials
 from kafka_ordered_ops.spark.write.write import (
     behind_cutoff,
+    check_columns,
     is_kept,
     job_errors,
     kept,
@@ -60,6 +62,7 @@ def write_windows(
     *,
     ordered: bool = True,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> list[StagedOutput]:
     """Write the results of several windows in one Spark job, each to its window's stage below `path`.
 
@@ -75,6 +78,7 @@ def write_windows(
         ordered: as for `write_window`, window by window. A result of ``read_windows(ordered=True)`` handed
             passed on unchanged is not sorted again.
         storage_options: as for `write_window`.
+        partition_by: as for `write_window`.
 
     Returns:
         The outputs in the order of `plans`, all of them complete.
@@ -98,7 +102,9 @@ def write_windows(
             "keep it from the result of read_windows"
         )
     started = time.monotonic()
-    outputs = [StagedOutput.of(plan, path, storage_options) for plan in plans]
+    outputs = [StagedOutput.of(plan, path, storage_options, partition_by) for plan in plans]
+    check_columns(df, outputs[0])
+    lend_credentials(df.sparkSession, outputs[0].root, storage_options)
     with drafts_of(outputs) as drafts:
         files = drafts[0].files
         folder = drafts[0].shared_path
@@ -127,12 +133,18 @@ def write_each(
     *,
     ordered: bool,
     storage_options: Mapping[str, Any] | None = None,
+    partition_by: str | None = None,
 ) -> list[StagedOutput]:
     """Write one window by `write_window`, several by `write_windows`; raises as they do."""
+    how: dict[str, Any] = {
+        "ordered": ordered,
+        "storage_options": storage_options,
+        "partition_by": partition_by,
+    }
     if len(plans) == 1:
         # It counts while it writes, and needs no second look at the files.
-        return [write_window(df, path, plans[0], ordered=ordered, storage_options=storage_options)]
-    return write_windows(df, path, plans, ordered=ordered, storage_options=storage_options)
+        return [write_window(df, path, plans[0], **how)]
+    return write_windows(df, path, plans, **how)
 
 
 @dataclass(frozen=True)

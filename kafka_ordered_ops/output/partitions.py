@@ -1,0 +1,96 @@
+"""The folders of dates and hours above windows' folders: what is in a root, and that all of it is alike.
+
+Readers take such folders for columns, and refuse a root where some files have more of them than others. So all windows
+of a root have the same `partition_by`, and a window of another one is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import PartitionBy
+from kafka_ordered_ops.core.window.partition import DATE_FOLDER, HOUR_FOLDER, partition_kind
+from kafka_ordered_ops.core.window.window import digest_in
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
+from kafka_ordered_ops.output.ports import Folders
+
+
+def window_folders(files: Folders, root: str) -> Iterator[str]:
+    """Yield the folders of windows in a root, by their paths in it, sorted within each folder."""
+    names = files.names(root)
+    yield from _windows(names)
+    for date in _dates(names):
+        inside = files.names(f"{root}/{date}")
+        yield from _windows(inside, date)
+        for hour in _hours(inside):
+            yield from _windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}")
+
+
+def check_folders(files: Folders, root: str, partition_by: PartitionBy | None) -> None:
+    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike.
+
+    Raises:
+        ConfigError: there are windows that are partitioned otherwise.
+        OSError: the file system failed.
+    """
+    for place in _examples(files, root):
+        check_place(root, place, partition_by)
+
+
+def check_place(root: str, place: str | None, partition_by: PartitionBy | None) -> None:
+    """Raise `ConfigError` if a window's folder, by its path in the root, is not where `partition_by` puts windows."""
+    if place is None:
+        return
+    found = partition_kind(place.rpartition("/")[0] or None)
+    if found is partition_by:
+        return
+    raise ConfigError(
+        f"partition_by is {_shown(partition_by)}, but {root} has windows that were written with {_shown(found)}, such as "
+        f"{place}: many readers refuse a root whose files are not all in folders of the same columns. Nothing was changed. "
+        f"Give partition_by={_shown(found)}, or write to another root"
+    )
+
+
+def kind_of(output: Layout) -> PartitionBy | None:
+    """Return how an output is partitioned."""
+    return partition_kind(output.partition)
+
+
+def _examples(files: Folders, root: str) -> Iterator[str]:
+    """Yield a window's folder of each kind that there is, as far as the newest date tells."""
+    names = files.names(root)
+    yield from _first(_windows(names))
+    for date in reversed(_dates(names)):
+        inside = files.names(f"{root}/{date}")
+        found = [*_first(_windows(inside, date))]
+        for hour in _hours(inside):
+            if there := [*_first(_windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}"))]:
+                found += there
+                break
+        yield from found
+        if found:
+            return
+
+
+def _first(places: Iterator[str]) -> Iterator[str]:
+    ours = (one for one in places if digest_in(one.rpartition(WINDOW_PREFIX)[2]) is not None)
+    yield from islice(ours, 1)
+
+
+def _windows(names: Sequence[str], parent: str = "") -> Iterator[str]:
+    above = f"{parent}/" if parent else ""
+    return (f"{above}{name}" for name in names if name.startswith(WINDOW_PREFIX))
+
+
+def _dates(names: Sequence[str]) -> list[str]:
+    return [name for name in names if DATE_FOLDER.fullmatch(name)]
+
+
+def _hours(names: Sequence[str]) -> list[str]:
+    return [name for name in names if HOUR_FOLDER.fullmatch(name)]
+
+
+def _shown(partition_by: PartitionBy | None) -> str:
+    return "None" if partition_by is None else repr(partition_by.value)

@@ -1,0 +1,33 @@
+"""Look, before anything is planned, whether the windows of a root are partitioned as another one is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka_ordered_ops.core.types import PartitionBy
+from kafka_ordered_ops.output.address import is_in_store
+from kafka_ordered_ops.output.filesystem import as_sink_error
+from kafka_ordered_ops.output.folders import files_for
+from kafka_ordered_ops.output.partitions import check_folders, check_place
+
+
+def check_root(
+    root: str, storage_options: Mapping[str, Any] | None, partition_by: PartitionBy | None
+) -> None:
+    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike; nothing is changed.
+
+    Raises:
+        ConfigError: there are windows that are partitioned otherwise.
+        SinkError: the file system or the store failed.
+    """
+    with as_sink_error(f"the windows below {root} cannot be looked at"):
+        if is_in_store(root):
+            from kafka_ordered_ops.output.objects.reading import a_published_place
+            from kafka_ordered_ops.output.objects.store import open_store
+
+            check_place(
+                root, a_published_place(open_store(root, storage_options), root), partition_by
+            )
+        else:
+            check_folders(files_for(root, storage_options), root, partition_by)

@@ -1,0 +1,225 @@
+"""The submitter's side of an application whose windows go to a table.
+
+The table's commit comes after Kafka's, and needs a session with the table's catalogue, which only the application
+has. So the application is run again, for the same window and with the same options: `current_window` then carries
+out the order (see `orders`), and none of the application's own work follows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
+from kafka_ordered_ops.output.reported import Reported, found_output
+from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
+from kafka_ordered_ops.spark.applications.protocol import Order, Submission, settings_to_text
+from kafka_ordered_ops.spark.applications.result import JobProgress
+from kafka_ordered_ops.spark.applications.spark_submit import SparkSubmit
+from kafka_ordered_ops.spark.applications.submitter import check_windows, run
+from kafka_ordered_ops.spark.job_checks import check_application, check_deployed, check_submission
+from kafka_ordered_ops.spark.job_outputs import check_each
+from kafka_ordered_ops.spark.read.read import Engine
+from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spark.write.table_output import KeptOutput
+from kafka_ordered_ops.spark.write.tables import check_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableApplication:
+    """An application that writes windows to a table, and how it is run.
+
+    Args:
+        target: the table.
+        application: the Python file; it calls `current_window`.
+        arguments: its arguments.
+        how: how spark-submit is run.
+        log_line, cancelled: as for `run_job`.
+        storage_options: of earlier outputs that are files in an object store.
+    """
+
+    target: TableTarget
+    application: str
+    arguments: Sequence[str] = ()
+    how: SparkSubmit = field(default_factory=SparkSubmit)
+    log_line: Callable[[str], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    #: The answers to `ask`, by the output.
+    _known: dict[str, SubmittedTable | None] = field(default_factory=dict, repr=False)
+
+    def check(self, settings: ClientSettings) -> str:
+        """Return the application's full path; raise `ConfigError` if it cannot be run for a table."""
+        check_deployed(self.how, None, table=self.target.table)
+        return check_submission(self.application, settings, self.how)
+
+    def write(
+        self,
+        plans: Sequence[WindowPlan],
+        settings: GivenSettings,
+        *,
+        ordered: bool = True,
+        engine: Engine | str = Engine.PYTHON,
+        progress: Callable[[JobProgress], None] | None = None,
+    ) -> list[SubmittedTable]:
+        """Run the application for windows; return the outputs that it staged, as `submit_windows` does.
+
+        Raises:
+            SinkError: it wrote to something other than the table.
+            ConfigError, JobFailedError, KafkaOrderedOpsError: as `run_job` does.
+        """
+        settings = ClientSettings.of(settings)
+        check_windows(plans)
+        for plan in plans:
+            check_whole(plan)
+        path = self.check(settings)
+        engine = Engine.of(engine, settings)
+        submission = Submission("", tuple(plans), None, engine.value, ordered, table=self.target)
+        result = run(
+            submission,
+            plans,
+            path,
+            self.arguments,
+            settings_to_text(settings),
+            self.how,
+            progress=progress,
+            log_line=self.log_line,
+            cancelled=self.cancelled,
+        )
+        outputs = [self._staged(plan, one) for plan, one in zip(plans, result.results, strict=True)]
+        check_each(plans, outputs)
+        return outputs
+
+    def ask(self, results: Sequence[Mapping[str, Any]]) -> None:
+        """Look for outputs of earlier attempts in one run of the application; `found` then has the answers."""
+        kept = [one for result in results if (one := KeptOutput.from_json(result)) is not None]
+        waiting = [one for one in kept if not one.published]
+        if not waiting:
+            return
+        for asked, told in zip(waiting, self.run(Order.FIND, waiting), strict=True):
+            self._known[_name(asked)] = self._of(told)
+
+    def __call__(
+        self, result: Mapping[str, Any]
+    ) -> SubmittedTable | Reported | StagedOutput | None:
+        """Return what an earlier attempt left, in this table or in the one that it was asked for; None if it is gone.
+
+        Raises:
+            SinkError: the table cannot be asked; or it has forgotten whether the window was appended.
+            ConfigError, JobFailedError, KafkaOrderedOpsError: as `run_job` does.
+        """
+        kept = KeptOutput.from_json(result)
+        if kept is None:
+            return found_output(result, self.storage_options)
+        if kept.published:
+            return SubmittedTable(kept, self)
+        if _name(kept) not in self._known:
+            self.ask([result])
+        return self._known.pop(_name(kept))
+
+    def run(self, order: Order, outputs: Sequence[KeptOutput]) -> list[Mapping[str, Any]]:
+        """Run the application for an order; return what it tells of each output, empty if that is gone."""
+        path = check_application(self.application)
+        submission = Submission(
+            "",
+            (),
+            None,
+            Engine.PYTHON.value,
+            True,
+            table=self.target,
+            order=order,
+            outputs=tuple(one.to_json() for one in outputs),
+        )
+        result = run(
+            submission,
+            [one.write for one in outputs],
+            path,
+            self.arguments,
+            None,
+            self.how,
+            log_line=self.log_line,
+            cancelled=self.cancelled,
+        )
+        return list(result.results)
+
+    def _of(self, told: Mapping[str, Any]) -> SubmittedTable | None:
+        kept = KeptOutput.from_json(told)
+        return None if kept is None else SubmittedTable(kept, self)
+
+    def _staged(self, plan: WindowPlan, told: Mapping[str, Any]) -> SubmittedTable:
+        output = self._of(told)
+        if output is None or output.kept.target != self.target:
+            raise SinkError(
+                f"the application reported an output of window {plan.window_id} that is not for the table "
+                f"{self.target.table}: {dict(told)}. Nothing was committed: write with `WindowContext.write(df)`",
+                window_id=plan.window_id,
+            )
+        return output
+
+
+@dataclass
+class SubmittedTable:
+    """The rows that an application staged for a table; a `Staged` for `OrderedWindows.commit`."""
+
+    kept: KeptOutput
+    by: TableApplication = field(repr=False, compare=False)
+
+    @property
+    def facts(self) -> Facts:
+        """``records`` and ``elapsed_ms``."""
+        return self.kept.facts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the ledger keeps: the same as of a `TableOutput`."""
+        return self.kept.to_json()
+
+    def publish(self) -> None:
+        """Make the rows visible in the table, in one commit, as `TableOutput.publish` does."""
+        self.publish_with([self])
+
+    def publish_with(self, outputs: Sequence[object]) -> None:
+        """Publish this output, and those of `outputs` that the same application staged, in one run of it."""
+        if self.kept.published:
+            return
+        mine = [
+            one
+            for one in outputs
+            if isinstance(one, SubmittedTable) and one.by is self.by and not one.kept.published
+        ]
+        told = self.by.run(Order.PUBLISH, [one.kept for one in mine])
+        for one, result in zip(mine, told, strict=True):
+            one.kept = _published(one.kept, result)
+
+    def discard(self) -> None:
+        """Remove the staged rows. Repeating it changes nothing."""
+        if not self.kept.published:
+            self.by.run(Order.DISCARD, [self.kept])
+
+
+def table_application(
+    target: TableTarget, application: str | os.PathLike[str], how: SparkSubmit | None, **more: Any
+) -> TableApplication:
+    """Return an application for a table, with the default options of spark-submit if there are none."""
+    return TableApplication(
+        target=target, application=os.fspath(application), how=how or SparkSubmit(), **more
+    )
+
+
+def _name(kept: KeptOutput) -> str:
+    return strict_json.dumps(kept.to_json())
+
+
+def _published(kept: KeptOutput, told: Mapping[str, Any]) -> KeptOutput:
+    found = KeptOutput.from_json(told)
+    if found is None or found.write != kept.write or not found.published:
+        raise SinkError(
+            f"the application did not say that window {kept.write.window_id} is published to {kept.target.table}. Run "
+            "the window again",
+            window_id=kept.write.window_id,
+        )
+    return found

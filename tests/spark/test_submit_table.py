@@ -1,0 +1,260 @@
+"""Applications whose windows go to a table: what is run when, who dies where, and what the table shows after that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    JobFailedError,
+    SinkError,
+    WindowSupersededError,
+)
+from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.core.window.bounds import Earliest
+from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark import SparkSubmit
+from kafka_ordered_ops.spark.applications.context import WindowContext
+from kafka_ordered_ops.spark.applications.tables import table_application
+from kafka_ordered_ops.spark.table_target import TableTarget
+from tests.support.spark_support import plan_of
+from tests.support.submit_support import application, fake
+from tests.support.table_driver import orders_of, rows_of, staged_in, table_driver
+from tests.support.windows_support import before
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.windows import Staged
+
+pytestmark = pytest.mark.timeout(300)
+
+#: The offsets of `orders` before 12 s, and the others before 40 s.
+FIRST, SECOND = [0, 1, 3], [2, 4, 5]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The table's file."""
+    return tmp_path / "table.json"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """An application; the driver here does its work."""
+    return application(tmp_path, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "dies", "then"),
+    [
+        ("append", "staged", ["write", "publish"]),
+        ("append", "reported", ["write", "publish"]),
+        ("append", "before", ["find", "publish"]),
+        ("append", "shown", ["find", "publish"]),
+        ("replace", "told", ["find", "publish"]),
+    ],
+)
+def test_a_driver_that_dies_anywhere_ends_well(
+    windows: Any,
+    bootstrap: str,
+    orders: str,
+    job: Path,
+    table: Path,
+    mode: str,
+    dies: str,
+    then: list[str],
+) -> None:
+    """The next call does what is left, and shows the rows once; the table is not asked again for a published window."""
+    asked = before(orders, 12, Earliest())
+    run: dict[str, Any] = {"table": "lake.orders", "mode": mode, "application": job}
+    how, dying = table_driver(job.parent, table), table_driver(job.parent, table, DIES=dies)
+    with OrderedWindows(bootstrap, group_id=windows.group_id) as mine:
+        told = "Nothing was committed" if dies in ("staged", "reported") else "Nothing is lost"
+        with pytest.raises(JobFailedError, match=told):
+            mine.run(asked, "w", submit=dying, **run)
+        began = len(orders_of(job))
+        done = mine.run(asked, "w", submit=how, **run)
+        again = mine.run(asked, "w", submit=how, **run)
+    assert orders_of(job)[began:] == then
+    assert (done.status, done.ran, again.ran) == (WindowStatus.PUBLISHED, "write" in then, False)
+    assert (done.records, done.output) == (3, "lake.orders")
+    assert rows_of(table) == [("w", FIRST)]
+    assert staged_in(table) == 0
+
+
+class _Dying(OrderedWindows):
+    """Dies between two steps, or leaves a window as a commit does that is refused."""
+
+    die_at = ""
+
+    def commit_many(self, plans: Sequence[WindowPlan], staged: Any = None) -> list[WindowPlan]:
+        if self.die_at == "written":
+            self.mark_written_many(plans, [one.to_json() for one in staged])
+        if self.die_at in ("staged", "written"):
+            raise KeyboardInterrupt
+        return super().commit_many(plans, staged)
+
+    def publish_many(self, plans: Sequence[WindowPlan], staged: Any) -> list[WindowPlan]:
+        if self.die_at == "committed":
+            raise KeyboardInterrupt
+        return super().publish_many(plans, staged)
+
+
+def _deliver(
+    windows: Any, orders: str, job: Path, how: SparkSubmit, mode: str = "append"
+) -> list[bool]:
+    """Two windows in one pass, as the hosts deliver them."""
+    hosted = Job(application=str(job), submit=how, table=TableTarget("lake.orders", mode))
+    hosted.check(windows.settings, windows.group_id)
+    asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
+
+    def write(plans: Sequence[WindowPlan]) -> list[Staged]:
+        handle = WindowHandle(
+            plans,
+            windows.settings,
+            output=None,
+            table=hosted.table,
+            ordered=True,
+            engine="python",
+            lacks="",
+            stop=Stop("the test"),
+            say=None,
+        )
+        return hosted.deliver(handle)
+
+    with hosted.session(lambda: False) as found:
+        plans = windows.plan_many(asked, ["a", "b"])
+        return [one.ran for one in windows.deliver_many(plans, write, found)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "then"),
+    [
+        ("staged", ["write", "publish"]),
+        ("written", ["find", "publish"]),
+        ("committed", ["find", "publish"]),
+    ],
+)
+def test_windows_of_one_pass_share_each_run(
+    bootstrap: str, group_id: str, orders: str, job: Path, table: Path, point: str, then: list[str]
+) -> None:
+    """Whatever was left of them: one run looks for all, one publishes all; and a caller may die between any two steps."""
+    how = table_driver(job.parent, table)
+    with _Dying(bootstrap, group_id=group_id) as dying:
+        dying.die_at = point
+        with pytest.raises(KeyboardInterrupt):
+            _deliver(dying, orders, job, how)
+    assert rows_of(table) == []
+    with OrderedWindows(bootstrap, group_id=group_id) as windows:
+        assert _deliver(windows, orders, job, how) == [point == "staged"] * 2
+        assert _deliver(windows, orders, job, how) == [False, False]
+    assert orders_of(job) == ["write", *then]
+    assert rows_of(table) == [("a", FIRST), ("b", SECOND)]
+    assert staged_in(table) == 0
+
+
+@pytest.mark.slow
+def test_an_attempt_that_was_taken_over_shows_nothing(
+    bootstrap: str, group_id: str, orders: str, job: Path, table: Path
+) -> None:
+    """Its driver comes to its end, but the window is another attempt's by then; what it staged is removed."""
+    how = table_driver(job.parent, table)
+    asked = before(orders, 12, Earliest())
+    run: dict[str, Any] = {"table": "lake.orders", "application": job, "submit": how}
+    by = table_application(TableTarget("lake.orders"), job, how)
+    with OrderedWindows(bootstrap, group_id=group_id) as slow:
+
+        def write(plan: WindowPlan) -> Staged:
+            (staged,) = by.write([plan], slow.settings)
+            with OrderedWindows(bootstrap, group_id=group_id) as other:
+                assert other.run(asked, "w", **run).ran
+            return staged
+
+        with pytest.raises(WindowSupersededError):
+            slow.deliver(slow.plan(asked, "w"), write, by)
+    assert orders_of(job)[-1] == "discard"
+    assert rows_of(table) == [("w", FIRST)]
+    assert staged_in(table) == 0
+
+
+@pytest.mark.slow
+def test_rows_that_are_gone_from_the_stage_are_written_again(
+    bootstrap: str, group_id: str, orders: str, job: Path, table: Path
+) -> None:
+    """Somebody has dropped the staging table after Kafka's commit: the same records are staged and shown."""
+    how = table_driver(job.parent, table)
+    with _Dying(bootstrap, group_id=group_id) as dying:
+        dying.die_at = "committed"
+        with pytest.raises(KeyboardInterrupt):
+            _deliver(dying, orders, job, how)
+    table.unlink()
+    with OrderedWindows(bootstrap, group_id=group_id) as windows:
+        assert _deliver(windows, orders, job, how) == [True, True]
+    assert rows_of(table) == [("a", FIRST), ("b", SECOND)]
+
+
+def test_an_output_that_is_not_the_table_s_is_refused(windows: Any, orders: str, job: Path) -> None:
+    """An application with a sink of its own, or one that was submitted for something else."""
+    how = fake(
+        job.parent,
+        """
+        from kafka_ordered_ops.spark.applications.protocol import Submission
+        from kafka_ordered_ops.spark.applications.result import JobResult
+        asked = Submission.read(folder)
+        JobResult(({"rows": 1},), None).write(folder, asked.token, asked.plans)
+        """,
+    )
+    plan = windows.plan(before(orders, 12, Earliest()), "w")
+    by = table_application(TableTarget("lake.orders"), job, how)
+    with pytest.raises(SinkError, match=r"not for the table lake\.orders"):
+        by.write([plan], windows.settings)
+    assert windows.show("w").status is WindowStatus.PLANNED
+
+
+def test_what_cannot_be_submitted_for_a_table_is_refused(tmp_path: Path, job: Path) -> None:
+    """Before anything is planned: a driver that shares no folder with the caller; settings of a session that is not used."""
+    client = ClientSettings.from_mapping({"bootstrap.servers": "127.0.0.1:1"})
+    cluster = SparkSubmit(master="yarn", deploy_mode="cluster", program=fake(tmp_path, "").program)
+    hosted = Job(application=str(job), submit=cluster, table=TableTarget("lake.orders"))
+    told = r"the table lake\.orders has\s+none: use client mode"
+    with pytest.raises(ConfigError, match=told):
+        hosted.check(client, "g")
+    with (
+        OrderedWindows(client, "g") as windows,
+        pytest.raises(ConfigError, match=told),
+    ):
+        windows.run(before("t", 1), application=job, submit=cluster, table="lake.orders")
+    with pytest.raises(ConfigError, match=r"Give its settings in submit"):
+        replace(hosted, submit=None, spark_conf={"spark.sql.catalog.lake": "x"}).check_form()
+
+
+def test_a_table_takes_no_path() -> None:
+    """In the application: the window has one place."""
+    nothing: Any = None
+    window = WindowContext(
+        plans=(plan_of([]),),
+        settings=ClientSettings.from_mapping({"bootstrap.servers": "h:1"}),
+        output=None,
+        engine="python",
+        ordered=True,
+        partition_by=None,
+        _spark=nothing,
+        _folder=Path("/"),
+        _token="t",
+        table=TableTarget("lake.orders"),
+    )
+    with pytest.raises(
+        ConfigError, match=r"for the table lake\.orders, and write has the path 'out'"
+    ):
+        window.write(cast("Any", None), "out")
