@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.types import OnCovered, PlanContent, WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.windows.checks import newest_attempt
+from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 
 #: Runs that replay a window in the same millisecond differ, and so do their attempts.
 _RUNS_APART: Final = 1_000

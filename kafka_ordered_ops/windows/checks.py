@@ -88,17 +88,6 @@ def check_identity(plan: WindowPlan, result: Mapping[str, Any]) -> None:
         )
 
 
-def newest_attempt(plan: WindowPlan, result: object) -> int:
-    """Return the newest attempt of a window that the ledger knows of: hosts number their replays freely."""
-    found: list[object] = [plan.attempt]
-    if isinstance(result, Mapping):
-        parts = result.get("parts")
-        for one in (result, result.get("write"), *(parts if isinstance(parts, list) else ())):
-            if isinstance(one, Mapping):
-                found.append(one.get("attempt"))
-    return max(one for one in found if isinstance(one, int))
-
-
 def check_cutoff(window: Window, now_ms: int) -> None:
     """Raise `CutoffInFutureError` if the cutoff has not passed, unless the window allows it."""
     if window.cutoff_ms > now_ms and not window.allow_future_cutoff:

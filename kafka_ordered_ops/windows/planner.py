@@ -38,7 +38,7 @@ from kafka_ordered_ops.core.types import (
     OnDataLoss,
     WindowStatus,
 )
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, newest_attempt
 from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
@@ -50,7 +50,6 @@ from kafka_ordered_ops.windows.checks import (
     covers,
     expired_notes,
     newest,
-    newest_attempt,
     present,
 )
 from kafka_ordered_ops.windows.open_claims import OpenClaims

@@ -320,6 +320,17 @@ def check_plan_size(plan: WindowPlan) -> None:
     )
 
 
+def newest_attempt(plan: WindowPlan, result: object) -> int:
+    """Return the newest attempt of a window that the ledger knows of: hosts number their replays freely."""
+    found: list[object] = [plan.attempt]
+    if isinstance(result, Mapping):
+        parts = result.get("parts")
+        for one in (result, result.get("write"), *(parts if isinstance(parts, list) else ())):
+            if isinstance(one, Mapping):
+                found.append(one.get("attempt"))
+    return max(one for one in found if isinstance(one, int))
+
+
 def ranges_to_json(offsets: OffsetSet) -> list[int]:
     """Encode ranges as start, length, gap, length, ...: a third of the size of absolute offsets."""
     edges = offsets.edges

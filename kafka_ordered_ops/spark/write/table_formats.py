@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import Fields
@@ -15,9 +15,6 @@ from kafka_ordered_ops.spark.write.table_stages import (
     StagingTable,
 )
 from kafka_ordered_ops.spark.write.table_write import TableWrite
-
-if TYPE_CHECKING:
-    pass
 
 #: What a commit says of itself is some hundred bytes.
 _METADATA_BYTES_MAX: Final = 64 * 1024

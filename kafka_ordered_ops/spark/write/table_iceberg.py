@@ -8,14 +8,13 @@ from typing import Any, Final
 from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
-from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, literal, quoted, session_with
 from kafka_ordered_ops.spark.write.table_formats import (
     TableState,
     fields_of,
     is_replacing,
     merge_statement,
     replace_statement,
-    session_with,
 )
 from kafka_ordered_ops.spark.write.table_stages import (
     STAGE_COLUMNS,
