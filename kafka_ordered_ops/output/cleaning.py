@@ -21,9 +21,20 @@ from kafka_ordered_ops.output.filesystem import (
     tag_in,
 )
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.layout import old_stages_folder, published_marker, stages_folder
+from kafka_ordered_ops.output.layout import (
+    REPLACED_FOLDER,
+    Layout,
+    old_stages_folder,
+    published_marker,
+    stages_folder,
+)
 from kafka_ordered_ops.output.leftovers import Left, Leftovers
-from kafka_ordered_ops.output.ownership import STAGE_NAME, first_group, remove_tagged
+from kafka_ordered_ops.output.ownership import (
+    STAGE_NAME,
+    first_group,
+    remove_tagged,
+    restore_replaced,
+)
 
 
 def leftovers(
@@ -68,9 +79,16 @@ class _Folders:
             # Parts before what was moved out of them.
             for path in sorted(paths, key=lambda path: path.endswith("~merging")):
                 remove_tagged(self._files, self._root, path)
+            self._restore(left.window)
             for place in self._places:
                 self._files.remove_if_empty(f"{place}/{left.window}")
         return left.files
+
+    def _restore(self, window: str) -> None:
+        """Put back what the removed attempt had moved aside, if it was killed before it was published."""
+        aside = f"{self._stages}/{window}/{REPLACED_FOLDER}"
+        if (output := Layout.read(self._files, self._root, aside)) is not None:
+            restore_replaced(self._files, output)
 
     def remove_probes(self, before: datetime) -> int:
         return 0

@@ -53,6 +53,10 @@ def check_replaceable(files: Folders, output: Layout, published: Layout | None) 
     for place, other in other_places(files, output):
         check_owned(files, place, other)
         check_newest(place, other)
+    # After a crash between the two renames, this is what readers saw last.
+    if (aside := output.read(files, output.root, output.replaced_path)) is not None:
+        check_same_owner(output, aside)
+        check_newest(output.placed_as(aside), aside)
 
 
 def other_places(files: Folders, output: Output) -> list[tuple[Output, Output]]:
@@ -132,6 +136,17 @@ def check_newest(output: Layout, published: Layout) -> None:
             f"attempt {published.attempt} of the same claim {output.claim_id}. There is nothing to do",
             window_id=output.window_id,
         )
+
+
+def restore_replaced(files: Folders, output: Layout) -> None:
+    """Put the older output back where a crash between the two renames has left nothing visible."""
+    if files.exists(output.final_path) or not is_own_folder(files, output.replaced_path):
+        return
+    place = output.placed_as(output.read(files, output.root, output.replaced_path))
+    if files.exists(place.final_path) or other_places(files, output):
+        return
+    files.make_folder(place.final_parent)
+    files.rename(output.replaced_path, place.final_path)
 
 
 def is_own_name(files: Folders, output: Layout, path: str) -> bool:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Final
 
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.partition import DATE_FOLDER, HOUR_FOLDER, partition_kind
-from kafka_ordered_ops.core.window.window import digest_in
-from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout
+from kafka_ordered_ops.core.window.window import digest_in, id_digest, safe_name
+from kafka_ordered_ops.output.layout import WINDOW_PREFIX, Layout, stages_folder
+from kafka_ordered_ops.output.ownership import STAGE_NAME
 from kafka_ordered_ops.output.ports import Folders
+
+#: Staged windows that are looked at. They are alike, for each was compared with others before it was staged.
+STAGED_EXAMPLES: Final = 4
 
 
 def window_folders(files: Folders, root: str) -> Iterator[str]:
@@ -28,15 +33,25 @@ def window_folders(files: Folders, root: str) -> Iterator[str]:
             yield from _windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}")
 
 
-def check_folders(files: Folders, root: str, partition_by: PartitionBy | None) -> None:
-    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike.
+def check_folders(
+    files: Folders, root: str, partition_by: PartitionBy | None, *, but: str | None = None
+) -> None:
+    """Check that the windows of a root, as `normal_root` gives it, are partitioned alike; also those that are staged.
+
+    Args:
+        files: the file system.
+        root: the root.
+        partition_by: how the next window is partitioned.
+        but: its id, if it is known: what there is of it may move.
 
     Raises:
         ConfigError: there are windows that are partitioned otherwise.
         OSError: the file system failed.
     """
-    for place in _examples(files, root):
+    for place in _examples(files, root, None if but is None else id_digest(but)):
         check_place(root, place, partition_by)
+    for staged in islice(_staged(files, root, but), STAGED_EXAMPLES):
+        check_staged(staged, partition_by)
 
 
 def check_place(root: str, place: str | None, partition_by: PartitionBy | None) -> None:
@@ -53,20 +68,33 @@ def check_place(root: str, place: str | None, partition_by: PartitionBy | None) 
     )
 
 
+def check_staged(staged: Layout, partition_by: PartitionBy | None) -> None:
+    """Raise `ConfigError` if a staged window, which may be committed already, is not for where `partition_by` puts windows."""
+    if (found := kind_of(staged)) is partition_by:
+        return
+    raise ConfigError(
+        f"partition_by is {_shown(partition_by)}, but window {staged.window_id} was staged for {staged.root} with "
+        f"{_shown(found)}, and may be published there: many readers refuse a root whose files are not all in folders of "
+        "the same columns. Nothing was changed. Run that window to its end, or, if nobody needs it, abandon it and remove "
+        f"{staged.stage_path}; or give partition_by={_shown(found)}, or write to another root"
+    )
+
+
 def kind_of(output: Layout) -> PartitionBy | None:
     """Return how an output is partitioned."""
     return partition_kind(output.partition)
 
 
-def _examples(files: Folders, root: str) -> Iterator[str]:
-    """Yield a window's folder of each kind that there is, as far as the newest date tells."""
+def _examples(files: Folders, root: str, but: str | None) -> Iterator[str]:
+    """Yield a window's folder of each kind that there is, as far as the newest date with other windows tells."""
     names = files.names(root)
-    yield from _first(_windows(names))
+    yield from _first(_windows(names), but)
     for date in reversed(_dates(names)):
         inside = files.names(f"{root}/{date}")
-        found = [*_first(_windows(inside, date))]
+        found = [*_first(_windows(inside, date), but)]
         for hour in _hours(inside):
-            if there := [*_first(_windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}"))]:
+            windows = _windows(files.names(f"{root}/{date}/{hour}"), f"{date}/{hour}")
+            if there := [*_first(windows, but)]:
                 found += there
                 break
         yield from found
@@ -74,9 +102,25 @@ def _examples(files: Folders, root: str) -> Iterator[str]:
             return
 
 
-def _first(places: Iterator[str]) -> Iterator[str]:
-    ours = (one for one in places if digest_in(one.rpartition(WINDOW_PREFIX)[2]) is not None)
-    yield from islice(ours, 1)
+def _first(places: Iterator[str], but: str | None) -> Iterator[str]:
+    digests = ((one, digest_in(one.rpartition(WINDOW_PREFIX)[2])) for one in places)
+    yield from islice((one for one, digest in digests if digest not in (None, but)), 1)
+
+
+def _staged(files: Folders, root: str, but: str | None) -> Iterator[Layout]:
+    """Yield complete stages of other windows."""
+    stages, mine = stages_folder(root), None if but is None else safe_name(but)
+    for window in files.names(stages) if files.is_folder(stages) else ():
+        folder = f"{stages}/{window}"
+        if window == mine or not files.is_folder(folder):
+            continue
+        for name in files.names(folder):
+            stage = STAGE_NAME.fullmatch(name)
+            # Parts have markers as well; drafts have none, and are not committed.
+            if stage is None or (stage[3] or "").startswith(("~draft-", "~shared-", "~older-")):
+                continue
+            if (marker := Layout.read(files, root, f"{folder}/{name}")) is not None:
+                yield marker
 
 
 def _windows(names: Sequence[str], parent: str = "") -> Iterator[str]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.output import earlier
 from kafka_ordered_ops.output.contents import check_rows, count
 from kafka_ordered_ops.output.filesystem import (
@@ -52,6 +52,7 @@ from kafka_ordered_ops.output.ownership import (
     lost_files,
     other_places,
     remove_tagged,
+    restore_replaced,
     shown_marker,
     under_way,
     whole_marker,
@@ -135,7 +136,12 @@ class RenamePublisher:
         """Look whether the root's windows are partitioned as this one is."""
         for folder in output.partition_folders:
             check_own_folder(files, folder)
-        check_folders(files, output.root, kind_of(output))
+            if os.path.ismount(folder):
+                raise ConfigError(
+                    f"a file system is mounted at {folder}: windows are staged beside {output.root}, and move there by renames, "
+                    "which do not cross file systems. Mount it at a folder that the whole root is in, or name another root"
+                )
+        check_folders(files, output.root, kind_of(output), but=output.window_id)
 
     def _check_stage(self, files: Folders, output: Layout) -> None:
         """Raise `SinkError` when the stage is not this package's: it would have to go for the new one."""
@@ -203,7 +209,7 @@ class RenamePublisher:
             _locked(files, output),
         ):
             check_own_folder(files, output.window_folder)
-            self._restore_replaced(files, output)
+            restore_replaced(files, output)
             # Parts before what was moved out of them: a part that is there is never less than it says.
             for name in sorted(files.names(output.window_folder), key=_is_merging):
                 mine = name == output.stage_name or name.startswith(f"{output.stage_name}~")
@@ -237,7 +243,13 @@ class RenamePublisher:
             _locked(files, output),
         ):
             output = self._place(files, output)
-            if self._is_to_be_swapped(files, output):
+            try:
+                is_to_be_swapped = self._is_to_be_swapped(files, output)
+            except (SinkError, WindowSupersededError):
+                restore_replaced(files, output)
+                # Its message says what readers see.
+                is_to_be_swapped = self._is_to_be_swapped(files, output)
+            if is_to_be_swapped:
                 self._swap(files, output)
             self._clean(files, output)
 
@@ -299,16 +311,6 @@ class RenamePublisher:
         files.make_folder(f"{stage}/{TAG_PREFIX}{tag}")
         files.rename(inside, outside)
 
-    def _restore_replaced(self, files: Folders, output: Layout) -> None:
-        """Put the older output back where a crash between the two renames has left nothing visible."""
-        if files.exists(output.final_path) or not is_own_folder(files, output.replaced_path):
-            return
-        place = output.placed_as(output.read(files, output.root, output.replaced_path))
-        if files.exists(place.final_path) or other_places(files, output):
-            return
-        files.make_folder(place.final_parent)
-        files.rename(output.replaced_path, place.final_path)
-
     def _check_published(self, files: Folders, output: Layout) -> None:
         """Raise unless readers see this attempt's output; for one that has no stage."""
         published = output.read(files, output.root, output.final_path)
@@ -318,11 +320,15 @@ class RenamePublisher:
         elif published is not None:
             # Whoever publishes removes what older attempts have staged.
             check_newest(output, published)
+        for place, other in other_places(files, output):
+            check_newest(place, other)
         raise output.no_stage_error(self._visible(files, output))
 
     def _visible(self, files: Folders, output: Layout) -> str:
         """Return a sentence on what is in the window's place."""
         published = output.read(files, output.root, output.final_path)
+        if published is None and (elsewhere := other_places(files, output)):
+            output, published = elsewhere[0]
         if published is None:
             return f"{output.final_path} has no output of this package."
         holds = (

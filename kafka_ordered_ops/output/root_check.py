@@ -9,7 +9,7 @@ from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.output.address import is_in_store
 from kafka_ordered_ops.output.filesystem import as_sink_error
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.output.partitions import check_folders, check_place
+from kafka_ordered_ops.output.partitions import check_folders
 
 
 def check_root(
@@ -23,11 +23,9 @@ def check_root(
     """
     with as_sink_error(f"the windows below {root} cannot be looked at"):
         if is_in_store(root):
-            from kafka_ordered_ops.output.objects.reading import a_published_place
+            from kafka_ordered_ops.output.objects.reading import check_windows
             from kafka_ordered_ops.output.objects.store import open_store
 
-            check_place(
-                root, a_published_place(open_store(root, storage_options), root), partition_by
-            )
+            check_windows(open_store(root, storage_options), root, partition_by)
         else:
             check_folders(files_for(root, storage_options), root, partition_by)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from kafka_ordered_ops import OrderedWindows, Window
-from kafka_ordered_ops.core.errors import ConfigError, SinkError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowSupersededError
 from kafka_ordered_ops.core.window.plan import PlanPart
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.output.draft import drafts_of
@@ -143,6 +144,37 @@ def test_a_window_that_comes_to_another_date_is_never_there_twice(make_root: Mak
         assert named_rows(root) == globbed(root) == NEW
         assert folders_of(root) == {EARLY}
         assert left_over(root) == []
+
+
+def test_what_a_killed_publisher_left_goes_when_another_attempt_comes_to_another_date(
+    make_root: MakeRoot,
+) -> None:
+    """The next publisher looks into its own folder only, and must be told of the other one."""
+    for before in ([], OLD):
+        for killed in every_kill(least=3):
+            root = make_root()
+            if before:
+                staged_rows(root, before, attempt=1, partition="date=2026-11-19/hour=23").publish()
+            staged = staged_rows(root, [9], attempt=2, partition=LATE)
+            with killed:
+                staged.publish()
+            staged_rows(root, NEW, attempt=3, partition=EARLY).publish()
+            assert named_rows(root) == globbed(root) == NEW
+            assert folders_of(root) == {EARLY}
+            assert left_over(root) == []
+
+
+def test_an_attempt_that_comes_too_late_is_told_so_wherever_the_newer_one_is(
+    make_root: MakeRoot,
+) -> None:
+    """The older one was for another date."""
+    root = make_root()
+    older = staged_rows(root, OLD, attempt=1, partition=LATE)
+    staged_rows(root, NEW, attempt=2, partition=EARLY).publish()
+    for call in (older.check_ready, older.publish):
+        with pytest.raises(WindowSupersededError, match=EARLY):
+            call()
+    assert globbed(root) == NEW
 
 
 def test_a_discard_after_a_crash_puts_a_window_back_where_it_was(make_root: MakeRoot) -> None:
@@ -276,22 +308,69 @@ def test_all_windows_of_a_root_are_partitioned_alike(
     assert len(published(root)) == 2
 
 
-def test_a_window_of_another_kind_that_was_staged_in_between_is_refused_before_its_commit(
+def test_windows_of_two_kinds_that_were_staged_side_by_side_are_refused_before_their_commits(
     make_root: MakeRoot, windows: OrderedWindows
 ) -> None:
-    """Two first windows at once, each of its own kind: one of them is committed."""
+    """Two first windows at once, each of its own kind: once one is written again as the other, both are committed."""
     root = make_root()
     plans = [windows.plan(hour(n), f"w{n}") for n in range(2)]
-    outputs = [
-        stage_window(plan, windows.settings, root, partition_by=by)
+    places = [
+        StagedOutput.of(plan, root, partition_by=by)
         for plan, by in zip(plans, ("date", None), strict=True)
     ]
-    windows.commit(plans[0], outputs[0])
-    with pytest.raises(ConfigError, match="partition_by is None"):
+    outputs = list[StagedOutput]()
+
+    def staged_and_committed() -> None:
+        with drafts_of(places) as drafts:
+            for draft in drafts:
+                _write(draft, [1])
+            outputs.extend(draft.seal({"records": 1}) for draft in drafts)
         windows.commit(plans[1], outputs[1])
+
+    with pytest.raises(ConfigError, match="window w0 was staged for"):
+        staged_and_committed()
     assert windows.show("w1").plan.status.is_open
     windows.commit(plans[1], stage_window(plans[1], windows.settings, root, partition_by="date"))
+    windows.commit(plans[0], outputs[0])
     assert len(published(root)) == 2
+
+
+def test_a_window_that_is_committed_and_not_yet_published_keeps_windows_of_other_kinds_away(
+    make_root: MakeRoot, windows: OrderedWindows
+) -> None:
+    """Nothing of it is visible, and it will be published where it was staged for."""
+    root = make_root()
+    plan = windows.plan(hour(0), "a")
+    output = stage_window(plan, windows.settings, root)
+    windows.mark_written(plan, output.to_json())
+    plan = windows.show("a").plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagedOutput, "publish", _dies)
+        with pytest.raises(objects_support.Killed):
+            windows.commit(plan, output)
+    with pytest.raises(ConfigError, match="window a was staged for"):
+        windows.run(hour(1), "b", output=root, partition_by="date")
+    assert [one.plan.window_id for one in windows.list()] == ["a"]
+    windows.run(hour(0), "a", output=root)
+    windows.run(hour(1), "b", output=root)
+    assert folders_of(root) == {""}
+
+
+def _dies(_: object) -> None:
+    raise objects_support.Killed
+
+
+def test_a_date_s_folder_on_another_file_system_is_refused(tmp_path: Path) -> None:
+    """A window cannot be renamed into it."""
+    command = ["mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "orders/date=2026-11-20")]
+    (tmp_path / "orders/date=2026-11-20").mkdir(parents=True)
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        with pytest.raises(ConfigError, match="a file system is mounted at"):
+            staged_rows(str(tmp_path / "orders"), OLD, partition=EARLY)
+    finally:
+        subprocess.run(["umount", command[-1]], check=True)
 
 
 def test_what_another_program_has_put_where_a_date_belongs_is_left_alone(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from kafka_ordered_ops.output.objects.layout import (
     manifest_path,
     seal_path,
 )
-from kafka_ordered_ops.output.objects.reading import a_published_place
+from kafka_ordered_ops.output.objects.reading import check_windows
 from kafka_ordered_ops.output.objects.store import Copy, State, open_store
 from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
@@ -49,7 +49,7 @@ from kafka_ordered_ops.output.ownership import (
     check_same_owner,
     under_way,
 )
-from kafka_ordered_ops.output.partitions import check_place, kind_of
+from kafka_ordered_ops.output.partitions import kind_of
 from kafka_ordered_ops.output.parts import sum_of_facts
 
 _log = logging.getLogger(__name__)
@@ -242,34 +242,40 @@ class ManifestPublisher:
                 return None
             if manifest is not None and manifest.output is not None:
                 # Whoever publishes removes what older attempts have staged.
-                check_newest(output, manifest.output)
+                check_newest(output.placed_as(manifest.output), manifest.output)
             raise output.no_stage_error(self._visible(output, manifest, present))
         if (lost := self._lost(output, seal)) is not None:
             visible = self._visible(output, manifest, present)
             raise output.changed_stage_error(f"{output.stage_path}~", lost, visible)
         self._check_place(output, seen, present)
         if manifest is not None and manifest.output is not None:
-            check_newest(output, manifest.output)
+            check_newest(output.placed_as(manifest.output), manifest.output)
         return seal
 
     def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
         """Return whether the stage was published; False: another publisher was faster."""
         before = seen.manifest or Manifest(0, None, {})
         generations = [generation_of(name) or 0 for name in present]
+        generation = max(before.generation, *generations, 0) + 1
+        folder = output.final_path.removeprefix(f"{output.root}/")
+        names = [final_name(output, generation, n) for n in range(len(seal.files))]
+        targets = [f"{output.final_path}/{name}" for name in names]
+        files = dict(zip(names, seal.files.values(), strict=True))
+        paths = {f"{folder}/{name}": size for name, size in files.items()}
+        # With the names of the copies: should this process die, the next publisher may look into another folder.
         taken = replace(
             before,
-            generation=max(before.generation, *generations, 0) + 1,
+            generation=generation,
             publisher=uuid.uuid4().hex,
+            left=(*before.left, *paths),
         )
         # 1. Take the generation: earlier publishers now fail at step 4.
         if (state := self._put(output, taken, seen.state)) is None:
             return False
         # 2. Remove their copies, so that readers of the folder do not see rows twice.
         self._remove_older(output, taken, present)
+        self._remove_left(output, before)
         # 3. Copy.
-        names = [final_name(output, taken.generation, n) for n in range(len(seal.files))]
-        targets = [f"{output.final_path}/{name}" for name in names]
-        files = dict(zip(names, seal.files.values(), strict=True))
         try:
             sources = [f"{output.window_folder}/{path}" for path in seal.files]
             self._store.copy(list(map(Copy, sources, targets, seal.files.values())))
@@ -282,11 +288,11 @@ class ManifestPublisher:
                 self._store.delete(targets)
             raise
         # 4. Publish. When this fails, its outcome is unknown: the copies stay.
-        folder = output.final_path.removeprefix(f"{output.root}/")
-        paths = {f"{folder}/{name}": size for name, size in files.items()}
         # Of a window that was forgotten, and planned again under its id for other times.
         elsewhere = (path for path in before.files if not path.startswith(f"{folder}/"))
-        left = tuple(dict.fromkeys((*before.left, *elsewhere)))
+        # What its publisher may still be copying.
+        copied = () if before.publisher is None else before.left
+        left = tuple(dict.fromkeys((*copied, *elsewhere)))
         published = Manifest(taken.generation, seal.output, paths, left=left)
         if is_copied and self._put(output, published, state) is not None:
             return True
@@ -319,7 +325,9 @@ class ManifestPublisher:
         """Remove what the published output has made worthless, and nothing that may still be published."""
         if (manifest := self._seen(output).manifest) is not None:
             self._remove_older(output, manifest, self._published_sizes(output))
-            self._store.delete([f"{output.root}/{path}" for path in manifest.left])
+            # Otherwise they are the next publisher's too.
+            if manifest.publisher is None:
+                self._remove_left(output, manifest)
         self._remove_staged(
             output,
             [
@@ -339,6 +347,11 @@ class ManifestPublisher:
             and f"{folder}/{name}" not in manifest.files
         ]
         self._store.delete(older)
+
+    def _remove_left(self, output: Layout, manifest: Manifest) -> None:
+        """Remove the files in other folders that the manifest no longer needs."""
+        left = [path for path in manifest.left if path not in manifest.files]
+        self._store.delete([f"{output.root}/{path}" for path in left])
 
     def _is_worthless(self, output: Layout, name: str) -> bool:
         """Return whether a staged object is of this package and this group, and of no newer attempt."""
@@ -388,7 +401,7 @@ class ManifestPublisher:
 
     def _check_partitions(self, output: Layout) -> None:
         """Raise `ConfigError` when the root's windows are not partitioned as this one is."""
-        check_place(output.root, a_published_place(self._store, output.root), kind_of(output))
+        check_windows(self._store, output.root, kind_of(output), but=output.window_id)
 
     # --- reading back ------------------------------------------------------------------------------
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.types import PartitionBy
 from kafka_ordered_ops.core.window.window import safe_name
-from kafka_ordered_ops.output.layout import Layout
-from kafka_ordered_ops.output.objects.layout import Manifest, manifests_folder
+from kafka_ordered_ops.output.layout import Layout, stages_folder
+from kafka_ordered_ops.output.objects.layout import SEAL, Manifest, Seal, manifests_folder
 from kafka_ordered_ops.output.objects.store import REQUESTS_AT_ONCE, Store, open_store
+from kafka_ordered_ops.output.partitions import STAGED_EXAMPLES, check_place, check_staged
 
 
 def published_files(
@@ -36,19 +39,31 @@ def published_files(
     }
 
 
-def a_published_place(store: Store, root: str) -> str | None:
-    """Return the folder of some published window, by its path in the root; None where there is none.
+def check_windows(
+    store: Store, root: str, partition_by: PartitionBy | None, *, but: str | None = None
+) -> None:
+    """Check that the windows of a root are partitioned alike; also those that are staged. See `check_folders`.
 
     Raises:
+        ConfigError: there are windows that are partitioned otherwise.
         OSError: the store failed.
     """
-    folder, like = manifests_folder(root), Layout(root, "none", "none", 0)
+    like, mine = Layout(root, "none", "none", 0), None if but is None else safe_name(but)
+    folder = manifests_folder(root)
     for name in store.some(folder):
-        found = store.get(f"{folder}/{name}")
+        found = None if name == f"{mine}.json" else store.get(f"{folder}/{name}")
         manifest = None if found is None else Manifest.parse(found.content, like)
         if manifest is not None and manifest.output is not None:
-            return manifest.output.final_path.removeprefix(f"{root}/")
-    return None
+            check_place(root, manifest.output.final_path.removeprefix(f"{root}/"), partition_by)
+            break
+    folder = stages_folder(root)
+    seals = (name for name in store.some(folder) if name.endswith(SEAL))
+    others = (name for name in seals if name.partition("/")[0] != mine)
+    for name in islice(others, STAGED_EXAMPLES):
+        found = store.get(f"{folder}/{name}")
+        seal = None if found is None else Seal.parse(found.content, like)
+        if seal is not None:
+            check_staged(seal.output, partition_by)
 
 
 def _manifest(store: Store, root: str, path: str) -> Manifest | None:
