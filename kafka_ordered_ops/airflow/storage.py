@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kafka_ordered_ops.airflow.compat import BaseHook, mask
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.output.objects.credentials import aws_credentials, google_credentials
 
 #: By the scheme of an output, the types of connections for it.
@@ -45,7 +46,8 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
 
     Raises:
         AirflowNotFoundException: there is no such connection.
-        ConfigError: it is of another type, or has fields that need a provider which is not installed.
+        ConfigError: it is of another type, has fields that need a provider which is not installed, or invalid ones.
+        SinkError: the provider's hook gave no credentials.
     """
     conn = BaseHook.get_connection(conn_id)
     kind = str(conn.conn_type or _TYPES[scheme][0])
@@ -60,7 +62,12 @@ def storage_options_of(conn_id: str, scheme: str, *, travels: bool) -> dict[str,
             f"connection {conn_id}: extra is a JSON {type(extra).__name__}, not an object of settings"
         )
     fields = _Fields(conn_id, kind, extra, conn)
-    options = _OPTIONS[scheme](fields, travels)
+    try:
+        options = _OPTIONS[scheme](fields, travels)
+    except ConfigError:
+        raise
+    except ValueError:
+        raise ConfigError(f"connection {conn_id}: the address of the account is no URL") from None
     for secret in (conn.password, *_texts(options)):
         if secret and secret not in _HARMLESS:
             mask(secret)
@@ -100,14 +107,29 @@ class _Fields:
             found = self._extra.get(f"extra__{self.kind}__{name}")
         return None if found == "" else found
 
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        """Return a field that is a JSON object; raise `ConfigError` for another one."""
-        found = self[name] or {}
+    def mapping(self, name: str, inner: str | None = None) -> Mapping[str, Any]:
+        """Return a field that is a JSON object, or an object in it; raise `ConfigError` for another one."""
+        found = (self[name] if inner is None else self.mapping(name).get(inner)) or {}
         if not isinstance(found, Mapping):
             raise ConfigError(
-                f"connection {self.conn_id}: {name} is a {type(found).__name__}, not an object"
+                f"connection {self.conn_id}: {'.'.join(filter(None, (name, inner)))} is a {type(found).__name__}, not an "
+                "object"
             )
         return found
+
+    @contextmanager
+    def provider(self, package: str) -> Iterator[None]:
+        """Name the connection in what a provider's hook raises; its own text may have a secret in it.
+
+        A hook fails by its library's errors, of which some say that the service is away: the host may try again.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the libraries' errors have no common class
+            raise SinkError(
+                f"connection {self.conn_id}: the hook of {package} gave no credentials ({type(error).__name__}). Test the "
+                "connection on this worker"
+            ) from None
 
     def is_on(self, name: str) -> bool:
         """Return whether a field is true, as JSON or as a form has it."""
@@ -126,16 +148,16 @@ class _Fields:
 
 def _s3(fields: _Fields, travels: bool) -> dict[str, Any]:
     """As `AwsConnectionWrapper` reads the fields."""
-    conn, service = fields.conn, fields.mapping("service_config").get("s3") or {}
+    conn, service = fields.conn, fields.mapping("service_config", "s3")
     config, older = fields.mapping("config_kwargs"), fields.mapping("session_kwargs")
-    proxies = config.get("proxies") or {}
+    proxies = fields.mapping("config_kwargs", "proxies")
     options = {
         "aws_region": fields["region_name"] or config.get("region_name"),
         "aws_endpoint": service.get("endpoint_url") or fields["endpoint_url"],
         "proxy_url": proxies.get("https") or proxies.get("http"),
         **_certificates(fields),
     }
-    if (config.get("s3") or {}).get("addressing_style") == "virtual":
+    if fields.mapping("config_kwargs", "s3").get("addressing_style") == "virtual":
         options["aws_virtual_hosted_style_request"] = "true"
     if config.get("signature_version") == "unsigned":
         options["aws_skip_signature"] = "true"
@@ -179,17 +201,18 @@ def _aws_session(fields: _Fields, options: Mapping[str, Any], travels: bool) -> 
     except ImportError:
         raise fields.lacks(_NEEDS_AWS, "apache-airflow-providers-amazon") from None
 
-    session = S3Hook(aws_conn_id=fields.conn_id).get_session()
-    region = {"aws_region": options["aws_region"] or session.region_name}
-    if not travels:
-        return {"credential_provider": aws_credentials(session), **region}
-    found = session.get_credentials().get_frozen_credentials()
-    return {
-        "aws_access_key_id": found.access_key,
-        "aws_secret_access_key": found.secret_key,
-        "aws_session_token": found.token,
-        **region,
-    }
+    with fields.provider("apache-airflow-providers-amazon"):
+        session = S3Hook(aws_conn_id=fields.conn_id).get_session()
+        region = {"aws_region": options["aws_region"] or session.region_name}
+        if not travels:
+            return {"credential_provider": aws_credentials(session), **region}
+        found = session.get_credentials().get_frozen_credentials()
+        return {
+            "aws_access_key_id": found.access_key,
+            "aws_secret_access_key": found.secret_key,
+            "aws_session_token": found.token,
+            **region,
+        }
 
 
 # --- Google --------------------------------------------------------------------------------------
@@ -214,9 +237,10 @@ def _google_hook(fields: _Fields, travels: bool) -> dict[str, Any]:
     except ImportError:
         raise fields.lacks(_NEEDS_GOOGLE, "apache-airflow-providers-google") from None
 
-    credentials = GoogleBaseHook(gcp_conn_id=fields.conn_id).get_credentials()
-    found = google_credentials(credentials)
-    return {"bearer_token": found()["token"]} if travels else {"credential_provider": found}
+    with fields.provider("apache-airflow-providers-google"):
+        credentials = GoogleBaseHook(gcp_conn_id=fields.conn_id).get_credentials()
+        found = google_credentials(credentials)
+        return {"bearer_token": found()["token"]} if travels else {"credential_provider": found}
 
 
 def _google_key(fields: _Fields) -> str | None:

@@ -73,6 +73,9 @@ def _lend(spark: SparkSession, bucket: str, settings: Mapping[str, str]) -> None
             if name in settings:
                 hadoop.set(f"{prefix}{name}", settings[name])
                 lent[name] = settings[name]
+            elif name == "session.token":
+                # Unset, the one of the process's variables would be sent with this key.
+                hadoop.set(f"{prefix}{name}", "")
             else:
                 hadoop.unset(f"{prefix}{name}")
     before = _lent.get(bucket)

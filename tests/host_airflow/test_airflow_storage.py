@@ -24,7 +24,7 @@ from kafka_ordered_ops.airflow import (
 from kafka_ordered_ops.airflow.compat import AirflowFailException, AirflowNotFoundException
 from kafka_ordered_ops.airflow.storage import storage_options_of
 from kafka_ordered_ops.airflow.support.places import place_of, text_of
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.airflow_context import context_of
@@ -437,6 +437,74 @@ def test_google_s_credentials_are_the_hook_s(monkeypatch: pytest.MonkeyPatch) ->
     found = storage_options_of("chain", "gs", travels=False)
     assert found["credential_provider"]() == {"token": "credentials"}
     assert storage_options_of("chain", "gs", travels=True) == {"bearer_token": "credentials"}
+
+
+@pytest.mark.parametrize(
+    ("package", "hook", "scheme", "given"),
+    [
+        (
+            "airflow.providers.amazon.aws.hooks.s3",
+            "S3Hook",
+            "s3",
+            {"extra": {"role_arn": "arn:aws:iam::1:role/r"}},
+        ),
+        (
+            "airflow.providers.google.common.hooks.base_google",
+            "GoogleBaseHook",
+            "gs",
+            {
+                "conn_type": "google_cloud_platform",
+                "extra": {"impersonation_chain": "one@project.iam"},
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_hook_that_gives_no_credentials_is_named_with_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    hook: str,
+    scheme: str,
+    given: dict[str, Any],
+    travels: bool,
+) -> None:
+    """Its text may have a secret in it; some errors pass, so a retry may help."""
+    connect(monkeypatch, "role", **given)
+
+    class Hook:
+        def __init__(self, **_: str) -> None:
+            raise LookupError(f"no access with {CANARY}")
+
+    parts = package.split(".")
+    for name in (".".join(parts[:n]) for n in range(3, len(parts) + 1)):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    setattr(sys.modules[package], hook, Hook)
+    told = "connection role: the hook of .* gave no credentials .LookupError."
+    with pytest.raises(SinkError, match=told) as raised:
+        storage_options_of("role", scheme, travels=travels)
+    assert CANARY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "told"),
+    [
+        ("s3", {"extra": {"service_config": {"s3": "http://minio"}}}, "service_config.s3 is a str"),
+        ("s3", {"extra": {"config_kwargs": {"proxies": "http://p"}}}, "config_kwargs.proxies is a"),
+        ("s3", {"extra": {"config_kwargs": {"s3": 7}}}, "config_kwargs.s3 is a int"),
+        (
+            "abfss",
+            {"conn_type": "wasb", "extra": {"account_url": "https://[bad"}},
+            "the address of the account is no URL",
+        ),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_named(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, given: dict[str, Any], told: str
+) -> None:
+    """With their connection."""
+    connect(monkeypatch, "bad", **given)
+    with pytest.raises(ConfigError, match=f"connection bad: {told}"):
+        storage_options_of("bad", scheme, travels=False)
 
 
 @pytest.mark.parametrize("key", ["{", "[]", {"no": "key"}, f'"{CANARY}"', 7])

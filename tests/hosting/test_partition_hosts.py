@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from kafka_ordered_ops import OrderedWindows
@@ -22,6 +24,8 @@ from kafka_ordered_ops.dagster import (
     build_ordered_window_asset,
     build_ordered_window_op,
 )
+from kafka_ordered_ops.dagster.step.delivery import Step
+from kafka_ordered_ops.dagster.step.step_functions import Submitted
 from kafka_ordered_ops.hosting.job import Job
 from kafka_ordered_ops.output import files
 from kafka_ordered_ops.testing import InMemoryKafka
@@ -137,3 +141,24 @@ def test_forms_are_refused_where_they_are_made(tmp_path: Path) -> None:
             WindowSettings(topics=["t"], group_id="g", **given)
         with pytest.raises(ConfigError, match="partition_by"):
             Job(**given).check_form()
+
+
+def test_an_asset_s_application_gets_all_that_its_settings_say_of_the_output(
+    tmp_path: Path,
+) -> None:
+    """It is checked, before a window is planned, with the place that it will write to."""
+    settings = WindowSettings(
+        topics=["t"],
+        group_id=GROUP,
+        starting_offsets="earliest",
+        output=str(tmp_path / "out"),
+        partition_by="date",
+        engine="local",
+    )
+    none: Any = None
+    step = Step(none, dg.AssetKey("orders"), settings, none, none)
+    job = step._submitted(Submitted(Job(application=str(tmp_path / "job.py"))))
+    shared = {one.name for one in fields(Job)} & {one.name for one in fields(WindowSettings)}
+    assert {"output", "partition_by", "engine"} <= shared - {"table"}
+    for name in shared - {"table"}:
+        assert getattr(job, name) == getattr(settings, name), name

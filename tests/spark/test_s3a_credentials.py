@@ -76,6 +76,7 @@ def test_a_server_s_options_are_hadoop_s_for_the_bucket(caplog: pytest.LogCaptur
     assert hadoop.of_bucket == {
         "access.key": "id",
         "secret.key": "canary-s3cret",
+        "session.token": "",
         "endpoint.region": "eu-west-1",
         "endpoint": "http://minio:9000",
         "path.style.access": "true",
@@ -97,7 +98,7 @@ def test_newer_keys_replace_those_that_were_lent() -> None:
         assert hadoop.of_bucket["session.token"] == "first"
         assert hadoop.closed == []
     lend_credentials(spark, ROOT, {"credential_provider": provider})
-    assert hadoop.of_bucket == {"access.key": "id", "secret.key": "s"}
+    assert hadoop.of_bucket == {"access.key": "id", "secret.key": "s", "session.token": ""}
     assert hadoop.closed == ["s3a://bucket/"]
 
 
@@ -127,14 +128,16 @@ def test_a_session_s_own_settings_stay(prefix: str) -> None:
 
 
 def test_options_go_before_the_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark itself sets these for all buckets from the driver's environment."""
+    """Spark itself sets these for all buckets from the driver's environment; a role's token is not sent with another key."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://another")
-    spark, hadoop = session({"fs.s3a.access.key": "another", "fs.s3a.endpoint": "http://another"})
+    own = {"access.key": "another", "endpoint": "http://another", "session.token": "another"}
+    spark, hadoop = session({f"fs.s3a.{name}": value for name, value in own.items()})
     lend_credentials(spark, ROOT, {**KEYS, "endpoint": "https://minio"})
     assert hadoop.of_bucket == {
         "access.key": "id",
         "secret.key": "canary-s3cret",
+        "session.token": "",
         "endpoint": "https://minio",
         "path.style.access": "true",
         "connection.ssl.enabled": "true",

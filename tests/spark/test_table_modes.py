@@ -14,7 +14,10 @@ from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.spark.write.table_facts import TableFacts
+from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.spark.applications.context import WindowContext
+from kafka_ordered_ops.spark.table_target import TableTarget
+from kafka_ordered_ops.spark.write.table_facts import TableFacts, session_with
 from kafka_ordered_ops.spark.write.table_output import TableOutput
 from kafka_ordered_ops.spark.write.table_windows import found_in_tables
 from tests.support.spark_support import part_of, plan_of, spark
@@ -217,17 +220,78 @@ def test_rows_that_the_table_would_refuse_are_refused_before_the_commit(
     columns = "id bigint NOT NULL, `what is it` string NOT NULL, timestamp timestamp"
     lake = _make(lake_spark, format_, tmp_path, "merge", columns=columns)
     if format_ == "delta":
-        lake_spark.sql(f"ALTER TABLE {lake.table} ADD CONSTRAINT small CHECK (id < 9)")
+        # A name that Spark takes for that of a secret.
+        lake_spark.sql(f"ALTER TABLE {lake.table} ADD CONSTRAINT valid_token CHECK (id < 9)")
     sink = lake.sink_for("merge", keys="id", delete_tombstones=True)
     empty = _records(lake, (1, "a", 11, 4), (2, "b", 11, 5)).drop("what is it")
     empty = empty.selectExpr("*", "nullif(value, 'b') AS `what is it`")
     with pytest.raises(SinkError, match=r"refuses 1 rows: what is it NOT NULL\. Nothing was"):
         sink.write(empty, _plan())
     if format_ == "delta":
-        with pytest.raises(SinkError, match=r"refuses 1 rows: CHECK small \(id < 9\)"):
+        with pytest.raises(SinkError, match=r"refuses 1 rows: CHECK valid_token \(id < 9\)"):
             sink.write(_records(lake, (1, "a", 11, 4), (9, "b", 11, 5)), _plan())
     assert lake.staged_count() == 0
     sink.write(_records(lake, (1, "a", 11, 4), (2, None, 11, 5)), _plan()).publish()
+    assert _rows(lake) == [(1, "a")]
+
+
+@pytest.mark.long
+def test_a_delta_table_that_only_takes_rows_is_refused_for_the_other_modes(
+    lake_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Otherwise it would refuse each window once that is committed."""
+    lake = _make(lake_spark, "delta", tmp_path, "merge")
+    lake_spark.sql(f"ALTER TABLE {lake.table} SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    with pytest.raises(ConfigError, match=r"delta\.appendOnly=true, and mode 'merge' changes rows"):
+        lake.sink_for("merge", keys="id")
+    lake.sink_for("append").write(_frame(lake, (1, "a")), _plan()).publish()
+    assert _rows(lake) == [(1, "a")]
+
+
+@pytest.mark.parametrize("schema", ["default", f"{CATALOG}.`my-db`", f"{CATALOG}.a.b", CATALOG])
+def test_a_session_with_more_settings_has_the_same_schema(
+    lake_spark: SparkSession, schema: str
+) -> None:
+    """Of an odd name, nested in another one, or none, as a catalogue of Iceberg's has it first."""
+    own = session_with(lake_spark, {})
+    if schema == CATALOG:
+        own.catalog.setCurrentCatalog(CATALOG)
+    else:
+        if schema != "default":
+            own.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        own.sql(f"USE {schema}")
+    like = session_with(own, {"spark.sql.shuffle.partitions": "3"})
+    for name in ("currentCatalog", "currentDatabase"):
+        assert getattr(like.catalog, name)() == getattr(own.catalog, name)()
+    assert like.conf.get("spark.sql.shuffle.partitions") == "3"
+
+
+@FORMATS
+def test_an_application_that_has_no_rows_removes_nothing_of_another_claim(
+    lake_spark: SparkSession, tmp_path: Path, format_: str
+) -> None:
+    """Nobody has committed its claim, and the other one's may be committed."""
+    lake = _make(lake_spark, format_, tmp_path, "append")
+    committed = lake.sink_for("append").write(_frame(lake, (1, "a")), _plan(claim_id="newer"))
+    settings = ClientSettings.of({"bootstrap.servers": "nowhere:9"})
+    folder = tmp_path / "run"
+    folder.mkdir()
+    context = WindowContext(
+        (_plan(claim_id="older"),),
+        settings,
+        None,
+        "python",
+        True,
+        None,
+        lake_spark,
+        folder,
+        "t",
+        table=TableTarget(lake.table),
+    )
+    [output] = context.write(_frame(lake))
+    assert isinstance(output, TableOutput)
+    assert output.published
+    committed.publish()
     assert _rows(lake) == [(1, "a")]
 
 

@@ -174,6 +174,7 @@ class Step:
             table=self.settings.target,
             storage_options=self._storage_options,
             output=self.settings.output,
+            partition_by=self.settings.partition_by,
             engine=self.settings.engine,
         )
 

@@ -160,8 +160,10 @@ class WindowContext:
             # The submitter cannot look before it commits.
             one.check_ready()
             if one.is_nothing:
-                # Nothing is to be shown, and no other run is needed for that.
-                one.publish()
+                # Nothing is to be shown, and no other run is needed for that. What other claims have staged is not
+                # for an application to remove: one of them may be committed.
+                one.discard()
+                one.published = True
         self.report(*outputs)
         return tuple(outputs)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 #: Lines are handed on in pieces of this size at most.
 _LOG_BYTES: Final = 1024 * 1024
@@ -29,22 +31,24 @@ class LogLines:
 
     def hand_on(self) -> None:
         """Read the new lines. If a job fills a whole file in between, lines are left out."""
-        if self._take is None or not self._path.exists():
+        if self._take is None:
             return
-        if self._inode not in (0, self._path.stat().st_ino):
-            older = Path(f"{self._path}.1")
-            if older.exists() and older.stat().st_ino == self._inode:
-                self._read(older, self._take)
-            self._position, self._rest = 0, b""
-        self._inode = self._path.stat().st_ino
-        self._read(self._path, self._take)
+        # For an instant, while a full file gets another name, there is none.
+        with suppress(FileNotFoundError), open(self._path, "rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if self._inode not in (0, inode):
+                with suppress(FileNotFoundError), open(f"{self._path}.1", "rb") as older:
+                    if os.fstat(older.fileno()).st_ino == self._inode:
+                        self._read(older, self._take)
+                self._position, self._rest = 0, b""
+            self._inode = inode
+            self._read(file, self._take)
 
-    def _read(self, path: Path, take: Callable[[str], None]) -> None:
-        with open(path, "rb") as file:
-            file.seek(self._position)
-            while content := file.read(_LOG_BYTES):
-                self._position += len(content)
-                *lines, self._rest = (self._rest + content).split(b"\n")
-                self._rest = self._rest[-_LOG_BYTES:]
-                for line in lines:
-                    take(line.decode(errors="replace"))
+    def _read(self, file: BinaryIO, take: Callable[[str], None]) -> None:
+        file.seek(self._position)
+        while content := file.read(_LOG_BYTES):
+            self._position += len(content)
+            *lines, self._rest = (self._rest + content).split(b"\n")
+            self._rest = self._rest[-_LOG_BYTES:]
+            for line in lines:
+                take(line.decode(errors="replace"))

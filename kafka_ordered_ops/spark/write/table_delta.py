@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from kafka_ordered_ops.core import strict_json
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_facts import TableFacts, quoted, session_with
 from kafka_ordered_ops.spark.write.table_formats import (
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 #: Above what a commit says of itself: others write there, too.
 _KEY: Final = "kafka_ordered_ops"
 
+_APPEND_ONLY: Final = "delta.appendOnly"
 _EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 
 
@@ -40,9 +42,15 @@ class Delta:
         self.stage = StagingTable(facts, staging_name(facts.table))
 
     def check(self) -> None:
-        """Refuse a session without Delta's SQL, where a statement is needed."""
-        if self.target.mode is TableMode.MERGE:
+        """Refuse a session without Delta's SQL, where a statement is needed, and a table that refuses the mode."""
+        mode = self.target.mode
+        if mode is TableMode.MERGE:
             self.facts.check_extensions("mode 'merge'", _EXTENSION)
+        if mode is not TableMode.APPEND and self.facts.delta_properties.get(_APPEND_ONLY) == "true":
+            raise ConfigError(
+                f"{self.facts.table} has {_APPEND_ONLY}=true, and mode {str(mode)!r} changes rows: use mode 'append', or "
+                "unset that property"
+            )
 
     def basis(self) -> int | None:
         """Delta remembers transaction ids for ever."""

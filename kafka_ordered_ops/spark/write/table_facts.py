@@ -96,10 +96,16 @@ class TableFacts:
         """What each row must satisfy, as conditions by their names: columns that are NOT NULL, and Delta's CHECKs."""
         rules = dict(_not_null(self._schema.fields, ()))
         if self.format == "delta":
-            for name, text in self.spark.sql(f"SHOW TBLPROPERTIES {self.table}").collect():
-                if str(name).startswith(_CHECK):
-                    rules[f"CHECK {str(name).removeprefix(_CHECK)} ({text})"] = str(text)
+            for name, text in self.delta_properties.items():
+                if name.startswith(_CHECK):
+                    rules[f"CHECK {name.removeprefix(_CHECK)} ({text})"] = text
         return rules
+
+    @cached_property
+    def delta_properties(self) -> dict[str, str]:
+        """The properties of a Delta table, as they are: SHOW TBLPROPERTIES hides those that speak of a URL or a token."""
+        [row] = self.spark.sql(f"DESCRIBE DETAIL {self.table}").select("properties").collect()
+        return {str(name): str(text) for name, text in (row[0] or {}).items()}
 
     @cached_property
     def is_case_sensitive(self) -> bool:
@@ -208,7 +214,9 @@ def session_with(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
                 like.conf.set(key, value)
         if (current := own.catalog.currentCatalog()) != like.catalog.currentCatalog():
             like.catalog.setCurrentCatalog(current)
-        like.sql(f"USE {quoted(own.catalog.currentDatabase())}")
+        # It is quoted where it needs to be, may have several parts, and is empty where the catalogue has no default one.
+        if name := own.catalog.currentDatabase():
+            like.catalog.setCurrentDatabase(name)
     for key, value in conf.items():
         like.conf.set(key, value)
     return like  # type: ignore[no-any-return]
