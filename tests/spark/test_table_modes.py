@@ -248,6 +248,31 @@ def test_a_delta_table_that_only_takes_rows_is_refused_for_the_other_modes(
     assert _rows(lake) == [(1, "a")]
 
 
+@pytest.mark.long
+def test_columns_that_delta_generates_are_known_before_the_commit(
+    lake_spark: SparkSession, tmp_path: Path
+) -> None:
+    """A wrong value, or any for a column that takes none, would be refused by the table at each publication."""
+    generated = "id bigint, `what is it` string, twice bigint GENERATED ALWAYS AS (id * 2)"
+    lake = _make(lake_spark, "delta", tmp_path, "append", columns=generated)
+    rows = _frame(lake, (1, "a"), (2, "b")).drop("timestamp")
+    with pytest.raises(SinkError, match=r"refuses 1 rows: twice GENERATED ALWAYS AS \(id \* 2\)"):
+        lake.sink.write(rows.selectExpr("*", "2L AS twice"), _plan())
+    lake.sink.write(rows.selectExpr("*", "id * 2 AS twice"), _plan()).publish()
+    assert _rows(lake) == [(1, "a"), (2, "b")]
+    identity = "id bigint, nr bigint GENERATED {} AS IDENTITY"
+    for number, kind in enumerate(("ALWAYS", "BY DEFAULT")):
+        columns = identity.format(kind)
+        folder = tmp_path / str(number)
+        lake = _make(lake_spark, "delta", folder, "append", columns=columns)
+        if kind == "ALWAYS":
+            with pytest.raises(ConfigError, match="has the column nr, GENERATED ALWAYS"):
+                _ = lake.sink
+            continue
+        lake.sink.write(lake_spark.sql("SELECT 1L AS id, 7L AS nr"), _plan()).publish()
+        assert lake_spark.table(lake.table).collect()[0].nr == 7
+
+
 @pytest.mark.parametrize("schema", ["default", f"{CATALOG}.`my-db`", f"{CATALOG}.a.b", CATALOG])
 def test_a_session_with_more_settings_has_the_same_schema(
     lake_spark: SparkSession, schema: str

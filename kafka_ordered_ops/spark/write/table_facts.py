@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,10 @@ _CHECK: Final = "delta.constraints."
 
 #: What Iceberg's Spark catalogue takes behind a table's name.
 _SELECTOR: Final = re.compile(r"\.`?((?:branch|tag)_[^.`]+)`?$")
+
+#: What Delta's log says of a column that it generates.
+_GENERATED: Final = "delta.generationExpression"
+_GENERATING: Final = frozenset({"generatedColumns", "identityColumns"})
 
 _SINGLE_DRIVER: Final = "S3SingleDriverLogStore"
 
@@ -99,13 +104,41 @@ class TableFacts:
             for name, text in self.delta_properties.items():
                 if name.startswith(_CHECK):
                     rules[f"CHECK {name.removeprefix(_CHECK)} ({text})"] = text
+            for name, metadata in self.delta_columns.items():
+                if (made_by := metadata.get(_GENERATED)) is not None:
+                    rule = f"{quoted(name)} <=> ({made_by})"
+                    rules[f"{name} GENERATED ALWAYS AS ({made_by})"] = rule
         return rules
 
     @cached_property
     def delta_properties(self) -> dict[str, str]:
         """The properties of a Delta table, as they are: SHOW TBLPROPERTIES hides those that speak of a URL or a token."""
-        [row] = self.spark.sql(f"DESCRIBE DETAIL {self.table}").select("properties").collect()
-        return {str(name): str(text) for name, text in (row[0] or {}).items()}
+        return {str(name): str(text) for name, text in (self._detail.properties or {}).items()}
+
+    @cached_property
+    def _detail(self) -> Any:
+        [row] = self.spark.sql(f"DESCRIBE DETAIL {self.table}").collect()
+        return row
+
+    @cached_property
+    def delta_columns(self) -> dict[str, Mapping[str, Any]]:
+        """What a Delta table's log says of columns that it generates, which Spark's schema leaves out.
+
+        Empty on Spark Connect, which does not lead to the log.
+        """
+        features = self._detail.tableFeatures or ()
+        may_generate = not _GENERATING.isdisjoint(features)
+        # Older tables name no features: this version, and those above it, have all of them.
+        if not (may_generate or 4 <= (self._detail.minWriterVersion or 0) < 7):
+            return {}
+        session: Any = self.spark
+        if not hasattr(session, "_jsparkSession"):
+            return {}
+        logs = session._jvm.org.apache.spark.sql.delta.DeltaLog
+        # It is as new as the statement above, which looked for newer commits.
+        log = logs.forTable(session._jsparkSession, self._detail.location)
+        schema = json.loads(log.unsafeVolatileSnapshot().metadata().schemaString())
+        return {one["name"]: one["metadata"] for one in schema["fields"]}
 
     @cached_property
     def is_case_sensitive(self) -> bool:
