@@ -46,7 +46,7 @@ _lock: Final = threading.Lock()
 def lend_credentials(
     spark: SparkSession, root: str, storage_options: Mapping[str, Any] | None
 ) -> None:
-    """Give a session the storage options of an output in S3, except for what it has settings of its own for.
+    """Give a session the storage options of an output in S3, except for what the session configures itself.
 
     They are set in the memory of Spark's driver, and reach executors with each job. They are in no setting of the
     session, so neither Spark's web page nor its event log shows them. A session of Spark Connect keeps its

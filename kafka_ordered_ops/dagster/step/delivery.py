@@ -149,8 +149,9 @@ class Step:
         # A user's function has its own session, perhaps elsewhere.
         check_reading(self.settings.engine, windows.settings, conf=None, group_id=windows.group_id)
         if isinstance(function, Submitted):
+            # With the output.
             self._submitted(function).check(windows.settings, windows.group_id)
-        if self.settings.output is not None:
+        elif self.settings.output is not None:
             check_writable(self.settings.output, self._storage_options, self.settings.partition_by)
 
     def _table_session(self, function: object) -> AbstractContextManager[Found]:

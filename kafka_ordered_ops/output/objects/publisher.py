@@ -18,12 +18,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import SinkError
-from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.output.contents import Holding, check_rows, rows_in
 from kafka_ordered_ops.output.filesystem import (
-    MARKER_BYTES_MAX,
     UNDER_WAY_NAME,
     as_sink_error,
     data_names,
@@ -47,6 +44,7 @@ from kafka_ordered_ops.output.ownership import (
     STAGE_NAME,
     check_newest,
     check_same_owner,
+    first_group,
     under_way,
 )
 from kafka_ordered_ops.output.partitions import kind_of
@@ -240,16 +238,14 @@ class ManifestPublisher:
         if seal is None:
             if shown:
                 return None
-            if manifest is not None and manifest.output is not None:
-                # Whoever publishes removes what older attempts have staged.
-                check_newest(output.placed_as(manifest.output), manifest.output)
+            # Whoever publishes removes what older attempts have staged.
+            _check_newest(output, manifest)
             raise output.no_stage_error(self._visible(output, manifest, present))
         if (lost := self._lost(output, seal)) is not None:
             visible = self._visible(output, manifest, present)
             raise output.changed_stage_error(f"{output.stage_path}~", lost, visible)
         self._check_place(output, seen, present)
-        if manifest is not None and manifest.output is not None:
-            check_newest(output.placed_as(manifest.output), manifest.output)
+        _check_newest(output, manifest)
         return seal
 
     def _publish(self, output: Layout, seal: Seal, seen: _Seen, present: Mapping[str, int]) -> bool:
@@ -371,14 +367,7 @@ class ManifestPublisher:
             return None if seal is None else seal.output.group_id
         folder = place.replace("~shared-", "~draft-")
         found = self._store.get(f"{output.window_folder}/{folder}/{UNDER_WAY_NAME}")
-        try:
-            value = strict_json.loads(
-                b"" if found is None else found.content, limit_bytes=MARKER_BYTES_MAX
-            )
-        except JsonError:
-            return None
-        group_id = value.get("group") if isinstance(value, dict) else None
-        return group_id if isinstance(group_id, str) else None
+        return first_group(() if found is None else (found.content,))
 
     def _remove_staged(self, output: Layout, names: Iterable[str]) -> None:
         """Remove staged objects: seals first, so that one that is there is never less than it says."""
@@ -463,6 +452,11 @@ def _missing(output: Layout, manifest: Manifest, present: Mapping[str, int]) -> 
     folder = output.final_path.removeprefix(f"{output.root}/")
     there = {f"{folder}/{name}": size for name, size in present.items()}
     return sum(there.get(path) != size for path, size in manifest.files.items())
+
+
+def _check_newest(output: Layout, manifest: Manifest | None) -> None:
+    if manifest is not None and (shown := manifest.output) is not None:
+        check_newest(output.placed_as(shown), shown)
 
 
 def _like(output: Output, found: Layout) -> Output:

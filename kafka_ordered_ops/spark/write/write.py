@@ -84,8 +84,8 @@ def write_window(
             executors write to another folder. Or another group's window is in its place.
         ReadError, BrokerError, RecordsLostError: the job failed because a task could not read the window.
         WindowCoveredError: other windows deliver its records; an empty output would hide theirs.
-        ConfigError: the path has an unknown scheme; a column that `partition_by` adds, too; a window that goes on in another date or hour; or a folder with
-            windows of another `partition_by`.
+        ConfigError: the path has an unknown scheme; `df` has a column that `partition_by` adds; the window spans several
+            dates or hours; or the folder has windows of another `partition_by`.
     """
     check_pyspark()
     check_together([plan])
