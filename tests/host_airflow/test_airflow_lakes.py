@@ -13,20 +13,14 @@ from tests.support.airflow_house import HOUR, SCENARIOS, T0, House, airflow_hous
 from tests.support.airflow_house import fill as fill
 from tests.support.delivered import Records, times, within
 from tests.support.host_kills import KILLS, check_exact, killed, left_over
-from tests.support.lakes import LakeSide, lake_side
+from tests.support.lakes import LakeSide
+from tests.support.lakes import side as side
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.airflow, pytest.mark.long, pytest.mark.timeout(2400)]
 
 #: So long a dozen attempts may take, or six that start a Spark, on a busy machine.
 _WINDOWS_S, _SPARK_S = 480, 1_500
-
-
-@pytest.fixture(scope="module")
-def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeSide]:
-    """The store, and the host's environment."""
-    with lake_side(tmp_path_factory.mktemp("lakes") / "output") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,14 @@ from kafka_ordered_ops.core.types import WindowStatus
 from tests.support.dagster_house import HOUR, KEYS, T0, House, dagster_house
 from tests.support.delivered import times, within
 from tests.support.host_kills import KILLS, check_exact, killed
-from tests.support.lakes import LakeSide, lake_side
+from tests.support.lakes import LakeSide
+from tests.support.lakes import side as side
 
 # Dagster alone takes half a minute to start, and every wait below has an end of its own.
 pytestmark = [pytest.mark.dagster_real, pytest.mark.long, pytest.mark.timeout(2400)]
 
 #: So long a run may take that waits for the others, on a busy machine.
 _RUN_S = 900
-
-
-@pytest.fixture(scope="module")
-def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeSide]:
-    """The store, and the host's environment."""
-    with lake_side(tmp_path_factory.mktemp("lakes") / "output") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from tests.spark.test_spark_objects import conf_with_keys
 from tests.support.objects_support import s3_server
 from tests.support.spark_support import spark41_conf, spark41_jars
-from tests.support.submit_support import java_home
+from tests.support.submit_support import script_environment
 from tests.support.tables_support import CATALOG, tables_conf
 
 pytestmark = [pytest.mark.spark41, pytest.mark.long, pytest.mark.timeout(900)]
@@ -24,14 +23,6 @@ def test_a_store_and_a_table_over_connect(
     bootstrap: str, group_id: str, orders: str, tmp_path: Path
 ) -> None:
     """Objects in order with their manifest; a table's rows in each mode. The second call changes nothing."""
-    environment = {
-        **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.getcwd(),
-    }
-    if (java := java_home()) is not None:
-        environment["JAVA_HOME"] = str(java)
     with s3_server() as options:
         on_s3 = conf_with_keys(options)
         jars = [*on_s3["spark.jars"].split(","), *map(str, spark41_jars())]
@@ -59,7 +50,7 @@ def test_a_store_and_a_table_over_connect(
             timeout=800,
             # A server keeps its tables below the folder in which it was started.
             cwd=tmp_path,
-            env=environment,
+            env=script_environment(),
         )
     assert done.returncode == 0, done.stderr[-6_000:]
     told = json.loads(done.stdout.splitlines()[-1])

@@ -11,19 +11,15 @@ from kafka_ordered_ops import OrderedWindows
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.hosting.job import Job
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.spark.table_target import TableTarget
+from tests.support.hosts_support import writing
 from tests.support.spark_support import spark
 from tests.support.tables_support import Lake, lake_spark
 from tests.support.windows_support import before
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import SparkSession
 
-    from kafka_ordered_ops.core.window.plan import WindowPlan
-    from kafka_ordered_ops.windows import Staged
 
 __all__ = ["lake_spark", "spark"]  # fixtures
 
@@ -113,21 +109,7 @@ def test_a_host_s_windows_share_a_session(
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         job.check(windows.settings, group_id)
         asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
-
-        def write(plans: Sequence[WindowPlan]) -> list[Staged]:
-            handle = WindowHandle(
-                plans,
-                windows.settings,
-                output=None,
-                table=job.table,
-                ordered=True,
-                engine="python",
-                lacks="",
-                stop=Stop("the test"),
-                say=None,
-            )
-            return job.deliver(handle)
-
+        write = writing(job, windows)
         for ran in (True, False):
             with job.session(lambda: False) as found:
                 plans = windows.plan_many(asked, ["a", "b"])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+from tests.support.submit_support import script_environment
 
 _TIMEOUT_S = 280.0
 
@@ -21,17 +21,6 @@ def test_windows_over_spark_connect(
     bootstrap: str, group_id: str, orders: str, tmp_path: Path
 ) -> None:
     """One and several, ordered, with their counts; and a task's error by its name."""
-    # The server starts its Python workers by this name, and by the first python3 on the path without it.
-    environment = {
-        **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.getcwd(),
-    }
-    if not shutil.which("java"):
-        from kafka_ordered_ops.embedded import java_home_for_spark
-
-        environment["JAVA_HOME"] = java_home_for_spark()
     done = subprocess.run(
         [
             sys.executable,
@@ -48,7 +37,7 @@ def test_windows_over_spark_connect(
         timeout=_TIMEOUT_S,
         # A server keeps its tables below the folder in which it was started.
         cwd=tmp_path,
-        env=environment,
+        env=script_environment(),
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

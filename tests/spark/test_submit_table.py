@@ -18,12 +18,12 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.hosting.job import Job
-from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.spark import SparkSubmit
 from kafka_ordered_ops.spark.applications.context import WindowContext
 from kafka_ordered_ops.spark.applications.tables import table_application
 from kafka_ordered_ops.spark.table_target import TableTarget
+from tests.support.hosts_support import writing
 from tests.support.spark_support import plan_of
 from tests.support.submit_support import application, fake
 from tests.support.table_driver import orders_of, rows_of, staged_in, table_driver
@@ -117,24 +117,19 @@ def _deliver(
     hosted = Job(application=str(job), submit=how, table=TableTarget("lake.orders", mode))
     hosted.check(windows.settings, windows.group_id)
     asked = [before(orders, 12, Earliest()), before(orders, 40, Earliest())]
-
-    def write(plans: Sequence[WindowPlan]) -> list[Staged]:
-        handle = WindowHandle(
-            plans,
-            windows.settings,
-            output=None,
-            table=hosted.table,
-            ordered=True,
-            engine="python",
-            lacks="",
-            stop=Stop("the test"),
-            say=None,
-        )
-        return hosted.deliver(handle)
-
+    write = writing(hosted, windows)
     with hosted.session(lambda: False) as found:
         plans = windows.plan_many(asked, ["a", "b"])
         return [one.ran for one in windows.deliver_many(plans, write, found)]
+
+
+def _die_at(
+    point: str, bootstrap: str, group_id: str, orders: str, job: Path, how: SparkSubmit
+) -> None:
+    with _Dying(bootstrap, group_id=group_id) as dying:
+        dying.die_at = point
+        with pytest.raises(KeyboardInterrupt):
+            _deliver(dying, orders, job, how)
 
 
 @pytest.mark.slow
@@ -151,10 +146,7 @@ def test_windows_of_one_pass_share_each_run(
 ) -> None:
     """Whatever was left of them: one run looks for all, one publishes all; and a caller may die between any two steps."""
     how = table_driver(job.parent, table)
-    with _Dying(bootstrap, group_id=group_id) as dying:
-        dying.die_at = point
-        with pytest.raises(KeyboardInterrupt):
-            _deliver(dying, orders, job, how)
+    _die_at(point, bootstrap, group_id, orders, job, how)
     assert rows_of(table) == []
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         assert _deliver(windows, orders, job, how) == [point == "staged"] * 2
@@ -194,10 +186,7 @@ def test_rows_that_are_gone_from_the_stage_are_written_again(
 ) -> None:
     """Somebody has dropped the staging table after Kafka's commit: the same records are staged and shown."""
     how = table_driver(job.parent, table)
-    with _Dying(bootstrap, group_id=group_id) as dying:
-        dying.die_at = "committed"
-        with pytest.raises(KeyboardInterrupt):
-            _deliver(dying, orders, job, how)
+    _die_at("committed", bootstrap, group_id, orders, job, how)
     table.unlink()
     with OrderedWindows(bootstrap, group_id=group_id) as windows:
         assert _deliver(windows, orders, job, how) == [True, True]

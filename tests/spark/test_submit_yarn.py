@@ -26,9 +26,9 @@ from kafka_ordered_ops.spark import SparkSubmit
 from tests.support.cluster import gate_for, pack_environment
 from tests.support.hdfs_support import hdfs
 from tests.support.stages import control_of
-from tests.support.submit_support import java_home, wait_for
+from tests.support.submit_support import java_home, spark_home, wait_for
 from tests.support.windows_support import before
-from tests.support.yarn_support import containers, pyspark_home, yarn
+from tests.support.yarn_support import containers, yarn
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_800)]
 
@@ -118,7 +118,7 @@ def _how(hadoop: Hadoop, archive: Path, mode: str) -> SparkSubmit:
             "spark.yarn.am.memory": "512m",
             "spark.ui.enabled": "false",
             # Not half a gigabyte of Spark's jars through HDFS.
-            "spark.yarn.jars": f"local:{pyspark_home()}/jars/*",
+            "spark.yarn.jars": f"local:{spark_home()}/jars/*",
             "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1",
             "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
         },

@@ -20,11 +20,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.support.submit_support import java_home, wait_for
+from tests.support.submit_support import java_home, spark_home, wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -117,7 +116,7 @@ class Cluster:
         python = Path(sys.base_prefix)
         hidden = [_TEMPORARY, self.folder, Path.home(), REPOSITORY, Path(sys.prefix)]
         installed = REPOSITORY if self.installed else ""
-        arguments = [_spark_home(), java, python, private, installed, *hidden]
+        arguments = [spark_home(), java, python, private, installed, *hidden]
         worker = [_GIVEN / "spark" / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker"]
         # An address of its own, or Spark reads the other's shuffled rows from what it takes for its own disk.
         options = ["--host", f"127.0.0.{next(self._numbers)}", "--port", "0", "--webui-port", "0"]
@@ -181,14 +180,14 @@ def cluster(hosts: int, *, installed: bool = False) -> Iterator[Cluster]:
         where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         master = _start(
             [
-                _spark_home() / "bin" / "spark-class",
+                spark_home() / "bin" / "spark-class",
                 "org.apache.spark.deploy.master.Master",
                 *where,
             ],
             log,
             {
                 **os.environ,
-                "SPARK_HOME": str(_spark_home()),
+                "SPARK_HOME": str(spark_home()),
                 "SPARK_DAEMON_MEMORY": "256m",
                 # Of a worker that is silent, its executors are taken to be lost.
                 "SPARK_MASTER_OPTS": "-Dspark.worker.timeout=20",
@@ -346,13 +345,6 @@ def _host_of(pid: str) -> str | None:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:
         return None
-
-
-def _spark_home() -> Path:
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
 
 
 def _start(command: list[Any], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

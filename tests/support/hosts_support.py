@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops.hosting.job import Job
+from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.windows_support import BASE_MS, at
 
 if TYPE_CHECKING:
     import dagster as dg
+
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.windows import Staged
 
 GROUP = "group"
 
@@ -78,3 +83,23 @@ def executed(
             made()
 
         return job.execute_in_process(instance=instance, raise_on_error=False)
+
+
+def writing(job: Job, windows: OrderedWindows) -> Callable[[Sequence[WindowPlan]], list[Staged]]:
+    """What a host gives to ``deliver_many`` for a job that writes to a table."""
+
+    def write(plans: Sequence[WindowPlan]) -> list[Staged]:
+        handle = WindowHandle(
+            plans,
+            windows.settings,
+            output=None,
+            table=job.table,
+            ordered=True,
+            engine="python",
+            lacks="",
+            stop=Stop("the test"),
+            say=None,
+        )
+        return job.deliver(handle)
+
+    return write

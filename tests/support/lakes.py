@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from tests.spark.test_spark_objects import conf_with_keys as store_conf
 from tests.support.host_kills import STORE_PID
 from tests.support.object_servers import versitygw
@@ -55,3 +57,10 @@ def _spark41(folder: Path) -> Path:
         [found] = packages.glob(name)
         (folder / found.name).symlink_to(found)
     return folder
+
+
+@pytest.fixture(scope="module")
+def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeSide]:
+    """The store, and the host's environment."""
+    with lake_side(tmp_path_factory.mktemp("lakes") / "output") as found:
+        yield found

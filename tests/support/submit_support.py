@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import SparkSubmit, submit
 from kafka_ordered_ops.spark.applications.process import RUN_VARIABLE, processes_of
+from kafka_ordered_ops.spark.environment import pyspark_home
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.stages import control_of
 from tests.support.windows_support import before
@@ -146,6 +147,26 @@ def java_home() -> Path | None:
     from kafka_ordered_ops.embedded import java_home_for_spark
 
     return Path(java_home_for_spark())
+
+
+def spark_home() -> Path:
+    """Where pip has installed Spark."""
+    found = pyspark_home()
+    assert found is not None
+    return Path(found)
+
+
+def script_environment() -> dict[str, str]:
+    """The variables for a script that starts Spark in a folder of a test."""
+    # A server starts its Python workers by this name, and by the first python3 on the path without it.
+    more = {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.getcwd(),
+    }
+    if (java := java_home()) is not None:
+        more["JAVA_HOME"] = str(java)
+    return {**os.environ, **more}
 
 
 def _main() -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
 from kafka_ordered_ops.embedded.jars import listed_jars
 from kafka_ordered_ops.embedded.java import find_java
 from tests.support.cluster import below
+from tests.support.submit_support import spark_home
 
 #: The mini cluster is in the list of the mini HDFS; this one has what it needs besides.
 _JARS: Final = (("hdfs.sha256", "hdfs-mini"), ("yarn.sha256", "yarn-mini"))
@@ -46,7 +46,7 @@ def yarn(folder: Path, file_system: str) -> Iterator[Path]:
     java = find_java().executable
     here = Path(__file__)
     jars = [str(jar) for file, name in _JARS for jar in listed_jars(here.with_name(file), name)]
-    jars += map(str, (pyspark_home() / "jars").glob("py4j-*.jar"))
+    jars += map(str, (spark_home() / "jars").glob("py4j-*.jar"))
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
             [
@@ -119,11 +119,3 @@ def containers(main: str) -> list[int]:
             ):
                 found.append(int(path.name))
     return found
-
-
-def pyspark_home() -> Path:
-    """Where Spark is installed."""
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
