@@ -26,7 +26,7 @@
       ReadError
         ReadTimeoutError  CorruptRecordError  RecordTooLargeError
       OrderingError
-        HeldLimitError
+        HeldLimitError  SpillError
       OffsetMapError
         OffsetMapDecodeError  OffsetMapTooLargeError
       SinkError                        the job or the sink failed; nothing was committed
@@ -334,9 +334,13 @@ class OrderingError(KafkaOrderedOpsError):
 
 
 class HeldLimitError(OrderingError):
-    """Sorting would hold more records or bytes than the limit allows."""
+    """Sorting would hold more records or bytes than the limits allow."""
 
     limit: int
+
+
+class SpillError(OrderingError):
+    """The temporary files for records that memory does not hold cannot be written or read: the disk is full, for example."""
 
 
 class OffsetMapError(KafkaOrderedOpsError):

@@ -1,0 +1,75 @@
+"""The frontier: the least place in the order that a record still to come may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.release.lanes import EVERYTHING, Bound
+from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
+
+
+@dataclass(slots=True)
+class Source:
+    """One partition: what has come, and what may come."""
+
+    tp: TopicPartition
+    #: Its place in the order in which partitions were added.
+    lane: int
+    #: The greatest timestamp so far, ms.
+    greatest_ms: int | None = None
+    #: Nothing stamped below it is expected.
+    floor_ms: int = INT64_MIN
+    is_waited_for: bool = True
+    late: int = 0
+
+
+class Frontier:
+    """The partitions, by their numbers and in their order."""
+
+    def __init__(self) -> None:
+        self._sources: dict[TopicPartition, Source] = {}
+        self._ranks: Int64Array | None = None
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources.values())
+
+    def __getitem__(self, tp: TopicPartition) -> Source:
+        return self._sources[tp]
+
+    def add(self, tp: TopicPartition) -> Source:
+        """Wait for a partition: for the first time, or again after it was finished."""
+        source = self._sources.get(tp)
+        if source is None:
+            source = self._sources[tp] = Source(tp, len(self._sources))
+            self._ranks = None
+        source.is_waited_for = True
+        source.greatest_ms, source.floor_ms = None, INT64_MIN
+        return source
+
+    @property
+    def ranks(self) -> Int64Array:
+        """The place of each lane's partition among all partitions, by (topic, partition)."""
+        if self._ranks is None:
+            by_name = sorted(self._sources.values(), key=lambda source: source.tp)
+            self._ranks = np.empty(len(by_name), dtype=np.int64)
+            self._ranks[[source.lane for source in by_name]] = np.arange(len(by_name))
+        return self._ranks
+
+    def holding_back(self) -> Source | None:
+        """Return the partition that holds the others back; None: nothing is waited for."""
+        waited_for = (source for source in self if source.is_waited_for)
+        return min(waited_for, key=lambda source: (source.floor_ms, source.tp), default=None)
+
+    def bound(self) -> Bound | None:
+        """Return what records must lie below to be released; None: none may be yet."""
+        source = self.holding_back()
+        if source is None:
+            return EVERYTHING
+        if source.floor_ms == INT64_MIN:
+            return None
+        # Its own next record has a higher offset than all that are held of it.
+        return Bound(source.floor_ms, int(self.ranks[source.lane]))

@@ -1,0 +1,185 @@
+"""All records that are held: by partition in memory, and as sorted runs on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.release.lanes import EVERYTHING, Bound, Lane
+from kafka_ordered_ops.core.release.sorting import Batch, Piece, count_by_lane, in_order
+from kafka_ordered_ops.core.release.spilled import KEY_COLUMN, LANE_COLUMN, Spill, SpilledRun
+
+#: Runs on disk. Each has a batch in memory while it is merged; when there are more, some become one.
+SPILLED_RUNS_MAX: Final = 32
+RUNS_MERGED: Final = 16
+#: A batch of a run on disk.
+SPILL_BATCH_BYTES: Final = 2 * 1024**2
+
+
+class Held:
+    """Records by lane, one lane a partition. Ranks, where asked for, have each lane's place in the order."""
+
+    def __init__(self) -> None:
+        self._lanes: list[Lane] = []
+        self._runs: list[SpilledRun] = []
+
+    def add_lane(self) -> None:
+        """Add the next lane."""
+        self._lanes.append(Lane(len(self._lanes)))
+
+    def add(self, lane: int, keys: Int64Array, rows: pa.RecordBatch, offset_min: int) -> None:
+        """Hold records of a lane, by offset."""
+        self._lanes[lane].add(keys, rows, offset_min)
+
+    @property
+    def records(self) -> int:
+        """How many records are held."""
+        return self.records_in_memory + sum(run.records for run in self._runs)
+
+    @property
+    def records_in_memory(self) -> int:
+        """How many records memory holds."""
+        return sum(lane.records for lane in self._lanes)
+
+    @property
+    def nbytes_in_memory(self) -> int:
+        """The size of their Arrow data."""
+        return sum(lane.nbytes for lane in self._lanes)
+
+    @property
+    def nbytes_on_disk(self) -> int:
+        """The size of the runs on disk."""
+        return sum(run.nbytes for run in self._runs)
+
+    def records_of(self, lane: int) -> int:
+        """Return how many records a lane has."""
+        return self._lanes[lane].records + sum(run.count_of(lane) for run in self._runs)
+
+    def offset_min_of(self, lane: int) -> int | None:
+        """Return an offset at or below all records of a lane; None: it has none."""
+        found = [run.offsets_min[lane] for run in self._runs if run.count_of(lane)]
+        in_memory = self._lanes[lane].offset_min
+        return min([*found, *([] if in_memory is None else [in_memory])], default=None)
+
+    def below(self, bound: Bound, ranks: Int64Array) -> Iterator[list[Piece]]:
+        """Take what lies below a bound, step by step in order; each step's pieces are as they arrived."""
+        while True:
+            step, decider = _step(self._runs, bound, ranks)
+            pieces = [*_taken(self._runs, step, decider, ranks)]
+            self._runs = [run for run in self._runs if run.records]
+            in_memory = step if decider is None else _just_below(step)
+            for lane in self._lanes:
+                pieces += lane.take(in_memory, int(ranks[lane.number]))
+            if pieces:
+                yield pieces
+            if decider is None:
+                break
+        for lane in self._lanes:
+            lane.compact()
+
+    def to_disk(self, spill: Spill, ranks: Int64Array) -> None:
+        """Move what memory holds to one more run; merge runs if there are too many.
+
+        Raises:
+            SpillError: writing fails.
+        """
+        pieces: list[Piece] = []
+        offsets_min: dict[int, int] = {}
+        for lane in self._lanes:
+            if (least := lane.offset_min) is not None:
+                offsets_min[lane.number] = least
+                pieces += lane.take(EVERYTHING, int(ranks[lane.number]))
+        if not pieces:
+            return
+        run = SpilledRun(
+            spill.write(map(_for_disk, in_order(pieces, ranks, bytes_max=SPILL_BATCH_BYTES))),
+            first_key=min(int(piece.keys[0]) for piece in pieces),
+            counts=count_by_lane(pieces, len(self._lanes)),
+            offsets_min=offsets_min,
+        )
+        self._runs.append(run)
+        if len(self._runs) > SPILLED_RUNS_MAX:
+            # Neighbours, so that what is on disk stays as it arrived; the smallest ones cost least.
+            size = [run.records for run in self._runs]
+            firsts = range(len(size) - RUNS_MERGED + 1)
+            first = min(firsts, key=lambda n: sum(size[n : n + RUNS_MERGED]))
+            merged = self._runs[first : first + RUNS_MERGED]
+            self._runs[first : first + RUNS_MERGED] = [_merged(spill, merged, ranks)]
+
+    def drop(self, lane: int) -> None:
+        """Forget what a lane holds."""
+        self._lanes[lane] = Lane(lane)
+        for run in self._runs:
+            run.drop(lane)
+        self._runs = [run for run in self._runs if run.records]
+
+    def close(self) -> None:
+        """Free the disk."""
+        runs, self._runs = self._runs, []
+        for run in runs:
+            run.remove()
+
+
+def _step(runs: Sequence[SpilledRun], bound: Bound, ranks: Int64Array) -> tuple[Bound, int | None]:
+    """Return up to where all runs have loaded their records, and the first run that ends there; None: the bound."""
+    step, decider = bound, None
+    for number, run in enumerate(runs):
+        run.load(bound)
+        last = run.last_loaded(ranks)
+        if last is not None and (last < step or (last == step and decider is None)):
+            step, decider = last, number
+    return step, decider
+
+
+def _taken(
+    runs: Sequence[SpilledRun], step: Bound, decider: int | None, ranks: Int64Array
+) -> Iterator[Piece]:
+    """Take what lies below a step of the runs.
+
+    The deciding run may have more records of the same key and partition, which are not loaded yet. They came before
+    those of the runs after it.
+    """
+    for number, run in enumerate(runs):
+        is_after = decider is not None and number > decider
+        yield from run.take(_just_below(step) if is_after else step, ranks)
+
+
+def _just_below(bound: Bound) -> Bound:
+    return Bound(bound.key, bound.rank - 1)
+
+
+def _merged(spill: Spill, runs: Sequence[SpilledRun], ranks: Int64Array) -> SpilledRun:
+    """Write several runs as one."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        left = list(runs)
+        while left:
+            step, decider = _step(left, EVERYTHING, ranks)
+            pieces = [*_taken(left, step, decider, ranks)]
+            left = [run for run in left if run.records]
+            yield from map(_for_disk, in_order(pieces, ranks, bytes_max=SPILL_BATCH_BYTES))
+
+    lanes = max(run.counts.size for run in runs)
+    counts = sum(
+        (np.pad(run.counts, (0, lanes - run.counts.size)) for run in runs),
+        np.zeros(lanes, np.int64),
+    )
+    offsets_min = {
+        lane: min(run.offsets_min[lane] for run in runs if run.count_of(lane))
+        for lane in np.flatnonzero(counts).tolist()
+    }
+    first_key = min(run.first_key for run in runs)
+    return SpilledRun(
+        spill.write(batches()), first_key=first_key, counts=counts, offsets_min=offsets_min
+    )
+
+
+def _for_disk(batch: Batch) -> pa.RecordBatch:
+    rows = batch.rows()
+    for name, values in {KEY_COLUMN: batch.keys(), LANE_COLUMN: batch.lanes()}.items():
+        rows = rows.append_column(name, cast("pa.Array[pa.Int64Scalar]", pa.array(values)))
+    return rows

@@ -1,0 +1,130 @@
+"""Records of one partition in memory, as sorted runs, and what may be taken from them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.release.sorting import Piece, in_order
+from kafka_ordered_ops.core.types import INT64_MAX
+
+#: Runs of one partition in memory, before small ones are merged.
+RUNS_MAX: Final = 16
+
+
+class Bound(NamedTuple):
+    """Records with a smaller key, or with this key and a rank up to this one, lie below it."""
+
+    key: int
+    rank: int
+
+
+#: All records lie below it.
+EVERYTHING: Final = Bound(INT64_MAX, INT64_MAX)
+
+
+class _Chunk(NamedTuple):
+    keys: Int64Array
+    rows: pa.RecordBatch
+    offset_min: int
+    nbytes: int
+
+
+class _Run:
+    """Records of one partition whose keys do not fall: chunks, one after the other."""
+
+    __slots__ = ("chunks", "last_key", "records")
+
+    def __init__(self, chunks: Iterable[_Chunk]) -> None:
+        self.chunks = deque(chunks)
+        self.records = sum(chunk.keys.size for chunk in self.chunks)
+        self.last_key = int(self.chunks[-1].keys[-1])
+
+    def append(self, chunk: _Chunk) -> None:
+        self.chunks.append(chunk)
+        self.records += chunk.keys.size
+        self.last_key = int(chunk.keys[-1])
+
+
+class Lane:
+    """What is held in memory of one partition: runs, in the order in which their records arrived."""
+
+    __slots__ = ("_runs", "nbytes", "number", "records")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.records = self.nbytes = 0
+        self._runs: list[_Run] = []
+
+    @property
+    def offset_min(self) -> int | None:
+        """An offset at or below all that are held; None: nothing is held."""
+        return min((chunk.offset_min for run in self._runs for chunk in run.chunks), default=None)
+
+    def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int) -> None:
+        """Hold records that came in this order; sorts them by key."""
+        if keys.size > 1 and bool(np.any(keys[1:] < keys[:-1])):
+            order = np.argsort(keys, kind="stable")
+            keys, rows = keys[order], rows.take(order)
+        chunk = _Chunk(keys, rows, offset_min, rows.nbytes)
+        self.records += keys.size
+        self.nbytes += chunk.nbytes
+        if self._runs and self._runs[-1].last_key <= keys[0]:
+            self._runs[-1].append(chunk)
+        else:
+            self._runs.append(_Run([chunk]))
+
+    def take(self, bound: Bound, rank: int) -> Iterator[Piece]:
+        """Take what lies below a bound."""
+        side: Any = "right" if rank <= bound.rank else "left"
+        emptied = False
+        for run in self._runs:
+            while run.chunks:
+                chunk = run.chunks[0]
+                count = int(np.searchsorted(chunk.keys, bound.key, side=side))
+                if not count:
+                    break
+                run.chunks.popleft()
+                run.records -= count
+                self.records -= count
+                yield Piece(chunk.keys[:count], self.number, chunk.rows.slice(0, count))
+                if count < chunk.keys.size:
+                    # Its memory is free only when all of the chunk has gone.
+                    rest = chunk._replace(keys=chunk.keys[count:], rows=chunk.rows.slice(count))
+                    run.chunks.appendleft(rest)
+                    break
+                self.nbytes -= chunk.nbytes
+            emptied = emptied or not run.chunks
+        if emptied:
+            self._runs = [run for run in self._runs if run.chunks]
+
+    def compact(self) -> None:
+        """Merge small runs when there are too many: taking looks at each of them."""
+        if len(self._runs) <= RUNS_MAX:
+            return
+        # The newest ones, back to the first that is larger than all after it: each record is merged again only
+        # into a run of twice the size.
+        first, newer = len(self._runs) - 1, self._runs[-1].records
+        while first and self._runs[first - 1].records <= 2 * newer:
+            first -= 1
+            newer += self._runs[first].records
+        merged = self._runs[first:]
+        if len(merged) < 2:
+            merged, first = self._runs[-2:], len(self._runs) - 2
+        offset_min = min(chunk.offset_min for run in merged for chunk in run.chunks)
+        pieces = [
+            Piece(chunk.keys, self.number, chunk.rows) for run in merged for chunk in run.chunks
+        ]
+        self.nbytes -= sum(chunk.nbytes for run in merged for chunk in run.chunks)
+        ranks = np.zeros(self.number + 1, dtype=np.int64)
+        chunks = [
+            _Chunk(batch.keys(), rows := batch.rows(), offset_min, rows.nbytes)
+            for batch in in_order(pieces, ranks)
+        ]
+        self.nbytes += sum(chunk.nbytes for chunk in chunks)
+        self._runs[first:] = [_Run(chunks)]

@@ -1,0 +1,142 @@
+"""Sorted runs of held records on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.release.lanes import Bound
+from kafka_ordered_ops.core.release.sorting import Piece, count_by_lane
+
+#: Columns of a run beside those of the records.
+KEY_COLUMN: Final = "_koo_key"
+LANE_COLUMN: Final = "_koo_lane"
+
+
+class SpilledBatches(Protocol):
+    """A run on disk, as batches that rise from one to the next."""
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches; waits until they are written."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size on disk, as far as it is written."""
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Read one batch."""
+
+    def remove(self) -> None:
+        """Free the disk; may be called twice."""
+
+
+class Spill(Protocol):
+    """Where records go that memory may not hold; raises `SpillError` when it fails."""
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> SpilledBatches:
+        """Write batches as one run; they may be computed and written after this returns."""
+
+
+class SpilledRun:
+    """A run of several partitions on disk; one batch of it is loaded at a time.
+
+    Args:
+        batches: the records, sorted, with their keys and lanes.
+        first_key: at or below all keys.
+        counts: for each lane, how many records it has.
+        offsets_min: for each lane that has records, an offset at or below theirs.
+    """
+
+    def __init__(
+        self,
+        batches: SpilledBatches,
+        *,
+        first_key: int,
+        counts: Int64Array,
+        offsets_min: Mapping[int, int],
+    ) -> None:
+        self.first_key = first_key
+        self.counts = counts
+        self.offsets_min = dict(offsets_min)
+        self._batches = batches
+        self._next = 0
+        self._head: tuple[Int64Array, Int64Array, pa.RecordBatch] | None = None
+
+    @property
+    def records(self) -> int:
+        """How many records have not been taken."""
+        return int(self.counts.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """The size on disk."""
+        return self._batches.nbytes
+
+    def count_of(self, lane: int) -> int:
+        """Return how many records of a lane have not been taken."""
+        return int(self.counts[lane]) if lane < self.counts.size else 0
+
+    def load(self, bound: Bound) -> None:
+        """Load the next batch if none is loaded, and it may have records below a bound."""
+        if self._head is None and self.first_key <= bound.key and self._has_more:
+            batch = self._batches.batch(self._next)
+            self._next += 1
+            keys = cast(Int64Array, batch.column(KEY_COLUMN).to_numpy())
+            lanes = cast(Int64Array, batch.column(LANE_COLUMN).to_numpy())
+            self._head = keys, lanes, batch.drop_columns([KEY_COLUMN, LANE_COLUMN])
+            self.first_key = int(keys[0])
+
+    def last_loaded(self, ranks: Int64Array) -> Bound | None:
+        """Return the place of the last record that is loaded, if more follow it."""
+        if self._head is None or not self._has_more:
+            return None
+        keys, lanes, _ = self._head
+        return Bound(int(keys[-1]), int(ranks[lanes[-1]]))
+
+    def take(self, bound: Bound, ranks: Int64Array) -> Iterator[Piece]:
+        """Take what lies below a bound of what is loaded."""
+        if self._head is None:
+            return
+        keys, lanes, rows = self._head
+        low = int(np.searchsorted(keys, bound.key, side="left"))
+        high = int(np.searchsorted(keys, bound.key, side="right"))
+        # Among records with the bound's key ranks rise.
+        end = low + int(np.searchsorted(ranks[lanes[low:high]], bound.rank, side="right"))
+        if not end:
+            return
+        self._head = None if end == keys.size else (keys[end:], lanes[end:], rows.slice(end))
+        piece = self._without_dropped(Piece(keys[:end], lanes[:end], rows.slice(0, end)))
+        if piece.keys.size:
+            self.counts -= count_by_lane([piece], self.counts.size)
+            yield piece
+        if not self.records:
+            self.remove()
+
+    def drop(self, lane: int) -> None:
+        """Forget the records of a lane."""
+        if self.count_of(lane):
+            self.counts[lane] = 0
+            if not self.records:
+                self.remove()
+
+    def remove(self) -> None:
+        """Free the disk."""
+        self._head = None
+        self._batches.remove()
+
+    @property
+    def _has_more(self) -> bool:
+        return self._next < self._batches.num_batches
+
+    def _without_dropped(self, piece: Piece) -> Piece:
+        # What a lane has left is here or further on: with none left, these were dropped.
+        kept = self.counts[piece.lanes] > 0
+        if kept.all():
+            return piece
+        lanes = cast(Int64Array, piece.lanes)
+        return Piece(piece.keys[kept], lanes[kept], piece.rows.filter(pa.array(kept)))

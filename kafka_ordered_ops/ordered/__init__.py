@@ -1,0 +1,1 @@
+"""Read records of many partitions in one order, to Arrow."""

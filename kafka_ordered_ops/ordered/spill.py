@@ -1,0 +1,122 @@
+"""Runs of records in Arrow files, written by a thread while more records are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from itertools import count
+from typing import Any, cast
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import SpillError
+
+
+class SpillFiles:
+    """Writes runs into a folder, one at a time; a context manager that ends its thread.
+
+    Args:
+        folder: makes the folder, when there is a first run; whoever makes it removes it.
+    """
+
+    def __init__(self, folder: Callable[[], str]) -> None:
+        self._folder = folder
+        self._made: str | None = None
+        self._names = map("run-{:06d}.arrow".format, count())
+        self._writer: ThreadPoolExecutor | None = None
+        self._under_way: Future[int] | None = None
+
+    def __enter__(self) -> SpillFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            # Whoever removes the folder must not meet a thread that still writes there.
+            writer.shutdown(cancel_futures=True)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> SpillFile:
+        """Begin a run, as soon as the one before it is written.
+
+        Raises:
+            SpillError: the run before it cannot be written, or the folder cannot be made.
+        """
+        if self._under_way is not None:
+            # A second one would hold as much memory again.
+            self._under_way.result()
+        self._made = self._made or self._folder()
+        self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="spill")
+        path = os.path.join(self._made, next(self._names))
+        self._under_way = self._writer.submit(_write, path, batches)
+        return SpillFile(path, self._under_way)
+
+
+class SpillFile:
+    """One run."""
+
+    def __init__(self, path: str, written: Future[int]) -> None:
+        self._path = path
+        self._written = written
+        self._file: pa.OSFile | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file; 0 until it is written."""
+        return self._written.result() if self._written.done() else 0
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches; waits until they are written."""
+        return int(self._reader.num_record_batches)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Read one batch.
+
+        Raises:
+            SpillError: the file cannot be written or read.
+        """
+        with _as_spill_error(self._path, "read"):
+            return cast(pa.RecordBatch, self._reader.get_batch(number))
+
+    def remove(self) -> None:
+        """Remove the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+        with suppress(OSError):
+            os.remove(self._path)
+
+    @cached_property
+    def _reader(self) -> Any:
+        self._written.result()
+        with _as_spill_error(self._path, "read"):
+            self._file = pa.OSFile(self._path, "rb")
+            return pa.ipc.open_file(self._file)
+
+
+def _write(path: str, batches: Iterator[pa.RecordBatch]) -> int:
+    first = next(batches)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        _as_spill_error(path, "written"),
+        pa.OSFile(path, "wb") as file,
+        pa.ipc.new_file(file, first.schema, options=options) as writer,
+    ):
+        writer.write_batch(first)
+        for batch in batches:
+            writer.write_batch(batch)
+    return os.path.getsize(path)
+
+
+@contextmanager
+def _as_spill_error(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise SpillError(
+            f"{path}, a temporary file for records that memory does not hold, cannot be {what}: {error}. Nothing is "
+            "lost: free the disk, or choose another folder, and run again",
+            path=path,
+        ) from error
