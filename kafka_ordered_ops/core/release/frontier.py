@@ -21,10 +21,15 @@ class Source:
     lane: int
     #: The greatest timestamp so far, ms.
     greatest_ms: int | None = None
-    #: Nothing stamped below it is expected.
-    floor_ms: int = INT64_MIN
+    #: Nothing stamped below it is expected; None: anything may come.
+    floor_ms: int | None = None
     is_waited_for: bool = True
     late: int = 0
+
+    def raise_floor(self, timestamp_ms: int) -> None:
+        """Expect nothing stamped below a time any more."""
+        least = INT64_MIN if self.floor_ms is None else self.floor_ms
+        self.floor_ms = max(least, timestamp_ms)
 
 
 class Frontier:
@@ -47,7 +52,7 @@ class Frontier:
             source = self._sources[tp] = Source(tp, len(self._sources))
             self._ranks = None
         source.is_waited_for = True
-        source.greatest_ms, source.floor_ms = None, INT64_MIN
+        source.greatest_ms = source.floor_ms = None
         return source
 
     @property
@@ -61,15 +66,18 @@ class Frontier:
 
     def holding_back(self) -> Source | None:
         """Return the partition that holds the others back; None: nothing is waited for."""
-        waited_for = (source for source in self if source.is_waited_for)
-        return min(waited_for, key=lambda source: (source.floor_ms, source.tp), default=None)
+        waited_for = [source for source in self if source.is_waited_for]
+        unknown = (source for source in waited_for if source.floor_ms is None)
+        return min(unknown, key=lambda source: source.tp, default=None) or min(
+            waited_for, key=lambda source: (source.floor_ms, source.tp), default=None
+        )
 
     def bound(self) -> Bound | None:
         """Return what records must lie below to be released; None: none may be yet."""
         source = self.holding_back()
         if source is None:
             return EVERYTHING
-        if source.floor_ms == INT64_MIN:
+        if source.floor_ms is None:
             return None
         # Its own next record has a higher offset than all that are held of it.
         return Bound(source.floor_ms, int(self.ranks[source.lane]))

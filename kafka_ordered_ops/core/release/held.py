@@ -180,6 +180,6 @@ def _merged(spill: Spill, runs: Sequence[SpilledRun], ranks: Int64Array) -> Spil
 
 def _for_disk(batch: Batch) -> pa.RecordBatch:
     rows = batch.rows()
-    for name, values in {KEY_COLUMN: batch.keys(), LANE_COLUMN: batch.lanes()}.items():
+    for name, values in {KEY_COLUMN: batch.keys, LANE_COLUMN: batch.lanes}.items():
         rows = rows.append_column(name, cast("pa.Array[pa.Int64Scalar]", pa.array(values)))
     return rows

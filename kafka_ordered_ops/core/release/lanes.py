@@ -29,10 +29,17 @@ EVERYTHING: Final = Bound(INT64_MAX, INT64_MAX)
 
 
 class _Chunk(NamedTuple):
-    keys: Int64Array
-    rows: pa.RecordBatch
+    piece: Piece
     offset_min: int
     nbytes: int
+
+    @property
+    def first_key(self) -> int:
+        return int(self.piece.keys[0])
+
+    @property
+    def last_key(self) -> int:
+        return int(self.piece.keys[-1])
 
 
 class _Run:
@@ -42,13 +49,13 @@ class _Run:
 
     def __init__(self, chunks: Iterable[_Chunk]) -> None:
         self.chunks = deque(chunks)
-        self.records = sum(chunk.keys.size for chunk in self.chunks)
-        self.last_key = int(self.chunks[-1].keys[-1])
+        self.records = sum(chunk.piece.keys.size for chunk in self.chunks)
+        self.last_key = self.chunks[-1].last_key
 
     def append(self, chunk: _Chunk) -> None:
         self.chunks.append(chunk)
-        self.records += chunk.keys.size
-        self.last_key = int(chunk.keys[-1])
+        self.records += chunk.piece.keys.size
+        self.last_key = chunk.last_key
 
 
 class Lane:
@@ -67,14 +74,15 @@ class Lane:
         return min((chunk.offset_min for run in self._runs for chunk in run.chunks), default=None)
 
     def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int) -> None:
-        """Hold records that came in this order; sorts them by key."""
+        """Hold records that came in this order."""
+        places = None
         if keys.size > 1 and bool(np.any(keys[1:] < keys[:-1])):
-            order = np.argsort(keys, kind="stable")
-            keys, rows = keys[order], rows.take(order)
-        chunk = _Chunk(keys, rows, offset_min, rows.nbytes)
+            places = np.argsort(keys, kind="stable")
+            keys = keys[places]
+        chunk = _Chunk(Piece(keys, self.number, rows, places), offset_min, rows.nbytes)
         self.records += keys.size
         self.nbytes += chunk.nbytes
-        if self._runs and self._runs[-1].last_key <= keys[0]:
+        if self._runs and self._runs[-1].last_key <= chunk.first_key:
             self._runs[-1].append(chunk)
         else:
             self._runs.append(_Run([chunk]))
@@ -86,19 +94,20 @@ class Lane:
         for run in self._runs:
             while run.chunks:
                 chunk = run.chunks[0]
-                count = int(np.searchsorted(chunk.keys, bound.key, side=side))
+                count = int(np.searchsorted(chunk.piece.keys, bound.key, side=side))
                 if not count:
                     break
                 run.chunks.popleft()
                 run.records -= count
                 self.records -= count
-                yield Piece(chunk.keys[:count], self.number, chunk.rows.slice(0, count))
-                if count < chunk.keys.size:
+                if count < chunk.piece.keys.size:
                     # Its memory is free only when all of the chunk has gone.
-                    rest = chunk._replace(keys=chunk.keys[count:], rows=chunk.rows.slice(count))
-                    run.chunks.appendleft(rest)
+                    taken, rest = chunk.piece.split(count)
+                    run.chunks.appendleft(chunk._replace(piece=rest))
+                    yield taken
                     break
                 self.nbytes -= chunk.nbytes
+                yield chunk.piece
             emptied = emptied or not run.chunks
         if emptied:
             self._runs = [run for run in self._runs if run.chunks]
@@ -117,13 +126,11 @@ class Lane:
         if len(merged) < 2:
             merged, first = self._runs[-2:], len(self._runs) - 2
         offset_min = min(chunk.offset_min for run in merged for chunk in run.chunks)
-        pieces = [
-            Piece(chunk.keys, self.number, chunk.rows) for run in merged for chunk in run.chunks
-        ]
+        pieces = [chunk.piece for run in merged for chunk in run.chunks]
         self.nbytes -= sum(chunk.nbytes for run in merged for chunk in run.chunks)
         ranks = np.zeros(self.number + 1, dtype=np.int64)
         chunks = [
-            _Chunk(batch.keys(), rows := batch.rows(), offset_min, rows.nbytes)
+            _Chunk(Piece(batch.keys, self.number, rows := batch.rows()), offset_min, rows.nbytes)
             for batch in in_order(pieces, ranks)
         ]
         self.nbytes += sum(chunk.nbytes for chunk in chunks)

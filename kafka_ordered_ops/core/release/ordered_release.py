@@ -92,7 +92,7 @@ class OrderedRelease:
         self._names: list[TopicPartition] = []
         self._late: list[Piece] = []
         #: The place of the last record that was released in order.
-        self._passed = (INT64_MIN, TopicPartition("", 0))
+        self._passed: tuple[int, TopicPartition] | None = None
 
     # --- what comes ------------------------------------------------------------------------------
 
@@ -132,8 +132,7 @@ class OrderedRelease:
             greatest_ms = int(sane.max())
             source.greatest_ms = max(greatest_ms, greatest_ms if earlier_ms is None else earlier_ms)
             if self._slack_ms is not None:
-                floor_ms = max(source.greatest_ms - self._slack_ms, INT64_MIN + 1)
-                source.floor_ms = max(source.floor_ms, floor_ms)
+                source.raise_floor(source.greatest_ms - self._slack_ms)
         keys = times if self._order is Order.TIMESTAMP else _rising(times, earlier_ms, newest_ms)
         late = self._is_late(tp, keys)
         if newest_ms is not None and sane.size < times.size and self._order is Order.TIMESTAMP:
@@ -147,8 +146,7 @@ class OrderedRelease:
 
     def advance(self, tp: TopicPartition, timestamp_ms: int) -> None:
         """Expect nothing of a partition that is stamped before a time."""
-        source = self._frontier[tp]
-        source.floor_ms = max(source.floor_ms, timestamp_ms)
+        self._frontier[tp].raise_floor(timestamp_ms)
 
     def finish(self, tp: TopicPartition) -> None:
         """Expect nothing more of a partition; what is held of it is still released."""
@@ -234,14 +232,14 @@ class OrderedRelease:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _is_late(self, tp: TopicPartition, keys: Int64Array) -> BoolArray:
+        if self._passed is None:
+            return np.zeros(keys.size, dtype=np.bool_)
         key, last = self._passed
-        return keys <= key if tp < last and key > INT64_MIN else keys < key
+        return keys <= key if tp < last else keys < key
 
     def _pass(self, batch: Batch) -> None:
-        n = int(np.searchsorted(batch.starts, batch.order[-1], side="right")) - 1
-        piece, at = batch.pieces[n], int(batch.order[-1] - batch.starts[n])
-        lane = piece.lanes if isinstance(piece.lanes, int) else int(piece.lanes[at])
-        self._passed = max(self._passed, (int(piece.keys[at]), self._names[lane]))
+        last = int(batch.keys[-1]), self._names[int(batch.lanes[-1])]
+        self._passed = last if self._passed is None else max(self._passed, last)
 
     def _held_limit_error(self) -> HeldLimitError:
         tp, held = self.holding_back(), self._held

@@ -7,6 +7,7 @@ stable sort by key and rank leaves the records of one partition by offset, and o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from kafka_ordered_ops.core.types import INT64_MAX
 #: Records of one batch that is handed out, and their size: few calls, and a small part of what is held.
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 8 * 1024**2
+#: A batch from more parts than these is gathered from joined ones, of so many bytes.
+_PARTS_MAX: Final = 48
+_JOINED_BYTES: Final = 64 * 1024**2
 
 
 class Piece(NamedTuple):
@@ -28,48 +32,79 @@ class Piece(NamedTuple):
     #: The partition of all records, or of each, as its number.
     lanes: int | Int64Array
     rows: pa.RecordBatch
+    #: Where each record is among the rows; None: they lie as they are.
+    places: Int64Array | None = None
+
+    def split(self, count: int) -> tuple[Piece, Piece]:
+        """Return the first records, and the others."""
+        keys, lanes, rows, places = self
+        low, high = slice(None, count), slice(count, None)
+        lanes_low, lanes_high = (
+            (lanes, lanes) if isinstance(lanes, int) else (lanes[low], lanes[high])
+        )
+        if places is None:
+            first = Piece(keys[low], lanes_low, rows.slice(0, count))
+            return first, Piece(keys[high], lanes_high, rows.slice(count))
+        first = Piece(keys[low], lanes_low, rows, places[low])
+        return first, Piece(keys[high], lanes_high, rows, places[high])
+
+
+class _Rows:
+    """The rows of some pieces, as if they were one batch."""
+
+    def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
+        self._set(parts)
+
+    def _set(self, parts: Sequence[pa.RecordBatch]) -> None:
+        self._parts = parts
+        self.starts = np.concatenate(([0], np.cumsum([part.num_rows for part in parts])))
+
+    def take(self, places: Int64Array) -> pa.RecordBatch:
+        """Return the rows at these places; any thread may do it."""
+        if _is_run(places):
+            low, high = int(places[0]), int(places[-1])
+            first, last = np.searchsorted(self.starts, (low, high), side="right").tolist()
+            if first == last:
+                part = self._parts[first - 1]
+                return part.slice(low - int(self.starts[first - 1]), places.size)
+        by_place = np.argsort(places, kind="stable")
+        rising = places[by_place]
+        bounds = np.searchsorted(rising, self.starts)
+        parts = [
+            _rows_of(self._parts[n], rising[bounds[n] : bounds[n + 1]] - self.starts[n])
+            for n in np.flatnonzero(np.diff(bounds)).tolist()
+        ]
+        back = np.empty_like(by_place)
+        back[by_place] = np.arange(by_place.size)
+        return _joined(parts).take(back)
+
+    def join_if_scattered(self, places: Int64Array) -> None:
+        """Make few parts of many if rows like these come from very many: taking pays for each part."""
+        if np.unique(np.searchsorted(self.starts, places, side="right")).size <= _PARTS_MAX:
+            return
+        nbytes = np.cumsum([part.nbytes for part in self._parts])
+        groups = np.flatnonzero(np.diff(nbytes // _JOINED_BYTES, prepend=-1))
+        bounds = [*groups.tolist(), len(self._parts)]
+        self._set([_joined(self._parts[low:high]) for low, high in pairwise(bounds)])
 
 
 class Batch(NamedTuple):
-    """Records in order, gathered from their pieces when they are wanted."""
+    """Records in order, gathered when they are wanted."""
 
-    pieces: Sequence[Piece]
-    #: Where each piece begins in their concatenation, and the end of the last one.
-    starts: Int64Array
-    #: The places in the concatenation, in order.
-    order: Int64Array
+    source: _Rows
+    #: The records, as places in the source.
+    places: Int64Array
+    keys: Int64Array
+    lanes: Int64Array
 
     @property
     def num_rows(self) -> int:
         """How many records."""
-        return int(self.order.size)
+        return int(self.places.size)
 
     def rows(self) -> pa.RecordBatch:
         """Return the records; any thread may do it."""
-        if self.order.size == self.starts[-1]:
-            joined = _joined([piece.rows for piece in self.pieces])
-            return joined if _is_rising(self.order) else joined.take(self.order)
-        by_place = np.argsort(self.order, kind="stable")
-        places = self.order[by_place]
-        bounds = np.searchsorted(places, self.starts)
-        parts = [
-            _rows_of(self.pieces[n].rows, places[bounds[n] : bounds[n + 1]] - self.starts[n])
-            for n in np.flatnonzero(np.diff(bounds)).tolist()
-        ]
-        joined = _joined(parts)
-        if len(parts) == 1 and _is_rising(self.order):
-            return joined
-        back = np.empty_like(by_place)
-        back[by_place] = np.arange(by_place.size)
-        return joined.take(back)
-
-    def keys(self) -> Int64Array:
-        """Return the key of each record."""
-        return np.concatenate([piece.keys for piece in self.pieces])[self.order]
-
-    def lanes(self) -> Int64Array:
-        """Return the number of each record's partition."""
-        return np.concatenate([_lanes_of(piece) for piece in self.pieces])[self.order]
+        return self.source.take(self.places)
 
 
 def in_order(
@@ -82,16 +117,21 @@ def in_order(
     """Yield all records of some pieces in order; `ranks` has each lane's place among the partitions."""
     if not pieces:
         return
-    rows = np.array([piece.rows.num_rows for piece in pieces])
-    starts = np.concatenate(([0], np.cumsum(rows)))
-    order = _sorted(pieces, ranks)
-    row_bytes = [-(-piece.rows.nbytes // piece.rows.num_rows) for piece in pieces]
-    if int(starts[-1]) <= rows_max and int(np.dot(row_bytes, rows)) <= bytes_max:
-        yield Batch(pieces, starts, order)
-        return
-    bytes_up_to = np.cumsum(np.repeat(row_bytes, rows)[order])
-    for first, end in _cuts(bytes_up_to, rows_max, bytes_max):
-        yield Batch(pieces, starts, order[first:end])
+    source = _Rows([piece.rows for piece in pieces])
+    keys = np.concatenate([piece.keys for piece in pieces])
+    lanes = np.concatenate([_lanes_of(piece) for piece in pieces])
+    order = _sorted(keys, ranks[lanes])
+    places = np.concatenate(
+        [start + _places_of(piece) for start, piece in zip(source.starts, pieces, strict=False)]
+    )
+    keys, lanes, places = keys[order], lanes[order], places[order]
+    row_bytes = np.array([-(-piece.rows.nbytes // piece.rows.num_rows) for piece in pieces])
+    parts = np.repeat(np.arange(len(pieces)), [piece.keys.size for piece in pieces])[order]
+    cuts = list(_cuts(np.cumsum(row_bytes[parts]), rows_max, bytes_max))
+    middle = cuts[len(cuts) // 2]
+    source.join_if_scattered(places[middle[0] : middle[1]])
+    for first, end in cuts:
+        yield Batch(source, places[first:end], keys[first:end], lanes[first:end])
 
 
 def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:
@@ -105,21 +145,13 @@ def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:
     return counts
 
 
-def _sorted(pieces: Sequence[Piece], ranks: Int64Array) -> Int64Array:
-    keys = np.concatenate([piece.keys for piece in pieces])
-    found = [
-        np.full(piece.keys.size, ranks[piece.lanes])
-        if isinstance(piece.lanes, int)
-        else ranks[piece.lanes]
-        for piece in pieces
-    ]
-    rank = np.concatenate(found)
+def _sorted(keys: Int64Array, ranks: Int64Array) -> Int64Array:
     least, span = int(keys.min()), int(keys.max()) - int(keys.min())
-    lanes = int(rank.max()) + 1
-    if span < INT64_MAX // lanes - 1:
+    partitions = int(ranks.max()) + 1
+    if span < INT64_MAX // partitions - 1:
         # One number a record sorts several times as fast as two keys.
-        return np.argsort((keys - least) * lanes + rank, kind="stable")
-    return np.lexsort((rank, keys))
+        return np.argsort((keys - least) * partitions + ranks, kind="stable")
+    return np.lexsort((ranks, keys))
 
 
 def _cuts(bytes_up_to: Int64Array, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
@@ -139,12 +171,20 @@ def _lanes_of(piece: Piece) -> Int64Array:
     return piece.lanes
 
 
+def _places_of(piece: Piece) -> Int64Array:
+    return np.arange(piece.keys.size) if piece.places is None else piece.places
+
+
 def _rows_of(rows: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
-    first, count = int(rising[0]), rising.size
-    if int(rising[-1]) - first + 1 == count:
-        # No copy: where times rise, a batch has runs of each partition.
-        return rows.slice(first, count)
-    return rows.take(rising)
+    # No copy: where times rise, a batch has runs of each partition.
+    return rows.slice(int(rising[0]), rising.size) if _is_run(rising) else rows.take(rising)
+
+
+def _is_run(places: Int64Array) -> bool:
+    """Return whether places follow one another."""
+    if int(places[-1]) - int(places[0]) + 1 != places.size:
+        return False
+    return bool(np.all(places[1:] > places[:-1]))
 
 
 def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -154,7 +194,3 @@ def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         pa.concat_arrays([part.column(n) for part in parts]) for n in range(parts[0].num_columns)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
-
-
-def _is_rising(order: Int64Array) -> bool:
-    return order.size < 2 or bool(np.all(order[1:] > order[:-1]))

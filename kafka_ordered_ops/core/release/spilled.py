@@ -65,7 +65,7 @@ class SpilledRun:
         self.offsets_min = dict(offsets_min)
         self._batches = batches
         self._next = 0
-        self._head: tuple[Int64Array, Int64Array, pa.RecordBatch] | None = None
+        self._head: Piece | None = None
 
     @property
     def records(self) -> int:
@@ -88,29 +88,29 @@ class SpilledRun:
             self._next += 1
             keys = cast(Int64Array, batch.column(KEY_COLUMN).to_numpy())
             lanes = cast(Int64Array, batch.column(LANE_COLUMN).to_numpy())
-            self._head = keys, lanes, batch.drop_columns([KEY_COLUMN, LANE_COLUMN])
+            self._head = Piece(keys, lanes, batch.drop_columns([KEY_COLUMN, LANE_COLUMN]))
             self.first_key = int(keys[0])
 
     def last_loaded(self, ranks: Int64Array) -> Bound | None:
         """Return the place of the last record that is loaded, if more follow it."""
         if self._head is None or not self._has_more:
             return None
-        keys, lanes, _ = self._head
-        return Bound(int(keys[-1]), int(ranks[lanes[-1]]))
+        return Bound(int(self._head.keys[-1]), int(ranks[self._head.lanes][-1]))
 
     def take(self, bound: Bound, ranks: Int64Array) -> Iterator[Piece]:
         """Take what lies below a bound of what is loaded."""
         if self._head is None:
             return
-        keys, lanes, rows = self._head
+        keys, lanes = self._head.keys, cast(Int64Array, self._head.lanes)
         low = int(np.searchsorted(keys, bound.key, side="left"))
         high = int(np.searchsorted(keys, bound.key, side="right"))
         # Among records with the bound's key ranks rise.
         end = low + int(np.searchsorted(ranks[lanes[low:high]], bound.rank, side="right"))
         if not end:
             return
-        self._head = None if end == keys.size else (keys[end:], lanes[end:], rows.slice(end))
-        piece = self._without_dropped(Piece(keys[:end], lanes[:end], rows.slice(0, end)))
+        taken, rest = self._head.split(end)
+        self._head = rest if rest.keys.size else None
+        piece = self._without_dropped(taken)
         if piece.keys.size:
             self.counts -= count_by_lane([piece], self.counts.size)
             yield piece
