@@ -8,6 +8,7 @@
         EnvironmentConflictError       installed libraries break each other
         ClosedError                    used after it was closed
         NotShareableError              used in a forked process, pickled, or busy in another thread for too long
+        WindowGroupError               a live reader was to join a group of windows
       BrokerError                      the cluster, or the way to it
         BrokerUnreachableError  AuthenticationError  TlsError  AuthorizationError
       PlanError                        the window cannot be planned
@@ -22,7 +23,7 @@
       GroupInUseError                  the group has live members
       ForeignCommitError               another program moved the group's offset
       CommitError
-        WindowFencedError  WindowSupersededError  CommitUnknownError  PartsMissingError
+        WindowFencedError  WindowSupersededError  CommitUnknownError  CommitRefusedError  PartsMissingError
       ReadError
         ReadTimeoutError  CorruptRecordError  RecordTooLargeError
       OrderingError
@@ -97,6 +98,14 @@ class NotShareableError(ConfigError):
 
     Also raised when a call waits too long for another thread's call on the same object.
     """
+
+
+class WindowGroupError(ConfigError):
+    """A live reader was to join a consumer group whose progress belongs to windows."""
+
+    group_id: str
+    #: ``topic[partition]`` with commits of windows.
+    partitions: Sequence[str]
 
 
 class BrokerError(KafkaOrderedOpsError):
@@ -300,6 +309,13 @@ class CommitUnknownError(CommitError):
     """The commit got no answer, and its outcome could not be read back: it may have been stored."""
 
     retriable = True
+
+
+class CommitRefusedError(CommitError):
+    """A live member's commit was refused: it lost the partitions, or the group is rebalancing. Nothing was stored."""
+
+    retriable = True
+    group_id: str
 
 
 class PartsMissingError(CommitError):

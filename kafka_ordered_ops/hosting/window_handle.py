@@ -312,13 +312,10 @@ class WindowHandle:
 
     def temporary_folder(self) -> AbstractContextManager[str]:
         """Return a temporary folder for this attempt's reads, beside the outputs: a worker's own disk may be small."""
-        from kafka_ordered_ops.output.address import is_local
         from kafka_ordered_ops.output.filesystem import normal_root
         from kafka_ordered_ops.output.temporary import temporary_folder
 
-        if self.output is None or not is_local(root := normal_root(self.output)):
-            return temporary_folder(None)
-        return temporary_folder(root)
+        return temporary_folder(None if self.output is None else normal_root(self.output))
 
     def progress(self) -> Callable[[int, int], None]:
         """Return a callback for the progress of reading."""

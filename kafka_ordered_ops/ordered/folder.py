@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from kafka_ordered_ops.core.errors import SpillError
@@ -48,7 +47,8 @@ def temporary_folder(parent: str | None) -> Iterator[str]:
 
 def _lock(folder: str, stack: ExitStack) -> None:
     path = os.path.join(folder, _IN_USE)
-    file = stack.enter_context(Path(f"{path}.new").open("xb"))
+    file = open(f"{path}.new", "xb")  # noqa: SIM115 - closed by the stack
+    stack.callback(file.close)
     # Locked before it has its name: whoever finds it by that name finds it locked.
     fcntl.flock(file, fcntl.LOCK_EX)
     os.rename(file.name, path)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from itertools import count
 from typing import Any, cast
 
@@ -61,6 +60,7 @@ class SpillFile:
         self._path = path
         self._written = written
         self._file: pa.OSFile | None = None
+        self._reader: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +70,7 @@ class SpillFile:
     @property
     def num_batches(self) -> int:
         """How many batches; waits until they are written."""
-        return int(self._reader.num_record_batches)
+        return int(self._opened().num_record_batches)
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Read one batch.
@@ -79,7 +79,7 @@ class SpillFile:
             SpillError: the file cannot be written or read.
         """
         with _as_spill_error(self._path, "read"):
-            return cast(pa.RecordBatch, self._reader.get_batch(number))
+            return cast(pa.RecordBatch, self._opened().get_batch(number))
 
     def remove(self) -> None:
         """Remove the file; may be called twice."""
@@ -88,12 +88,14 @@ class SpillFile:
         with suppress(OSError):
             os.remove(self._path)
 
-    @cached_property
-    def _reader(self) -> Any:
-        self._written.result()
-        with _as_spill_error(self._path, "read"):
-            self._file = pa.OSFile(self._path, "rb")
-            return pa.ipc.open_file(self._file)
+    def _opened(self) -> Any:
+        # No cached_property: Python 3.11 locks it for all runs, and this one may wait for the thread that reads others.
+        if self._reader is None:
+            self._written.result()
+            with _as_spill_error(self._path, "read"):
+                self._file = pa.OSFile(self._path, "rb")
+                self._reader = pa.ipc.open_file(self._file)
+        return self._reader
 
 
 def _write(path: str, batches: Iterator[pa.RecordBatch]) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,28 +23,24 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.draft import drafts_of
-from kafka_ordered_ops.output.records.columns import (
+from kafka_ordered_ops.ordered.records.columns import (
     OffsetsDone,
     judged,
     offsets_of,
     partition_of,
     timestamps_ms_of,
 )
-from kafka_ordered_ops.output.records.pieces import Piece, check_together, pieces_of
+from kafka_ordered_ops.ordered.records.pieces import Piece, check_together, pieces_of
+from kafka_ordered_ops.output.draft import drafts_of
+from kafka_ordered_ops.output.in_order import HELD_BYTES_MAX, files_in_order
 from kafka_ordered_ops.output.stage_files import (
     ROWS_PER_FILE,
     Batch,
     StageFiles,
     as_they_come,
-    hold,
-    in_order,
 )
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
-
-#: Arrow data held at once to put it in order. A usual worker has 4 GiB; the rows of the files under way exist
-#: twice, and the client's queues come on top.
-HELD_BYTES_MAX: Final = 2 * 1024**3
+from kafka_ordered_ops.output.temporary import temporary_folder
 
 #: ``(offsets done, offsets in all)``
 Progress = Callable[[int, int], None]
@@ -109,7 +106,8 @@ def stage_windows(
         root: the folder that holds the output of all windows, or a prefix in an object store.
         ordered: by (timestamp, topic, partition, offset), within files and over files in the order of
             their names. Otherwise records are written as they arrive and not held.
-        limit_bytes: how much Arrow data of all windows to hold for the order.
+        limit_bytes: how much Arrow data of all windows to hold in memory for the order; the rest waits in a
+            temporary folder, beside the windows or, for an object store, in the system's.
         rows_per_file: at most so many records a file; large records make smaller files.
         stall_timeout_s: how long to wait for any partition to move.
         progress: called as reading goes on.
@@ -117,7 +115,7 @@ def stage_windows(
         partition_by: ``date`` or ``hour``: put each window's folder below one of its date, or of its date and hour.
 
     Raises:
-        HeldLimitError: the records do not fit `limit_bytes`.
+        SpillError: the temporary folder fails: its disk is full, for example.
         WindowCoveredError: a plan is empty because other windows have taken its records; an empty output
             would hide theirs.
         ConfigError: a limit that is not positive; no plan, or plans that cannot be read together, or that
@@ -143,11 +141,17 @@ def stage_windows(
         {piece.tp: piece.wanted for piece in pieces},
         stall_timeout_s=stall_timeout_s,
     )
-    with drafts_of(outputs) as drafts:
+    with drafts_of(outputs) as drafts, ExitStack() as resources:
         tally = Tally(plans)
         batches = counted(reader, pieces, tally, progress)
         if ordered:
-            tables = in_order(hold(plans, batches, limit_bytes), rows_per_file)
+            tables = files_in_order(
+                batches,
+                len(plans),
+                rows_per_file,
+                lambda: resources.enter_context(temporary_folder(outputs[0].root)),
+                held_bytes_max=limit_bytes,
+            )
         else:
             tables = as_they_come(batches, rows_per_file)
         sealed = []

@@ -12,13 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import Int64Array
-from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
 from kafka_ordered_ops.output.filesystem import LocalFiles, as_sink_error
 from kafka_ordered_ops.output.ports import Files
-from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA, partition_of, timestamps_ms_of
 from kafka_ordered_ops.output.staged_output import Facts
 
 #: A file is one row group, which a reader holds whole and never splits: in this range files are few and
@@ -98,101 +96,6 @@ class StageFiles:
         while len(self._under_way) > left:
             window, writing = self._under_way.popleft()
             self._bytes[window] += writing.result()
-
-
-def hold(plans: Sequence[WindowPlan], batches: Iterator[Batch], limit_bytes: int) -> list[Batch]:
-    """Return all batches, by partition and then by offset.
-
-    Raises:
-        HeldLimitError: they pass the limit.
-    """
-    held: dict[TopicPartition, list[Batch]] = defaultdict(list)
-    held_bytes = records = 0
-    for batch in batches:
-        held[partition_of(batch.records)].append(batch)
-        held_bytes += batch.records.nbytes + batch.windows.nbytes
-        records += batch.records.num_rows
-        if held_bytes > limit_bytes:
-            raise _held_limit_error(plans, held_bytes, records, limit_bytes)
-    return [batch for tp in sorted(held) for batch in held[tp]]
-
-
-def _held_limit_error(
-    plans: Sequence[WindowPlan], held_bytes: int, records: int, limit_bytes: int
-) -> HeldLimitError:
-    first, last, several = plans[0], plans[-1], len(plans) > 1
-    names = f"{len(plans)} windows ({first.window_id} to {last.window_id})"
-    fewer = "Take fewer windows in one pass, read" if several else "Read"
-    return HeldLimitError(
-        f"{names if several else f'window {first.window_id}'} of group {first.group_id} "
-        f"{'do' if several else 'does'} not fit the memory for putting records in order: {held_bytes:,} bytes "
-        f"after {records:,} records of at most {sum(plan.offsets for plan in plans):,}, limit "
-        f"{limit_bytes:,}. {fewer} with Spark (engine python), read without order (ordered=False), "
-        "or raise limit_bytes on a worker with more memory",
-        limit=limit_bytes,
-        held_bytes=held_bytes,
-        records=records,
-    )
-
-
-def in_order(
-    batches: Sequence[Batch], rows_per_file: int, bytes_per_file: int | None = None
-) -> Iterator[FileOfWindow]:
-    """Yield window after window in total order, file by file. Only rows of files being written exist twice."""
-    bytes_per_file = bytes_per_file or FILE_BYTES_MAX
-    if not batches:
-        return
-    tables = [batch.records for batch in batches]
-    windows = np.concatenate([batch.windows for batch in batches])
-    # The batches lie by (topic, partition, offset): stable sorts by time, then window, complete the order.
-    order = np.argsort(np.concatenate([timestamps_ms_of(b) for b in tables]), kind="stable")
-    order = order[np.argsort(windows[order], kind="stable")]
-    windows = windows[order]
-    rows = np.array([table.num_rows for table in tables])
-    row_bytes = np.repeat([-(-table.nbytes // table.num_rows) for table in tables], rows)[order]
-    starts = np.concatenate(([0], np.cumsum(rows)))
-    window_starts = np.append(np.flatnonzero(np.diff(windows, prepend=-1)), windows.size)
-    for low, high in zip(window_starts[:-1].tolist(), window_starts[1:].tolist(), strict=True):
-        for first, end in _cuts(np.cumsum(row_bytes[low:high]), rows_per_file, bytes_per_file):
-            wanted = order[low + first : low + end]
-            yield int(windows[low]), partial(_gather, tables, starts, wanted)
-
-
-def _cuts(
-    bytes_up_to: Int64Array, rows_per_file: int, bytes_per_file: int
-) -> Iterator[tuple[int, int]]:
-    """Yield row ranges of files that keep both limits; a row larger than a file gets its own file."""
-    first, rows = 0, len(bytes_up_to)
-    while first < rows:
-        before = int(bytes_up_to[first - 1]) if first else 0
-        fitting = int(np.searchsorted(bytes_up_to, before + bytes_per_file, side="right"))
-        end = max(first + 1, min(fitting, first + rows_per_file, rows))
-        yield first, end
-        first = end
-
-
-def _gather(batches: Sequence[pa.RecordBatch], starts: Int64Array, wanted: Int64Array) -> pa.Table:
-    """Return the rows with these numbers, counted over all batches, in this order."""
-    # Row by row from each batch first: taking from all batches at once would join them all, every time,
-    # and binary columns of 2 GiB cannot be joined at all.
-    by_place = np.argsort(wanted)
-    places = wanted[by_place]
-    bounds = np.searchsorted(places, starts)
-    pieces = [
-        _rows_of(batches[n], places[bounds[n] : bounds[n + 1]] - starts[n])
-        for n in np.flatnonzero(np.diff(bounds)).tolist()
-    ]
-    back = np.empty_like(by_place)
-    back[by_place] = np.arange(by_place.size)
-    return pa.Table.from_batches(pieces, STAGE_SCHEMA).combine_chunks().take(back)
-
-
-def _rows_of(batch: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
-    first, count = int(rising[0]), rising.size
-    if int(rising[-1]) - first + 1 == count:
-        # No copy: where times rise, a file has runs of each partition.
-        return batch.slice(first, count)
-    return batch.take(rising)
 
 
 def as_they_come(batches: Iterator[Batch], rows_per_file: int) -> Iterator[FileOfWindow]:

@@ -11,9 +11,9 @@ from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.merge import RUN_BYTES, in_total_order
-from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA as STAGE_SCHEMA
-from kafka_ordered_ops.output.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA as STAGE_SCHEMA
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
+from kafka_ordered_ops.output.in_order import HELD_BYTES_MAX, in_total_order
 from kafka_ordered_ops.output.stage import Progress, Tally, check_has_output, counted
 
 
@@ -23,7 +23,7 @@ def read_batches(
     folder: Callable[[], str],
     *,
     ordered: bool = True,
-    run_bytes: int = RUN_BYTES,
+    held_bytes_max: int = HELD_BYTES_MAX,
     stall_timeout_s: float = STALL_TIMEOUT_S,
     progress: Progress | None = None,
     finished: Callable[[Mapping[str, Any]], object] = lambda _: None,
@@ -35,14 +35,14 @@ def read_batches(
         settings: how to reach the cluster.
         folder: makes the folder for what memory does not hold; called when there is some.
         ordered: by (timestamp, topic, partition, offset). Otherwise as they come.
-        run_bytes: how much Arrow data to hold for the order before files are written.
+        held_bytes_max: how much Arrow data to hold in memory for the order.
         stall_timeout_s: how long to wait for any partition to move.
         progress: called as reading goes on, with (offsets done, offsets in all).
         finished: called with the facts of the window once all of it has been handed out.
 
     Raises:
         WindowCoveredError: other windows deliver this one's records.
-        SinkError: the files for what memory does not hold fail.
+        SpillError: the files for what memory does not hold fail.
         ReadError, RecordsLostError, BrokerError: as the reader raises them.
     """
     check_has_output(plan)
@@ -56,7 +56,7 @@ def read_batches(
     )
     batches = counted(reader, pieces, tally, progress)
     if ordered:
-        yield from in_total_order(batches, folder, run_bytes=run_bytes)
+        yield from in_total_order(batches, folder, held_bytes_max=held_bytes_max)
     else:
         yield from (batch.records for batch in batches)
     finished(tally.facts(0))

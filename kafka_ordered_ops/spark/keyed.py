@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, KafkaOrderedOpsError
-from kafka_ordered_ops.output.records.columns import ORDER
+from kafka_ordered_ops.ordered.records.columns import ORDER
 from kafka_ordered_ops.spark.environment import check_pyspark
 
 if TYPE_CHECKING:

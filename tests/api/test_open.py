@@ -28,8 +28,8 @@ from kafka_ordered_ops.core.errors import (
     WindowSupersededError,
 )
 from kafka_ordered_ops.core.types import WindowStatus
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
 from kafka_ordered_ops.output import window_batches
-from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA
 from kafka_ordered_ops.testing import InMemoryKafka
 from kafka_ordered_ops.windows.open_claims import OpenClaims
 from tests.conftest import MakeTopic, Produce
@@ -229,7 +229,7 @@ def test_what_waits_on_disk_goes_with_its_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of each, and not only at that of the block: several readings take no more room than one."""
-    read_batches = functools.partial(window_batches.read_batches, run_bytes=1)
+    read_batches = functools.partial(window_batches.read_batches, held_bytes_max=1)
     monkeypatch.setattr(window_batches, "read_batches", read_batches)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with InMemoryKafka() as kafka:
@@ -297,20 +297,22 @@ def test_the_batches_are_exactly_the_plans_records_in_order(
     """Random records of four partitions with aborts and holes, also where memory holds almost none of them."""
     case = random_case(bootstrap, {topic(partitions=3): 3, topic(): 1}, seed=1)
     wanted = [(row.topic, row.partition, row.offset, row.value) for row in case.rows]
-    for run_bytes in (1 << 30, 2_000):
+    asked: list[int] = []
+    for held_bytes_max in (1 << 30, 2_000):
         facts: list[Any] = []
         batches = window_batches.read_batches(
             case.plan,
             settings_of(bootstrap),
-            lambda: str(tmp_path),
-            run_bytes=run_bytes,
+            lambda: asked.append(held_bytes_max) or str(tmp_path),
+            held_bytes_max=held_bytes_max,
             finished=facts.append,
         )
         rows = [row for batch in batches for row in batch.to_pylist()]
         assert [(r["topic"], r["partition"], r["offset"], r["value"]) for r in rows] == wanted
         assert facts[0]["records"] == len(wanted)
         assert facts[0]["out_of_order"] == case.out_of_order
-    assert len(list(tmp_path.iterdir())) > 1
+    assert asked == [2_000]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_batches_are_kept_beside_the_outputs_while_they_are_taken(
 
     make(batch_callable=take).execute(context_of(25))
     [[name]] = seen
-    assert name.startswith("read-")
+    assert name.startswith("kafka-ordered-ops-")
     assert list(beside.iterdir()) == []
 
 

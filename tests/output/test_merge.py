@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import SpillError
+from kafka_ordered_ops.core.release import held
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
-from kafka_ordered_ops.output import merge
-from kafka_ordered_ops.output.merge import in_total_order
-from kafka_ordered_ops.output.records.columns import STAGE_SCHEMA
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA
+from kafka_ordered_ops.output.in_order import in_total_order
 from kafka_ordered_ops.output.stage_files import Batch
 
 #: (topic, partition) and the timestamps of its records, by offset.
@@ -94,10 +94,11 @@ def test_the_order_is_total_whatever_fits_memory(
     )
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge, "BATCH_ROWS", 3)
-        patch.setattr(merge, "RUNS_AT_ONCE", 2)
+        patch.setattr(held, "SPILL_BATCH_BYTES", 300)
+        patch.setattr(held, "SPILLED_RUNS_MAX", 2)
+        patch.setattr(held, "RUNS_MERGED", 2)
         found = order_of(
-            in_total_order(batches_of(logs, size, seed), lambda: str(folder), run_bytes=run)
+            in_total_order(batches_of(logs, size, seed), lambda: str(folder), held_bytes_max=run)
         )
     assert found == expected
     assert run != 1 << 30 or not list(folder.iterdir())
@@ -113,6 +114,8 @@ def test_what_fits_memory_makes_no_folder() -> None:
 def test_a_folder_that_fails_is_a_named_error(tmp_path: Path) -> None:
     """A full or missing disk is told as such."""
     logs: Logs = {("t", 0): [3, 1, 2]}
-    batches = in_total_order(batches_of(logs, 1, 0), lambda: str(tmp_path / "gone"), run_bytes=1)
-    with pytest.raises(SinkError, match="cannot be written"):
+    batches = in_total_order(
+        batches_of(logs, 1, 0), lambda: str(tmp_path / "gone"), held_bytes_max=1
+    )
+    with pytest.raises(SpillError, match="cannot be written"):
         next(batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,16 @@ from hypothesis import strategies as st
 
 from kafka_ordered_ops.core.errors import (
     ConfigError,
-    HeldLimitError,
+    SpillError,
     UnknownTopicError,
     WindowCoveredError,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import PlanContent
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output import stage_files
-from kafka_ordered_ops.output.records.pieces import pieces_of
-from kafka_ordered_ops.output.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output.stage import stage_window
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from tests.support.spark_support import (
@@ -36,6 +37,7 @@ from tests.support.spark_support import (
     random_case,
     settings_of,
 )
+from tests.support.stages import control_of
 
 MakeTopic = Callable[..., str]
 
@@ -115,16 +117,25 @@ def test_a_covered_window_is_never_staged(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_window_beyond_the_limit_says_what_to_do_and_leaves_nothing(
-    bootstrap: str, topic: MakeTopic, tmp_path: Path
+def test_a_window_beyond_memory_waits_on_disk_and_leaves_nothing_there(
+    bootstrap: str, topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit ends the reading; without order the same window passes."""
+    """In order, as the window that memory holds; a full disk is an error by name, and no stage."""
     case = random_case(bootstrap, {topic(): 1}, seed=4)
-    with pytest.raises(HeldLimitError, match="ordered=False") as raised:
+    output = stage_window(case.plan, settings_of(bootstrap), tmp_path, limit_bytes=100)
+    assert rows_of(output) == case.rows
+    control = control_of(tmp_path)
+    assert not list(control.glob("kafka-ordered-ops-*"))
+    output.discard()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("kafka_ordered_ops.ordered.spill.pa.OSFile", full)
+    with pytest.raises(SpillError, match=r"run-000000.arrow.*No space left"):
         stage_window(case.plan, settings_of(bootstrap), tmp_path, limit_bytes=100)
-    assert raised.value.limit == 100
     assert not StagedOutput.of(case.plan, tmp_path).exists()
-    stage_window(case.plan, settings_of(bootstrap), tmp_path, limit_bytes=100, ordered=False)
+    assert not list(control.glob("kafka-ordered-ops-*"))
 
 
 def test_progress_rises_to_all_offsets(bootstrap: str, topic: MakeTopic, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ordered_ops.core.errors import SinkError
+from kafka_ordered_ops.core.errors import SpillError
 from kafka_ordered_ops.output.temporary import temporary_folder
 from tests.support.stages import control_of
 
@@ -30,17 +30,25 @@ def test_what_a_killed_process_has_left_goes_with_the_next_folder(tmp_path: Path
     assert killed.returncode == -signal.SIGKILL
     beside = control_of(root)
     [left] = beside.iterdir()
-    (beside / "read-mine").mkdir()
-    (beside / "read-file").touch()
+    (beside / "kafka-ordered-ops-mine").mkdir()
+    (beside / "kafka-ordered-ops-file").touch()
     with temporary_folder(str(root)) as first, temporary_folder(str(root)) as second:
         assert not left.exists()
-        names = {"read-mine", "read-file", Path(first).parent.name, Path(second).parent.name}
+        names = {
+            "kafka-ordered-ops-mine",
+            "kafka-ordered-ops-file",
+            Path(first).parent.name,
+            Path(second).parent.name,
+        }
         assert {one.name for one in beside.iterdir()} == names
-    assert {one.name for one in beside.iterdir()} == {"read-mine", "read-file"}
+    assert {one.name for one in beside.iterdir()} == {
+        "kafka-ordered-ops-mine",
+        "kafka-ordered-ops-file",
+    }
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_by_name(tmp_path: Path) -> None:
     """What stands in its way is left as it is."""
     (tmp_path / "file").touch()
-    with pytest.raises(SinkError, match="read first"), temporary_folder(str(tmp_path / "file/x")):
+    with pytest.raises(SpillError, match="file"), temporary_folder(str(tmp_path / "file/x")):
         pass

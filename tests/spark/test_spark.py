@@ -27,9 +27,9 @@ from kafka_ordered_ops.core.errors import (
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, PlanContent
-from kafka_ordered_ops.output.records.columns import SOURCE_SCHEMA, SPARK_SCHEMA
-from kafka_ordered_ops.output.records.pieces import pieces_of
-from kafka_ordered_ops.output.records.slices import slices_of
+from kafka_ordered_ops.ordered.records.columns import SOURCE_SCHEMA, SPARK_SCHEMA
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.slices import slices_of
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark import environment, read_window, write_window
 from kafka_ordered_ops.spark.failures import named_error

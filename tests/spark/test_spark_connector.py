@@ -38,7 +38,7 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.spark import read_window
 from kafka_ordered_ops.spark.failures import named_error
 from kafka_ordered_ops.spark.read.connector import jvm_frame

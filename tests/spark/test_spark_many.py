@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, PlanContent, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.ordered.records.columns import SPARK_SCHEMA, STAGE_SCHEMA
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output import stage_files
-from kafka_ordered_ops.output.records.columns import SPARK_SCHEMA, STAGE_SCHEMA
-from kafka_ordered_ops.output.records.pieces import pieces_of
-from kafka_ordered_ops.output.records.slices import sample_of, slices_of
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.spark import read_window, read_windows, write_windows
 from kafka_ordered_ops.spark.read.engines import Engine
@@ -336,13 +336,15 @@ def test_windows_are_staged_in_one_read(
     assert left(tmp_path) == {"claim1-1"}
 
 
-def test_the_limit_of_what_is_held_counts_all_windows(
+def test_windows_beyond_memory_are_each_in_order(
     bootstrap: str, cases: list[Case], tmp_path: Path
 ) -> None:
-    """Past it the error names the windows and says to take fewer; no stage is left."""
-    with pytest.raises(HeldLimitError, match=r"5 windows .* fewer windows in one pass"):
-        stage_windows(plans_of(cases), settings_of(bootstrap), tmp_path, limit_bytes=5_000)
-    assert left(tmp_path) == set()
+    """What memory does not hold waits on disk, for all windows together; nothing of it is left."""
+    plans = plans_of(cases)
+    outputs = stage_windows(plans, settings_of(bootstrap), tmp_path, limit_bytes=5_000)
+    for output, case in zip(outputs, cases, strict=True):
+        assert staged_rows(output) == case.rows
+    assert left(tmp_path) == {"claim1-1"}
 
 
 def test_what_waits_for_its_file_is_bounded_over_all_windows(

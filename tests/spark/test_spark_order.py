@@ -21,7 +21,7 @@ from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_reader
-from kafka_ordered_ops.output.records.columns import MANY_ORDER, WINDOW_NUMBER
+from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark import map_by_key, read_windows, write_window, write_windows
 from kafka_ordered_ops.spark.read import edges, order, source
 from kafka_ordered_ops.spark.read.edges import Edge, edges_of

@@ -18,7 +18,7 @@ from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.release.frontier import Frontier, Source
 from kafka_ordered_ops.core.release.held import Held
-from kafka_ordered_ops.core.release.sorting import Batch, Piece, in_order
+from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, Batch, Piece, in_order
 from kafka_ordered_ops.core.release.spilled import Spill
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 
@@ -161,23 +161,24 @@ class OrderedRelease:
 
     # --- what is released --------------------------------------------------------------------------
 
-    def ready(self) -> Iterator[Released]:
+    def ready(self, *, bytes_max: int = BATCH_BYTES) -> Iterator[Released]:
         """Yield what may be released now, in order; take all of it before the next `feed`.
 
-        Late records come first. Their batches are in order, but their place is behind.
+        Late records come first. Their batches are in order, but their place is behind. A batch has at most about
+        `bytes_max` bytes.
 
         Raises:
             SpillError: runs on disk cannot be read.
         """
         if self._late:
             late, self._late = self._late, []
-            for batch in in_order(late, self._frontier.ranks):
+            for batch in in_order(late, self._frontier.ranks, bytes_max=bytes_max):
                 yield Released(batch, is_late=True)
         bound = self._frontier.bound()
         if bound is None:
             return
         for pieces in self._held.below(bound, self._frontier.ranks):
-            for batch in in_order(pieces, self._frontier.ranks):
+            for batch in in_order(pieces, self._frontier.ranks, bytes_max=bytes_max):
                 self._pass(batch)
                 yield Released(batch, is_late=False)
 
@@ -188,15 +189,15 @@ class OrderedRelease:
             HeldLimitError: there is no disk for them, or its limit is reached; which partition holds them back.
             SpillError: writing fails.
         """
-        held = self._held
-        if (
-            held.records_in_memory <= self._limits.records
-            and held.nbytes_in_memory <= self._limits.nbytes
-        ):
-            return
-        if self._spill is None or held.nbytes_on_disk >= self._limits.spilled_bytes:
+        held, limits = self._held, self._limits
+        if held.records_in_memory > limits.records or held.nbytes_in_memory > limits.nbytes:
+            self.to_disk()
+
+    def to_disk(self) -> None:
+        """Move what memory holds to disk; raises like `relieve`."""
+        if self._spill is None or self._held.nbytes_on_disk >= self._limits.spilled_bytes:
             raise self._held_limit_error()
-        held.to_disk(self._spill, self._frontier.ranks)
+        self._held.to_disk(self._spill, self._frontier.ranks)
 
     def close(self) -> None:
         """Free the disk."""

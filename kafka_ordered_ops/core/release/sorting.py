@@ -65,7 +65,7 @@ class _Rows:
             low, high = int(places[0]), int(places[-1])
             first, last = np.searchsorted(self.starts, (low, high), side="right").tolist()
             if first == last:
-                part = self._parts[first - 1]
+                part: pa.RecordBatch = self._parts[first - 1]
                 return part.slice(low - int(self.starts[first - 1]), places.size)
         by_place = np.argsort(places, kind="stable")
         rising = places[by_place]
@@ -96,6 +96,8 @@ class Batch(NamedTuple):
     places: Int64Array
     keys: Int64Array
     lanes: Int64Array
+    #: About the size of their Arrow data.
+    nbytes: int
 
     @property
     def num_rows(self) -> int:
@@ -105,6 +107,21 @@ class Batch(NamedTuple):
     def rows(self) -> pa.RecordBatch:
         """Return the records; any thread may do it."""
         return self.source.take(self.places)
+
+    def split(self, count: int) -> tuple[Batch, Batch]:
+        """Return the first records, and the others."""
+        nbytes = self.nbytes * count // self.num_rows
+        low, high = slice(None, count), slice(count, None)
+        return (
+            Batch(self.source, self.places[low], self.keys[low], self.lanes[low], nbytes),
+            Batch(
+                self.source,
+                self.places[high],
+                self.keys[high],
+                self.lanes[high],
+                self.nbytes - nbytes,
+            ),
+        )
 
 
 def in_order(
@@ -127,11 +144,13 @@ def in_order(
     keys, lanes, places = keys[order], lanes[order], places[order]
     row_bytes = np.array([-(-piece.rows.nbytes // piece.rows.num_rows) for piece in pieces])
     parts = np.repeat(np.arange(len(pieces)), [piece.keys.size for piece in pieces])[order]
-    cuts = list(_cuts(np.cumsum(row_bytes[parts]), rows_max, bytes_max))
+    bytes_up_to = np.cumsum(row_bytes[parts])
+    cuts = list(_cuts(bytes_up_to, rows_max, bytes_max))
     middle = cuts[len(cuts) // 2]
     source.join_if_scattered(places[middle[0] : middle[1]])
     for first, end in cuts:
-        yield Batch(source, places[first:end], keys[first:end], lanes[first:end])
+        nbytes = int(bytes_up_to[end - 1]) - (int(bytes_up_to[first - 1]) if first else 0)
+        yield Batch(source, places[first:end], keys[first:end], lanes[first:end], nbytes)
 
 
 def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:

@@ -28,7 +28,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.output.address import control_folder, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import check_scheme
-from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME

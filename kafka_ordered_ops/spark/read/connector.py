@@ -23,8 +23,8 @@ from kafka_ordered_ops.core.errors import ConfigError, ReadError
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.columns import SOURCE_SCHEMA, WINDOW_NUMBER
-from kafka_ordered_ops.output.records.pieces import Piece
+from kafka_ordered_ops.ordered.records.columns import SOURCE_SCHEMA, WINDOW_NUMBER
+from kafka_ordered_ops.ordered.records.pieces import Piece
 from kafka_ordered_ops.spark.read.connector_loads import (
     HOLE_OFFSETS_MIN,
     LOADS_MAX,

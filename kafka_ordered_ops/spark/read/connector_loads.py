@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.output.records.pieces import Piece, Share
+from kafka_ordered_ops.ordered.records.pieces import Piece, Share
 
 #: A hole of so many offsets is left out; reading through a smaller one costs less than one more load.
 HOLE_OFFSETS_MIN: Final = 100_000

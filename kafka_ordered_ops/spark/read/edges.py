@@ -20,9 +20,9 @@ import numpy as np
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import open_reader
-from kafka_ordered_ops.output.records.columns import SPARK_TIMESTAMP_MS_MAX
-from kafka_ordered_ops.output.records.pieces import Piece
-from kafka_ordered_ops.output.records.slices import sample_of
+from kafka_ordered_ops.ordered.records.columns import SPARK_TIMESTAMP_MS_MAX
+from kafka_ordered_ops.ordered.records.pieces import Piece
+from kafka_ordered_ops.ordered.records.slices import sample_of
 from kafka_ordered_ops.spark.read.reading import Reading
 
 #: Runs for each share: with 32 of them a share is rarely off by more than a quarter of its size.

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from kafka_ordered_ops.output.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
+from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.spark.read.edges import Edge, edges_of
 from kafka_ordered_ops.spark.read.reading import Reading
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
-from kafka_ordered_ops.output.records.columns import WINDOW_NUMBER
-from kafka_ordered_ops.output.records.pieces import check_together
+from kafka_ordered_ops.ordered.records.columns import WINDOW_NUMBER
+from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.spark.engine import Engine as Engine
 from kafka_ordered_ops.spark.environment import check_pyspark, check_spark
 from kafka_ordered_ops.spark.read.engines import frame_of

@@ -10,7 +10,7 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.pieces import Piece, pieces_of
+from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,14 +20,14 @@ from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.columns import (
+from kafka_ordered_ops.ordered.records.columns import (
     STAGE_DDL,
     WINDOW_NUMBER,
     judged,
     partition_of,
     to_spark,
 )
-from kafka_ordered_ops.output.records.slices import Slice
+from kafka_ordered_ops.ordered.records.slices import Slice
 
 SOURCE_NAME: Final = "kafka_window"
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.columns import judged, partition_of
-from kafka_ordered_ops.output.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.columns import judged, partition_of
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.output.stage import stage_window
 from tests.support.oracle.journal import DeliveredRow
 

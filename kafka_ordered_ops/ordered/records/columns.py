@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.errors import ReadError
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
-from kafka_ordered_ops.output.records.pieces import Piece
+from kafka_ordered_ops.ordered.records.pieces import Piece
 
 #: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
 #: been planned.

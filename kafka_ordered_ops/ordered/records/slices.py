@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.output.records.pieces import Piece
+from kafka_ordered_ops.ordered.records.pieces import Piece
 
 _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 

@@ -1,0 +1,106 @@
+"""Membership of a live consumer group: which partitions a member has, and which groups it may join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, is_pattern
+from kafka_ordered_ops.core.errors import CommitRefusedError, ConfigError, WindowGroupError
+from kafka_ordered_ops.core.offset_map.ours import is_offset_map
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: Partitions named in one error.
+_NAMED_MAX = 8
+
+#: Called with partitions that a member is about to give up; it may still commit them.
+OnRevoke = Callable[[frozenset[TopicPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipChange:
+    """Partitions gained and lost since the last change.
+
+    Handle `lost` first: a partition in both was given away and has come back, and others may have moved its offset.
+    """
+
+    gained: frozenset[TopicPartition] = frozenset()
+    #: Revoked or lost: commits for them are refused.
+    lost: frozenset[TopicPartition] = frozenset()
+
+
+class Membership:
+    """The partitions of one member, and how they changed since it was asked last."""
+
+    def __init__(self) -> None:
+        self.assignment: frozenset[TopicPartition] = frozenset()
+        self._gained: frozenset[TopicPartition] = frozenset()
+        self._lost: frozenset[TopicPartition] = frozenset()
+
+    def gain(self, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions."""
+        added = frozenset(partitions)
+        self.assignment |= added
+        self._gained |= added
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove partitions. One that the owner never knew of is not reported as gained any more."""
+        removed = frozenset(partitions)
+        self.assignment -= removed
+        self._lost |= removed - self._gained
+        self._gained -= removed
+
+    def known(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of the partitions that were reported as gained."""
+        return frozenset(partitions) - self._gained
+
+    def take(self) -> MembershipChange | None:
+        """Return the changes since the last call; None if there are none."""
+        if not (self._gained or self._lost):
+            return None
+        change = MembershipChange(self._gained, self._lost)
+        self._gained = self._lost = frozenset()
+        return change
+
+    def check_assigned(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Raise `CommitRefusedError` for partitions that the member does not have: brokers do not check this."""
+        if absent := sorted(set(partitions) - self.assignment):
+            raise CommitRefusedError(
+                f"group {group_id}: {_named(absent)} are not assigned to this member (any more), so that it may not "
+                "commit them. Their owner reads on from the last stored commit: drop them",
+                group_id=group_id,
+            )
+
+
+def check_member_topics(topics: Iterable[str]) -> list[str]:
+    """Return the topics of a member, sorted; raise `ConfigError` if there are none, or for a pattern."""
+    names = sorted({*topics}) if not isinstance(topics, str) else [topics]
+    if not names:
+        raise ConfigError("a member of a group needs at least one topic")
+    if patterns := [name for name in names if is_pattern(name)]:
+        raise ConfigError(
+            f"a member of a group subscribes to names, not to patterns such as {shown(patterns[0])}: look up the topics "
+            "that it matches, and pass their names"
+        )
+    return names
+
+
+def check_not_of_windows(group_id: str, committed: CommittedOffsets) -> None:
+    """Raise `WindowGroupError` if commits of the group hold the progress of windows."""
+    found = sorted(
+        tp for tp, one in committed.items() if one is not None and is_offset_map(one.metadata)
+    )
+    if found:
+        raise WindowGroupError(
+            f"group {group_id} is a group of windows: its commits of {_named(found)} hold their progress, which a live "
+            "member's commits would destroy. Choose another group_id for the live reader",
+            group_id=group_id,
+            partitions=tuple(map(str, found)),
+        )
+
+
+def _named(partitions: Collection[TopicPartition]) -> str:
+    names = [str(tp) for tp in partitions]
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more

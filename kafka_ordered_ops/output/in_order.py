@@ -1,0 +1,161 @@
+"""Put the records of windows in total order: in memory, and on disk what memory does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.release.ordered_release import Limits, OrderedRelease
+from kafka_ordered_ops.core.release.sorting import BATCH_BYTES
+from kafka_ordered_ops.core.release.sorting import Batch as Sorted
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA, partition_of
+from kafka_ordered_ops.ordered.spill import SpillFiles
+from kafka_ordered_ops.output import stage_files
+from kafka_ordered_ops.output.stage_files import Batch, FileOfWindow
+
+#: Arrow data in memory. As much again is being written to disk at times, and the client's queues come on top.
+HELD_BYTES_MAX: Final = 256 * 1024**2
+
+
+class WindowsInOrder:
+    """Records of several windows, each window in total order by itself.
+
+    A context manager, which removes what is on disk.
+
+    Args:
+        windows: how many windows there are.
+        folder: makes the folder for what memory does not hold; called when there is some.
+        held_bytes_max: how much Arrow data of all windows to hold in memory.
+    """
+
+    def __init__(
+        self, windows: int, folder: Callable[[], str], *, held_bytes_max: int = HELD_BYTES_MAX
+    ) -> None:
+        self._held_bytes_max = held_bytes_max
+        self._resources = ExitStack()
+        self._spill = self._resources.enter_context(SpillFiles(folder))
+        self._releases = [
+            OrderedRelease(STAGE_SCHEMA, limits=Limits(nbytes=held_bytes_max), spill=self._spill)
+            for _ in range(windows)
+        ]
+        for release in self._releases:
+            self._resources.callback(release.close)
+        self._known: set[tuple[int, TopicPartition]] = set()
+
+    def __enter__(self) -> WindowsInOrder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def hold(self, batches: Iterable[Batch]) -> None:
+        """Take all records, each partition's by offset.
+
+        Raises:
+            SpillError: the disk fails.
+        """
+        for records, windows in batches:
+            tp = partition_of(records)
+            for window, rows in _by_window(records, windows):
+                if (window, tp) not in self._known:
+                    self._known.add((window, tp))
+                    self._releases[window].add(tp)
+                self._releases[window].feed(tp, rows)
+            held = [release.held.nbytes_in_memory for release in self._releases]
+            if sum(held) > self._held_bytes_max:
+                # What one window holds is what its runs on disk are long.
+                self._releases[int(np.argmax(held))].to_disk()
+
+    def sorted(self, window: int, *, bytes_max: int = BATCH_BYTES) -> Iterator[Sorted]:
+        """Yield one window's records in order, in batches of about `bytes_max` at most; only once.
+
+        Raises:
+            SpillError: the disk fails.
+        """
+        release = self._releases[window]
+        for number, tp in self._known:
+            if number == window:
+                release.finish(tp)
+        yield from (batch for batch, _ in release.ready(bytes_max=bytes_max))
+        release.close()
+
+
+def in_total_order(
+    batches: Iterable[Batch], folder: Callable[[], str], *, held_bytes_max: int = HELD_BYTES_MAX
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one window by (timestamp, topic, partition, offset), in batches of `STAGE_SCHEMA`.
+
+    Args:
+        batches: the records as they are read: each partition's by offset.
+        folder: makes the folder for what memory does not hold, when there is some; whoever makes it removes it.
+        held_bytes_max: how much Arrow data to hold in memory.
+
+    Raises:
+        SpillError: the disk fails.
+    """
+    with WindowsInOrder(1, folder, held_bytes_max=held_bytes_max) as held:
+        held.hold(batches)
+        for batch in held.sorted(0):
+            yield batch.rows()
+
+
+def files_in_order(
+    batches: Iterable[Batch],
+    windows: int,
+    rows_per_file: int,
+    folder: Callable[[], str],
+    *,
+    held_bytes_max: int,
+) -> Iterator[FileOfWindow]:
+    """Yield window after window in total order, file by file; a file's rows are gathered by whoever writes it.
+
+    Raises:
+        SpillError: the disk fails.
+    """
+    with WindowsInOrder(windows, folder, held_bytes_max=held_bytes_max) as held:
+        held.hold(batches)
+        bytes_max = min(BATCH_BYTES, stage_files.FILE_BYTES_MAX)
+        for window in range(windows):
+            for parts in _files(held.sorted(window, bytes_max=bytes_max), rows_per_file):
+                yield window, partial(_gather, parts)
+
+
+def _files(batches: Iterable[Sorted], rows_per_file: int) -> Iterator[list[Sorted]]:
+    """Yield batches together that make one file."""
+    parts: list[Sorted] = []
+    rows = nbytes = 0
+    for batch in batches:
+        left = batch
+        while left.num_rows:
+            if rows == rows_per_file or (
+                rows and nbytes + left.nbytes > stage_files.FILE_BYTES_MAX
+            ):
+                yield parts
+                parts, rows, nbytes = [], 0, 0
+            part, left = left.split(min(left.num_rows, rows_per_file - rows))
+            parts.append(part)
+            rows += part.num_rows
+            nbytes += part.nbytes
+    if parts:
+        yield parts
+
+
+def _gather(parts: Sequence[Sorted]) -> pa.Table:
+    return pa.Table.from_batches([part.rows() for part in parts], STAGE_SCHEMA)
+
+
+def _by_window(
+    records: pa.RecordBatch, windows: np.typing.NDArray[np.int64]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    first = int(windows[0])
+    if bool(np.all(windows == first)):
+        yield first, records
+        return
+    for window in np.unique(windows).tolist():
+        yield window, records.filter(pa.array(windows == window))
