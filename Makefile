@@ -97,8 +97,10 @@ nightly: $(SPARK_CLASSES) ## Everything, on Spark 4.1 too, with very many random
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "(long or airflow) and not spark41"
 	HYPOTHESIS_PROFILE=nightly $(MAKE) test-spark41 ON_SPARK41="spark or spark41"
 
+# On top of the packages for Spark 4.1, the readers that are compared with; all that they need is there.
 bench: ## Measure the package against the plain Kafka connector, and write docs/benchmarks (BENCH=--help)
 	$(MAKE) setup LOCK=spark41 VENV=$(SPARK41)
+	$(SPARK41)/bin/uv pip install --quiet --python $(SPARK41)/bin/python --no-deps --require-hashes --requirement requirements/bench.txt
 	$(SPARK41)/bin/python -m benchmarks $(BENCH)
 	$(MAKE) setup
 	$(BIN)/python -m benchmarks.imports
@@ -118,6 +120,8 @@ lock: $(BIN)/uv ## Resolve the newest allowed versions again
 	$(COMPILE) --upgrade --extra demo --extra hdfs --extra object-stores --constraint requirements/spark41.in pyproject.toml -o requirements/spark41.txt
 	$(COMPILE) --upgrade --extra airflow --extra embedded --extra object-stores --extra spark --constraint requirements/airflow31.in \
 		pyproject.toml -o requirements/airflow31.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-deps --generate-hashes --upgrade --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links requirements/bench.in -o requirements/bench.txt
 
 jars: $(STAMP) ## Resolve the embedded broker's jars again, and write the list of their hashes
 	$(BIN)/python -m kafka_ordered_ops.embedded.relock

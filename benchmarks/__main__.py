@@ -120,7 +120,9 @@ class _Terminal:
         beyond = "".join(f", {part} {one:.2f} s" for part, one in made.beyond_s.items())
         cpu = "" if made.cpu_s is None else f", CPU {made.cpu_s:.1f} s"
         memory = "" if made.memory_bytes is None else f", {made.memory_bytes / 1024**2:,.0f} MiB"
-        self.say(f"{name}: {made.seconds:.2f} s{beyond}{cpu}{memory}")
+        breaks = "" if made.order_breaks is None else f", {made.order_breaks:,} order breaks"
+        cut = "" if made.is_complete else f", CUT OFF after {made.records:,} records"
+        self.say(f"{name}: {made.seconds:.2f} s{beyond}{cpu}{memory}{breaks}{cut}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
@@ -24,7 +26,7 @@ DAY_START: Final = datetime(2026, 3, 1, tzinfo=UTC)
 DAY: Final = timedelta(days=1)
 
 #: So many records of a partition change places among one another, which is some minutes of them.
-_DISORDER_RECORDS: Final = 500
+DISORDER_RECORDS: Final = 500
 
 #: One of so many records on top is stamped after the day: what a window has to look at and to leave.
 _AFTER_EVERY: Final = 100
@@ -42,6 +44,10 @@ _CONFIG: Final = {
 }
 
 
+#: The timestamps of a partition's records, in the order of its log. It travels to other processes.
+StampsOf = Callable[[int], list[int]]
+
+
 def topic_of(records: int) -> str:
     """The name of the topic with so many records."""
     return f"backlog-{records}"
@@ -54,20 +60,31 @@ def make_backlog(bootstrap: str, records: int, *, partitions: int = PARTITIONS) 
     minutes, and then one in a hundred of the next day. Keys have 6 bytes and values 100, half of them
     random; there are no headers, and batches are not compressed.
     """
-    topic = topic_of(records)
+    each = shares(records, partitions)
+    in_all = sum(count + count // _AFTER_EVERY for count in each)
+    make_topic(bootstrap, topic_of(records), partial(_day_stamps, each), in_all, partitions)
+
+
+def shares(records: int, partitions: int) -> list[int]:
+    """How many of the records each partition has."""
+    return [records * (n + 1) // partitions - records * n // partitions for n in range(partitions)]
+
+
+def make_topic(
+    bootstrap: str, topic: str, stamps_of: StampsOf, records: int, partitions: int
+) -> None:
+    """Makes and fills a topic, unless it is there; `records` is the number that its log must have."""
     if not _is_missing(bootstrap, topic):
         return
     create_topic(bootstrap, topic, partitions=partitions, config=_CONFIG)
-    each = [records * (n + 1) // partitions - records * n // partitions for n in range(partitions)]
     workers = min(partitions, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        shares = [range(n, partitions, workers) for n in range(workers)]
-        for future in [pool.submit(_fill, bootstrap, topic, each, share) for share in shares]:
+        parts = [range(n, partitions, workers) for n in range(workers)]
+        for future in [pool.submit(_fill, bootstrap, topic, stamps_of, part) for part in parts]:
             future.result()
     found = sum(end_offsets(bootstrap, topic).values())
-    wanted = sum(count + count // _AFTER_EVERY for count in each)
-    if found != wanted:
-        raise BrokerError(f"{topic} has {found:,} records instead of {wanted:,}", code="short")
+    if found != records:
+        raise BrokerError(f"{topic} has {found:,} records instead of {records:,}", code="short")
 
 
 def _is_missing(bootstrap: str, topic: str) -> bool:
@@ -80,13 +97,17 @@ def stamps_ms(count: int, *, seed: int) -> list[int]:
     day_ms, start_ms = DAY // timedelta(milliseconds=1), time_ms(DAY_START, what="day")
     even = start_ms + np.arange(count, dtype=np.int64) * day_ms // max(1, count)
     random_ = np.random.default_rng(seed)
-    for first in range(0, count, _DISORDER_RECORDS):
-        random_.shuffle(even[first : first + _DISORDER_RECORDS])
+    for first in range(0, count, DISORDER_RECORDS):
+        random_.shuffle(even[first : first + DISORDER_RECORDS])
     after = start_ms + day_ms + np.arange(count // _AFTER_EVERY, dtype=np.int64)
     return [*even.tolist(), *after.tolist()]
 
 
-def _fill(bootstrap: str, topic: str, counts: list[int], partitions: range) -> None:
+def _day_stamps(counts: list[int], partition: int) -> list[int]:
+    return stamps_ms(counts[partition], seed=partition)
+
+
+def _fill(bootstrap: str, topic: str, stamps_of: StampsOf, partitions: range) -> None:
     text = random.Random(7).randbytes(_VALUES * VALUE_BYTES // 2).hex().encode()
     values = [text[n * VALUE_BYTES : (n + 1) * VALUE_BYTES] for n in range(_VALUES)]
     keys = [b"%06d" % n for n in range(_KEYS)]
@@ -102,7 +123,7 @@ def _fill(bootstrap: str, topic: str, counts: list[int], partitions: range) -> N
         }
     )
     for partition in partitions:
-        for n, stamp_ms in enumerate(stamps_ms(counts[partition], seed=partition)):
+        for n, stamp_ms in enumerate(stamps_of(partition)):
             at = n * PARTITIONS + partition
             value, key = values[at % _VALUES], keys[at % _KEYS]
             while True:
@@ -122,4 +143,4 @@ def make_quiet_topic(bootstrap: str, topic: str, *, partitions: int, records_eac
     if not _is_missing(bootstrap, topic):
         return
     create_topic(bootstrap, topic, partitions=partitions, config=_CONFIG)
-    _fill(bootstrap, topic, [records_each] * partitions, range(partitions))
+    _fill(bootstrap, topic, partial(_day_stamps, [records_each] * partitions), range(partitions))

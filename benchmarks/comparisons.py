@@ -19,6 +19,7 @@ from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
 from benchmarks.publishing import Publish, Target
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
+from benchmarks.tail import tail_comparisons
 from benchmarks.values import Comparison, Contender, Place
 from kafka_ordered_ops.spark.table_target import TableMode
 
@@ -89,6 +90,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _reading(scale),
         _publishing(scale),
         _tables(scale),
+        *tail_comparisons(scale.records),
     )
 
 

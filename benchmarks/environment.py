@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import subprocess
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import confluent_kafka
 
+from benchmarks.peers import Peer
 from benchmarks.sessions import DRIVER_MEMORY, SPARK_VERSION
 from kafka_ordered_ops.embedded import find_java
 from kafka_ordered_ops.embedded.jars import KAFKA_VERSION
@@ -31,8 +33,18 @@ def environment() -> dict[str, str]:
         "broker": f"Apache Kafka {KAFKA_VERSION}, one node on the same cores",
         "confluent-kafka": f"{version('confluent-kafka')} (librdkafka {confluent_kafka.libversion()[0]})",
         "pyarrow": version("pyarrow"),
+        **_peers(),
         "kafka-ordered-ops": version("kafka-ordered-ops"),
     }
+
+
+def _peers() -> dict[str, str]:
+    """Those that are installed: only comparisons of ordered reads need them."""
+    found = {}
+    for peer in Peer:
+        with suppress(PackageNotFoundError):
+            found[peer.value] = version(peer)
+    return found
 
 
 def _processor() -> str:

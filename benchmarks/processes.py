@@ -82,6 +82,8 @@ class Runner:
             beyond_s={name: round(one, _DIGITS) for name, one in outcome.beyond_s.items()},
             cpu_s=None if meter.cpu_s is None else round(meter.cpu_s, _DIGITS),
             memory_bytes=meter.memory_bytes if peak is None else peak,
+            order_breaks=outcome.order_breaks,
+            is_complete=outcome.is_complete,
         )
 
     def end(self) -> None:

@@ -23,8 +23,8 @@ from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.read.reader import RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.output.records.columns import judged, partition_of, to_spark
-from kafka_ordered_ops.output.records.pieces import pieces_of
+from kafka_ordered_ops.ordered.records.columns import judged, partition_of, to_spark
+from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.spark import read_window
 
 

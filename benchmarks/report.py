@@ -25,10 +25,12 @@ from benchmarks.tables import (
     beyond_table,
     growth_table,
     jobs_table,
+    picture,
     planning_table,
     publishing_table,
     reading_table,
 )
+from benchmarks.tail_report import TAIL_SECTIONS
 
 PAGE_NAME: Final = "results.md"
 
@@ -55,6 +57,7 @@ def write_report(folder: Path) -> None:
         "reading": _reading,
         "publishing": _publishing,
         "tables": _tables,
+        **TAIL_SECTIONS,
     }
     for name, section in sections.items():
         if results.get(name):
@@ -70,7 +73,7 @@ def _window(folder: Path, results: _Results) -> Iterator[str]:
     mine = results["window"]
     yield f"## A window to Parquet: {mine[0].size:,} records"
     draw_bars(mine, folder / "window.svg", "One window to Parquet, as it comes", theirs=_THEIRS)
-    yield _picture("window", "seconds and CPU seconds of each engine and of the connector")
+    yield picture("window", "seconds and CPU seconds of each engine and of the connector")
     yield jobs_table(mine, CONNECTOR)
     yield "What the package does around the job, in the same runs:"
     yield beyond_table(mine)
@@ -80,7 +83,7 @@ def _ordered(folder: Path, results: _Results) -> Iterator[str]:
     mine = results["ordered"]
     yield f"## The same in total order: {mine[0].size:,} records"
     draw_bars(mine, folder / "ordered.svg", "One window to Parquet, in order", theirs=_THEIRS)
-    yield _picture(
+    yield picture(
         "ordered", "seconds and CPU seconds of each engine and of the connector with orderBy"
     )
     yield jobs_table(mine, CONNECTOR)
@@ -97,7 +100,7 @@ def _planning(folder: Path, results: _Results) -> Iterator[str]:
         across="partitions",
         of_plan=True,
     )
-    yield _picture("planning", "seconds to plan and commit over the number of partitions")
+    yield picture("planning", "seconds to plan and commit over the number of partitions")
     yield planning_table(mine)
 
 
@@ -105,7 +108,7 @@ def _hourly(folder: Path, results: _Results) -> Iterator[str]:
     mine = results["hourly"]
     yield f"## 24 hourly windows of one backlog: {mine[0].size:,} records"
     draw_bars(mine, folder / "hourly.svg", "24 hourly windows to Parquet", theirs=_THEIRS)
-    yield _picture("hourly", "seconds and CPU seconds of the ways to 24 hourly windows")
+    yield picture("hourly", "seconds and CPU seconds of the ways to 24 hourly windows")
     yield jobs_table(mine, ONE_PASS)
 
 
@@ -115,7 +118,7 @@ def _growth(folder: Path, results: _Results) -> Iterator[str]:
     mine = [*results["growth"], *(o for o in results.get("window", []) if o.contender in names)]
     yield "## Growth"
     draw_lines(mine, folder / "growth.svg", "One window to Parquet, as it comes", across="records")
-    yield _picture("growth", "seconds over the number of records")
+    yield picture("growth", "seconds over the number of records")
     yield growth_table(mine)
 
 
@@ -138,10 +141,6 @@ def _tables(folder: Path, results: _Results) -> Iterator[str]:
         for table in TableFormat:
             of = [one for one in mine if one.contender.startswith(table)]
             yield jobs_table(of, table_contender(table, None))
-
-
-def _picture(name: str, meaning: str) -> str:
-    return f"![{meaning}]({name}.svg)"
 
 
 def _measured(name: str, kept: Kept) -> str:

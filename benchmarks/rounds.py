@@ -94,7 +94,7 @@ def _step(
 
 
 def _check_records(made: Sequence[Measurement]) -> None:
-    found = {one.contender: one.records for one in made}
+    found = {one.contender: one.records for one in made if one.is_complete}
     if len(set(found.values())) > 1:
         raise ContenderFailedError(
             f"the contenders of {made[0].comparison} at {made[0].size:,} did not deliver the same: {found}"

@@ -30,6 +30,11 @@ def memory_text(memory_bytes: int | None) -> str:
     return "-" if memory_bytes is None else f"{memory_bytes / _MIB:,.0f}"
 
 
+def picture(name: str, meaning: str) -> str:
+    """A picture beside the page, with what it shows."""
+    return f"![{meaning}]({name}.svg)"
+
+
 def jobs_table(results: Sequence[Results], base: str) -> str:
     """What contenders took for the same job, each held against `base`."""
     found = {one.contender: one for one in results}

@@ -30,6 +30,10 @@ class Outcome:
     beyond_s: Mapping[str, float] = field(default_factory=dict)
     #: Set where the peak of a process of its own was measured, instead of the whole tree's.
     memory_bytes: int | None = None
+    #: Records that came after a greater one; None where nobody counted.
+    order_breaks: int | None = None
+    #: False: cut off after too long, so that `seconds` and `records` are of what was done until then.
+    is_complete: bool = True
 
 
 def _is_awake() -> None:
@@ -92,6 +96,9 @@ class Measurement:
     #: None where the system does not tell.
     cpu_s: float | None
     memory_bytes: int | None
+    #: As in `Outcome`.
+    order_breaks: int | None = None
+    is_complete: bool = True
 
     @property
     def key(self) -> tuple[str, str, int, int]:

@@ -1,9 +1,9 @@
 """Committed offsets with their metadata, exact to the byte.
 
 confluent-kafka appends a NUL to metadata on every path that commits, and reads past its end on every path
-that returns it. librdkafka's own C interface is exact. So the two calls that matter go there by ctypes,
-through the library that confluent-kafka is linked with and on the client that confluent-kafka made: one
-configuration, one producer, one transaction.
+that returns it. Its own commit of a member has no time limit. librdkafka's C interface is exact. So the calls that
+matter go there by ctypes, through the library that confluent-kafka is linked with and on the client that
+confluent-kafka made: one configuration, one producer, one transaction.
 
 The only thing taken on trust is where confluent-kafka keeps its client: in the first field after the object
 header. That is checked before its first use, on each client.
@@ -44,6 +44,8 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 TIMEOUT_S: Final = 30.0
 #: The time of one of many attempts: the error callback, which reports a wrong password, runs only between them.
 TRY_S: Final = 1.0
+#: The client ignores signals while it waits: a Ctrl-C during a member's commit is felt this late.
+COMMIT_SLICE_S: Final = 0.1
 #: For the question why there is no answer, asked at the deadline.
 EXPLAIN_TIMEOUT_S: Final = 2.0
 
@@ -165,6 +167,37 @@ def send_offsets_to_transaction(
             library.raise_and_free(error)
     finally:
         library.rd_kafka_consumer_group_metadata_destroy(metadata)
+
+
+def commit_as_member(
+    consumer: ck.Consumer, offsets: Mapping[TopicPartition, int], *, timeout_s: float
+) -> ck.KafkaError | None:
+    """Commit offsets with the generation of a live member; return the client's error, or None if all are stored.
+
+    With an error, some may be stored: the client reports one for all. Without an answer in time it is `_TIMED_OUT`, and
+    the offsets may still be stored later.
+    """
+    library, deadline = _library(), within(timeout_s)
+    handle = library.handle_of(consumer, "consumer")
+    wanted = {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
+    queue = library.rd_kafka_queue_new(handle)
+    try:
+        with library.partition_list(wanted) as partition_list:
+            code = library.rd_kafka_commit_queue(handle, partition_list, queue, None, None)
+        event = None
+        while not (code or event or deadline.is_over):
+            # In slices: a signal is felt between them.
+            slice_s = min(COMMIT_SLICE_S, deadline.left_s)
+            event = library.rd_kafka_queue_poll(queue, _milliseconds(slice_s))
+        if event is not None:
+            code = library.rd_kafka_event_error(event)
+            library.rd_kafka_event_destroy(event)
+        elif not code:
+            code = ck.KafkaError._TIMED_OUT
+        return ck.KafkaError(code) if code else None
+    finally:
+        # An answer that is still to come is dropped with it.
+        library.rd_kafka_queue_destroy(queue)
 
 
 def _check_metadata(tp: TopicPartition, committed: CommittedOffset) -> None:
@@ -291,6 +324,15 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     ),
     "rd_kafka_topic_partition_list_destroy": (None, (_ListPointer,)),
     "rd_kafka_committed": (c.c_int, (c.c_void_p, _ListPointer, c.c_int)),
+    "rd_kafka_queue_new": (c.c_void_p, (c.c_void_p,)),
+    "rd_kafka_queue_destroy": (None, (c.c_void_p,)),
+    "rd_kafka_queue_poll": (c.c_void_p, (c.c_void_p, c.c_int)),
+    "rd_kafka_commit_queue": (
+        c.c_int,
+        (c.c_void_p, _ListPointer, c.c_void_p, c.c_void_p, c.c_void_p),
+    ),
+    "rd_kafka_event_error": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_event_destroy": (None, (c.c_void_p,)),
     "rd_kafka_consumer_group_metadata_new": (c.c_void_p, (c.c_char_p,)),
     "rd_kafka_consumer_group_metadata_destroy": (None, (c.c_void_p,)),
     "rd_kafka_send_offsets_to_transaction": (

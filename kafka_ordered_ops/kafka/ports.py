@@ -24,11 +24,16 @@ from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Prepare, check_ledger_name
 from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.membership import MembershipChange as MembershipChange
+from kafka_ordered_ops.core.membership import OnRevoke
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.reading import Turn as Turn
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka import committed_offsets as _offsets
 from kafka_ordered_ops.kafka.ledger.ledger import PLANNING, UPDATE_TIMEOUT_S, Ledger, Pace
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
+from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S, GroupMember
+from kafka_ordered_ops.kafka.membership import TIMEOUT_S as MEMBER_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS, STALL_TIMEOUT_S, RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
@@ -109,14 +114,41 @@ class ReaderDoor(_Door, Protocol):
     def positions(self) -> dict[TopicPartition, int]:
         """The offset of each partition below which everything wanted has been returned."""
 
+    def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
+        """Start reading one more partition, or one that was finished or stopped, at its first wanted offset."""
+
     def stop(self, tp: TopicPartition) -> None:
         """End one partition early."""
+
+    def turn(self) -> list[Turn]:
+        """Return what one round of reading brings: after a moment at most, and then it may be nothing."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the wanted records, in batches of one partition each."""
 
     def timestamps(self) -> Iterator[ScanBatch]:
         """Return offsets and timestamps of the wanted records."""
+
+
+class MembershipDoor(_Door, Protocol):
+    """A member of a live group that reads nothing; see `kafka.membership.GroupMember` for the errors of each."""
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this member has."""
+
+    def poll(self) -> MembershipChange | None:
+        """Take part in the group; return what changed since the last call, or None. Does not wait."""
+
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """Return the group's committed offsets; None where it has none."""
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> None:
+        """Store offsets of assigned partitions, with this member's generation; `timeout_s`: if not the member's own."""
 
 
 class LedgerDoor(_Door, Protocol):
@@ -229,6 +261,30 @@ def open_reader(
         columns=columns,
         batch_records=batch_records,
         stall_timeout_s=stall_timeout_s,
+    )
+
+
+def open_member(
+    settings: ClientSettings,
+    group_id: str,
+    topics: Iterable[str],
+    *,
+    on_revoke: OnRevoke | None = None,
+    timeout_s: float = MEMBER_TIMEOUT_S,
+    session_timeout_s: float = SESSION_TIMEOUT_S,
+) -> MembershipDoor:
+    """Return a member of a live group; see `kafka.membership.GroupMember` for the arguments."""
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.membership import MemoryMember
+
+        return MemoryMember(name, group_id, topics, on_revoke=on_revoke, timeout_s=timeout_s)
+    return GroupMember(
+        settings,
+        group_id,
+        topics,
+        on_revoke=on_revoke,
+        timeout_s=timeout_s,
+        session_timeout_s=session_timeout_s,
     )
 
 

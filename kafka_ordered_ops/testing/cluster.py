@@ -76,9 +76,21 @@ class Group:
     )
     #: Descriptions of live members, by member id.
     members: dict[str, str] = field(default_factory=dict)
+    #: The topics of members that share partitions, and the members that have partitions.
+    subscribed: dict[str, frozenset[str]] = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
     #: One change of the group's state at a time; and how many were begun, by which one is overtaken.
     turn: threading.Lock = field(default_factory=threading.Lock)
     epoch: int = 0
+
+    def is_owned(self, tp: TopicPartition) -> bool:
+        """Return whether a live member has a partition."""
+        return self.owners.get(tp) in self.members
+
+    def leave(self, member_id: str) -> None:
+        """End a membership, and free its partitions. Repeating it changes nothing."""
+        self.members.pop(member_id, None)
+        self.subscribed.pop(member_id, None)
 
 
 #: Runs between the read and the write of a change of a group's state.

@@ -12,8 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.cluster_facts import ScanBatch
-from kafka_ordered_ops.core.errors import ConfigError, ReadTimeoutError, RecordsLostError
+from kafka_ordered_ops.core.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    KafkaOrderedOpsError,
+    ReadTimeoutError,
+    invariant,
+)
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.reading import Turn, position_in_log
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.testing.log import Entry, PartitionLog
@@ -63,8 +70,10 @@ class MemoryReader:
             tp: _Progress(tp, offsets, offsets.first) for tp, offsets in wanted.items() if offsets
         }
         self._unfinished = dict(self._all)
+        self._is_open = False
 
     def __enter__(self) -> MemoryReader:
+        self._is_open = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -72,6 +81,7 @@ class MemoryReader:
 
     def close(self) -> None:
         """End reading; may be called twice."""
+        self._is_open = False
         self._unfinished.clear()
 
     @property
@@ -79,9 +89,37 @@ class MemoryReader:
         """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
+    def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
+        """Start reading one more partition, or one that was finished or stopped, at its first wanted offset."""
+        self._check_open()
+        if tp in self._unfinished:
+            raise ConfigError(f"{tp} is being read already: stop it before adding it again")
+        if wanted:
+            self._all[tp] = self._unfinished[tp] = _Progress(tp, wanted, wanted.first)
+
     def stop(self, tp: TopicPartition) -> None:
         """End one partition early."""
         self._unfinished.pop(tp, None)
+
+    def turn(self) -> list[Turn]:
+        """Return what one round of reading brings: after a moment at most, and then it may be nothing."""
+        self._check_open()
+        turns: list[Turn] = []
+        try:
+            self._check_all()
+            for one, entries in self._round():
+                batch = _to_arrow(self.schema, one.tp, entries) if entries else None
+                turns.append(Turn(one.tp, batch, one.position))
+            if not turns:
+                self._wait(time.monotonic() + WAIT_SLICE_S)
+        except BrokerUnreachableError:
+            # As with brokers, where a client does not report that they are away.
+            time.sleep(WAIT_SLICE_S)
+        except KafkaOrderedOpsError:
+            # Otherwise the next turn raises it, before it takes anything.
+            if not turns:
+                raise
+        return turns
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the wanted records: each batch holds records of one partition, in offset order."""
@@ -101,15 +139,27 @@ class MemoryReader:
         moved_at = time.monotonic()
         while self._unfinished:
             moved = False
-            for one in list(self._unfinished.values()):
-                # Stopped meanwhile, by the consumer of the records.
-                if one.tp in self._unfinished and (run := self._read(one)) is not None:
-                    moved = True
-                    yield one, run
+            for found in self._round():
+                moved = True
+                yield found
             if moved:
                 moved_at = time.monotonic()
             elif not self._wait(moved_at + self._stall_timeout_s):
                 raise self._stalled()
+
+    def _check_all(self) -> None:
+        """Raise the error of any partition."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            for one in self._unfinished.values():
+                _check_in_range(one, cluster.log(one.tp))
+
+    def _round(self) -> Iterator[tuple[_Progress, list[Entry]]]:
+        """Yield the next records of each partition whose position can move."""
+        for one in list(self._unfinished.values()):
+            # Unless stopped meanwhile, by the consumer of the records.
+            if self._unfinished.get(one.tp) is one and (run := self._read(one)) is not None:
+                yield one, run
 
     def _read(self, one: _Progress) -> list[Entry] | None:
         """Return the next wanted records of a partition; None when its position cannot move now."""
@@ -140,6 +190,9 @@ class MemoryReader:
             cluster.changed.wait(max(min(deadline - time.monotonic(), WAIT_SLICE_S), 0))
         return time.monotonic() < deadline
 
+    def _check_open(self) -> None:
+        invariant(self._is_open, "a reader reads inside its `with` block")
+
     def _stalled(self) -> ReadTimeoutError:
         cluster = reach(self._name)
         with cluster.changed:
@@ -160,19 +213,10 @@ class MemoryReader:
 def _check_in_range(one: _Progress, log: PartitionLog) -> None:
     """Handle a position outside the log: continue after the gap if nothing wanted was in it."""
     start, end = log.log_start, log.high_watermark
-    if start <= one.position <= end:
-        return
-    left = one.wanted.within(one.position, one.wanted.end)
-    lost = left - OffsetSet.of((start, end))
-    if lost:
-        shown = ", ".join(f"[{a}, {b})" for a, b in lost.ranges[:8])
-        raise RecordsLostError(
-            f"{one.tp} holds offsets [{start}, {end}) now; of the wanted ones {shown} are gone: "
-            "retention or deletion took them, or the topic was recreated. Plan the window again, or "
-            "accept the loss by its policy",
-            lost={str(one.tp): lost.ranges},
+    if not start <= one.position <= end:
+        one.position = position_in_log(
+            one.tp, one.wanted, one.position, log_start=start, log_end=end
         )
-    one.position = left.first
 
 
 def _to_arrow(schema: pa.Schema, tp: TopicPartition, entries: list[Entry]) -> pa.RecordBatch:

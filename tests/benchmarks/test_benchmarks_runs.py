@@ -251,6 +251,26 @@ def test_a_failure_is_reported_with_its_words(tmp_path: Path, job: Failing, word
     assert [one.round for one in journal.of("any")] == [0, 1]
 
 
+class CutOff(Nothing):
+    """A job that took too long, with less to show for it."""
+
+    def start(self, place: Place) -> Work:
+        return Work(lambda _: Outcome(seconds=60.0, records=3, is_complete=False))
+
+
+@pytest.mark.slow
+def test_a_contender_that_was_cut_off_need_not_deliver_the_same(tmp_path: Path) -> None:
+    """The others are still held against one another; what it did is kept."""
+    journal = Journal(tmp_path / "j.jsonl", FACTS.to_json())
+    contenders = [Contender("a", 1, Nothing()), Contender("b", 1, CutOff())]
+    assert _measure(tmp_path, contenders, journal, repeats=1) == ["a0", "b0", "a1", "b1"]
+    kept = Journal(tmp_path / "j.jsonl", FACTS.to_json()).of("any")
+    assert [(one.contender, one.records, one.is_complete) for one in kept][-2:] == [
+        ("a", 7, True),
+        ("b", 3, False),
+    ]
+
+
 @pytest.mark.slow
 def test_contenders_must_deliver_the_same(tmp_path: Path) -> None:
     """A ratio between different work would mean nothing."""

@@ -1,4 +1,4 @@
-"""Read exact sets of offsets to Arrow, or to bare timestamps.
+"""Read exact sets of offsets to Arrow, or to bare timestamps; or read on without an end, turn by turn.
 
 A partition is done when its *position* has reached the wanted end: a record at or past it, an
 end-of-partition event at or past it, or the client's own position, which also passes transaction markers
@@ -9,9 +9,9 @@ records, compacted holes) do not appear.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import Final, TypeVar
 
 import confluent_kafka as ck
@@ -24,13 +24,12 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     CorruptRecordError,
     KafkaOrderedOpsError,
-    ReadTimeoutError,
-    RecordsLostError,
+    invariant,
 )
 from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
+from kafka_ordered_ops.core.reading import Turn as Turn
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.client.answers import no_answer
 from kafka_ordered_ops.kafka.client.answers import position as client_position
 from kafka_ordered_ops.kafka.client.calls import Uncounted
 from kafka_ordered_ops.kafka.client.errors import (
@@ -41,73 +40,36 @@ from kafka_ordered_ops.kafka.client.errors import (
     translate,
 )
 from kafka_ordered_ops.kafka.client.forks import Home
-from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.read.arrow import no_collection, stamps, to_arrow
+from kafka_ordered_ops.kafka.read.explain import (
+    check_not_truncated,
+    check_topics,
+    named,
+    stalled,
+    where_to_go_on,
+)
+from kafka_ordered_ops.kafka.read.progress import JUMP_OFFSETS_MIN as JUMP_OFFSETS_MIN
+from kafka_ordered_ops.kafka.read.progress import Progress
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Records taken from the client at once: 1,000 to 5,000 cost least a record; more only miss the caches.
 BATCH_RECORDS: Final = 2_000
 #: If no position moves for this long, there is an error that the client does not report.
 STALL_TIMEOUT_S: Final = 60.0
-#: After so long without a position moving, the cluster is asked whether the topics still exist.
+#: After so long without a position of a topic moving, the cluster is asked whether the topic still exists.
 QUIET_S: Final = 5.0
+#: And asked again after so long: a tail may be quiet for hours, and each question opens a connection.
+STILL_QUIET_S: Final = 60.0
+#: For that question: a cluster that is away must not hold a turn for long.
+LOOK_TIMEOUT_S: Final = 2.0
 #: The client ignores signals while it waits: a Ctrl-C is felt this late.
 WAIT_SLICE_S: Final = 0.1
-#: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch again.
-JUMP_OFFSETS_MIN: Final = 10_000
 #: The interval of reading the client's own positions while records arrive.
 POSITIONS_EVERY_S: Final = 0.5
 #: For the questions that explain a failed read.
 EXPLAIN_TIMEOUT_S: Final = 10.0
 
 _NO_OFFSETS: Final[Int64Array] = np.empty(0, dtype=np.int64)
-
-
-class _Progress:
-    """How far one partition has been read."""
-
-    __slots__ = ("_taken_to", "position", "tp", "wanted")
-
-    def __init__(self, tp: TopicPartition, wanted: OffsetSet) -> None:
-        self.tp = tp
-        self.wanted = wanted
-        #: Wanted records below it have been returned.
-        self.position = self._taken_to = wanted.first
-
-    @property
-    def is_done(self) -> bool:
-        return self.position >= self.wanted.end
-
-    def advance(self, position: int) -> bool:
-        """Move the position forward, at most to the end; return whether it moved."""
-        position = min(position, self.wanted.end)
-        moved = position > self.position
-        self.position = max(position, self.position)
-        return moved
-
-    def take(
-        self, records: Sequence[Message], offsets: Int64Array
-    ) -> tuple[Sequence[Message], Int64Array]:
-        """Return the wanted among a run of records, but those that were taken already."""
-        mask = self.wanted.mask(offsets)
-        taken_to = max(self._taken_to, self.position)
-        if offsets[0] < taken_to:
-            # Records in flight at a jump arrive a second time after it.
-            mask &= offsets >= taken_to
-        self._taken_to = max(taken_to, int(offsets[-1]) + 1)
-        if mask.all():
-            return records, offsets
-        return list(compress(records, mask.tolist())), offsets[mask]
-
-    def jump(self) -> int | None:
-        """Return the offset to jump to when the position is in a large hole."""
-        boundaries = self.wanted.boundaries
-        index = int(np.searchsorted(boundaries, self.position, side="right"))
-        if index % 2 or index == boundaries.size:
-            return None
-        start = int(boundaries[index])
-        return start if start - self.position >= JUMP_OFFSETS_MIN else None
-
 
 #: The results from the wanted records of one partition, by offset.
 _T = TypeVar("_T")
@@ -118,7 +80,7 @@ class RangeReader:
     """Reads the visible records whose offsets are wanted, each once. A context manager, for one thread.
 
     Never joins the group and commits nothing; the group is named for quotas and logs. Offsets below the
-    log start raise `RecordsLostError`: nothing is skipped in silence.
+    log start raise `RecordsLostError`: nothing is skipped in silence. A set that ends at `INT64_MAX` has no end.
 
     Args:
         settings: how to reach the cluster.
@@ -127,7 +89,7 @@ class RangeReader:
         wanted: for each partition the offsets; empty sets are left out.
         columns: names of `RECORD_SCHEMA` that `batches` fills; fewer are faster.
         batch_records: at most so many records in a batch.
-        stall_timeout_s: without a position moving for so long, `ReadTimeoutError`.
+        stall_timeout_s: without a position moving for so long, `ReadTimeoutError`; not from `turn`.
     """
 
     def __init__(
@@ -146,26 +108,37 @@ class RangeReader:
             raise ConfigError(
                 f"no such columns: {sorted(unknown)}; there are {RECORD_SCHEMA.names}"
             )
-        #: The schema of `batches`.
+        #: The schema of `batches` and `turn`.
         self.schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
         self._settings = settings
+        self._isolation = isolation
         self._config = settings.consumer(group_id=group_id, isolation=isolation)
         self._batch_records = batch_records
         self._stall_timeout_s = stall_timeout_s
         self._reasons = FaultReasons(settings.secret_values())
-        self._all = {tp: _Progress(tp, offsets) for tp, offsets in wanted.items() if offsets}
-        self._unfinished = {(tp.topic, tp.partition): one for tp, one in self._all.items()}
+        self._all = {
+            tp: Progress(tp, offsets, has_own_position=True)
+            for tp, offsets in wanted.items()
+            if offsets
+        }
+        self._unfinished = {one.key: one for one in self._all.values()}
         topics = sorted({tp.topic for tp in self._all})
         self._topic_numbers: dict[str | None, int] = {name: i for i, name in enumerate(topics)}
+        #: Events that were not handled yet: one that raises does not take the others with it.
+        self._events: deque[tuple[Progress, Message]] = deque()
+        self._moved_at = self._positions_at = self._next_look = time.monotonic()
+        #: By topic, when to ask whether it still exists.
+        self._look_at = dict.fromkeys(topics, self._moved_at + QUIET_S)
+        self._is_open = False
         self._consumer: ck.Consumer | None = None
         self._home = Home()
         self._uncounted = Uncounted()
 
     def __enter__(self) -> RangeReader:
         self._home.check("a reader")
+        self._is_open = True
         if self._unfinished:
-            self._consumer = open_client(ck.Consumer, self._config, self._reasons)
-            self._consumer.assign([_at(one) for one in self._all.values()])
+            self._open_consumer().assign([one.start for one in self._all.values()])
         self._uncounted.begin()
         return self
 
@@ -177,6 +150,7 @@ class RangeReader:
         """End reading; may be called twice."""
         if not self._home.is_here:
             return
+        self._is_open = False
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -186,11 +160,59 @@ class RangeReader:
         """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
+    def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
+        """Start reading one more partition, or one that was finished or stopped, at its first wanted offset.
+
+        Raises `ConfigError` for a partition that is being read: stop it first.
+        """
+        if (tp.topic, tp.partition) in self._unfinished:
+            raise ConfigError(f"{tp} is being read already: stop it before adding it again")
+        if not wanted:
+            return
+        # Of a partition read before, the client reports the old position until the old assignment has ended.
+        one = Progress(tp, wanted, has_own_position=tp not in self._all)
+        consumer = self._open_consumer()
+        self._topic_numbers.setdefault(tp.topic, len(self._topic_numbers))
+        try:
+            consumer.incremental_assign([one.start])
+        except ck.KafkaException as error:
+            raise translate(error, doing="reading", where=str(tp), reasons=self._reasons) from error
+        self._all[tp] = self._unfinished[one.key] = one
+        self._look_at[tp.topic] = time.monotonic() + QUIET_S
+
     def stop(self, tp: TopicPartition) -> None:
         """End one partition early, even in the middle of its fetched records."""
         one = self._unfinished.get((tp.topic, tp.partition))
         if one is not None:
             self._finish(one)
+
+    def turn(self) -> list[Turn]:
+        """Return what one round of reading brings: after a moment at most, and then it may be nothing.
+
+        Quiet is no error: an endless read may be quiet for hours. What was read is returned before an error
+        of the same round is raised, by the next call. After an error of one partition, `stop` it to read on.
+
+        Raises:
+            RecordsLostError: wanted offsets are no longer in the log, or the log was truncated; which.
+            CorruptRecordError: a checksum or codec fails; at which offset.
+            UnknownTopicError: a topic was deleted meanwhile.
+            BrokerError: the cluster refuses the credentials, or a right is missing.
+        """
+        self._check_open()
+        if not self._unfinished:
+            time.sleep(WAIT_SLICE_S)
+            return []
+        # Before anything is taken from the client, since it may raise.
+        self._look_into_quiet_topics()
+        turns: list[Turn] = []
+        try:
+            for one, batch in self._round(self._batch_of):
+                turns.append(Turn(one.tp, batch, one.position))
+        except KafkaOrderedOpsError:
+            # Otherwise the event that raised is the first thing of the next turn.
+            if not turns:
+                raise
+        return turns
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the wanted records: each batch holds records of one partition, in offset order.
@@ -202,13 +224,7 @@ class RangeReader:
             UnknownTopicError: the topic was deleted meanwhile.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-
-        def batch_of(
-            tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
-        ) -> pa.RecordBatch:
-            return to_arrow(self.schema, tp, records, offsets)
-
-        for _, batch in self._runs(batch_of):
+        for _, batch in self._rounds(self._batch_of):
             if batch is not None:
                 yield batch
 
@@ -220,58 +236,71 @@ class RangeReader:
         ) -> tuple[Int64Array, Int64Array]:
             return offsets, stamps(records)[:, 1]
 
-        for one, found in self._runs(stamps_of):
+        for one, found in self._rounds(stamps_of):
             offsets, stamped = found or (_NO_OFFSETS, _NO_OFFSETS)
             yield ScanBatch(one.tp, offsets, stamped, one.position)
 
-    def _runs(self, make: _Make[_T]) -> Iterator[tuple[_Progress, _T | None]]:
-        """Yield the results of one partition's records at a time, after its position has moved."""
-        moved_at = positions_at = time.monotonic()
-        looked_into = False
-        while self._unfinished:
-            with no_collection():
-                count, runs, events = self._take(make)
-            moved = False
-            for one, end, made in runs:
-                if (one.tp.topic, one.tp.partition) in self._unfinished:
-                    moved = True
-                    one.advance(end)
-                    self._settle(one)
-                    yield one, made
-            # After the records: events of a partition refer to the time after them.
-            for one in self._events(events):
-                moved = True
-                yield one, None
-            now = time.monotonic()
-            if not count or now - positions_at > POSITIONS_EVERY_S:
-                positions_at = now
-                for one in self._ask_positions():
-                    moved = True
-                    yield one, None
-            # Read again: the consumer of the records may be slow, which is no stall.
-            now = time.monotonic()
-            if moved:
-                moved_at, looked_into = now, False
-            elif now - moved_at > self._stall_timeout_s:
-                raise self._stalled()
-            elif now - moved_at > QUIET_S and not looked_into:
-                looked_into = True
-                self._check_topics()
+    def _batch_of(
+        self, tp: TopicPartition, records: Sequence[Message], offsets: Int64Array
+    ) -> pa.RecordBatch:
+        return to_arrow(self.schema, tp, records, offsets)
 
-    def _take(
-        self, make: _Make[_T]
-    ) -> tuple[int, list[tuple[_Progress, int, _T | None]], list[Message]]:
-        """Return the number of messages; the results of each run of one partition, with the offset after it; the events."""
+    def _rounds(self, make: _Make[_T]) -> Iterator[tuple[Progress, _T | None]]:
+        """Yield from rounds until everything wanted has been read; raise when nothing moves for too long."""
+        self._moved_at = time.monotonic()
+        while self._unfinished:
+            yield from self._round(make)
+            self._look_into_quiet_topics()
+            quiet_s = time.monotonic() - self._moved_at
+            if quiet_s > self._stall_timeout_s:
+                raise stalled(
+                    self._settings,
+                    self._unfinished.values(),
+                    self._isolation,
+                    quiet_s=self._stall_timeout_s,
+                    timeout_s=EXPLAIN_TIMEOUT_S,
+                )
+
+    def _round(self, make: _Make[_T]) -> Iterator[tuple[Progress, _T | None]]:
+        """Yield the results of one partition's records at a time, after its position has moved."""
+        moved: set[str] = set()
+        for one in self._handle_events():  # Left by one that raised.
+            moved.add(one.tp.topic)
+            yield one, None
+        with no_collection():
+            count, runs = self._take(make)
+        for one, end, made in runs:
+            if self._is_read(one):
+                moved.add(one.tp.topic)
+                one.advance(end)
+                self._settle(one)
+                yield one, made
+        # After the records: events of a partition refer to the time after them.
+        for one in self._handle_events():
+            moved.add(one.tp.topic)
+            yield one, None
+        now = time.monotonic()
+        if not count or now - self._positions_at > POSITIONS_EVERY_S:
+            self._positions_at = now
+            for one in self._ask_positions():
+                moved.add(one.tp.topic)
+                yield one, None
+        if moved:
+            # Read again: the consumer of the records may be slow, which is no stall.
+            self._moved_at = time.monotonic()
+            self._look_at.update(dict.fromkeys(moved, self._moved_at + QUIET_S))
+
+    def _take(self, make: _Make[_T]) -> tuple[int, list[tuple[Progress, int, _T | None]]]:
+        """Return the number of messages; the results of each run of one partition, with the offset after it."""
         messages = records = self._consume()
-        events: list[Message] = []
         if any(map(Message.error, messages)):
             records = [one for one in messages if not one.error()]
-            events = [one for one in messages if one.error()]
-        runs: list[tuple[_Progress, int, _T | None]] = []
+            self._keep_events(one for one in messages if one.error())
+        runs: list[tuple[Progress, int, _T | None]] = []
         for one, run, offsets in self._by_partition(records):
             wanted, at = one.take(run, offsets)
             runs.append((one, int(offsets[-1]) + 1, make(one.tp, wanted, at) if wanted else None))
-        return len(messages), runs, events
+        return len(messages), runs
 
     def _consume(self) -> list[Message]:
         """Return fetched messages; wait a moment if there are none."""
@@ -284,15 +313,18 @@ class RangeReader:
                 messages += consumer.consume(self._batch_records - 1, 0) if messages else []
         except ck.KafkaException as error:
             raise translate(
-                error, doing="reading", where=self._where(), reasons=self._reasons
+                error,
+                doing="reading",
+                where=named(self._unfinished.values()),
+                reasons=self._reasons,
             ) from error
         if not messages:
-            self._reasons.raise_if_hopeless(doing="reading", where=self._where())
+            self._reasons.raise_if_hopeless(doing="reading", where=named(self._unfinished.values()))
         return messages
 
     def _by_partition(
         self, messages: list[Message]
-    ) -> Iterator[tuple[_Progress, Sequence[Message], Int64Array]]:
+    ) -> Iterator[tuple[Progress, Sequence[Message], Int64Array]]:
         """Divide messages into runs of one partition; the client delivers long runs by itself."""
         count = len(messages)
         if not count:
@@ -310,43 +342,80 @@ class RangeReader:
             if one is not None:  # Else finished or stopped while these were under way.
                 yield one, messages[start:end], offsets[start:end]
 
-    def _events(self, messages: list[Message]) -> Iterator[_Progress]:
-        """Handle an event; return the partitions that it moved."""
+    def _keep_events(self, messages: Iterable[Message]) -> None:
+        """Queue the events of partitions that are being read, each for its present assignment."""
         for message in messages:
-            error = message.error()
             one = self._unfinished.get((message.topic() or "", message.partition() or 0))
-            if error is None or one is None:
-                if error is not None:
-                    self._reasons.add(error)
-            elif error.code() == ck.KafkaError._PARTITION_EOF:
-                # Where the log ended when this was queued. Below the end it may be stale, and is still a
-                # place that has been reached.
-                if one.advance(client_position(message.offset()) or 0):
-                    self._settle(one)
-                    yield one
-            elif is_out_of_range(error.code()):
-                self._restart_or_lost(one)
-            else:
-                fault = self._fault(error, f"{one.tp}@{message.offset()}")
-                if not fault.retriable:
-                    raise fault
+            if one is not None:
+                self._events.append((one, message))
+            elif (error := message.error()) is not None:
                 self._reasons.add(error)
 
-    def _ask_positions(self) -> Iterator[_Progress]:
-        """Move partitions whose client position went on without a record: over markers, aborted records."""
-        unfinished = list(self._unfinished.values())
-        try:
-            found = self._open_consumer().position([_at(one) for one in unfinished])
-        except ck.KafkaException:
-            return  # Only a shortcut: the end-of-partition event follows.
-        for one, client in zip(unfinished, found, strict=True):
-            # None: nothing was handed out since the assignment, or since a jump.
-            reached = client_position(client.offset)
-            if reached is not None and one.advance(reached):
+    def _handle_events(self) -> Iterator[Progress]:
+        """Handle the queued events; return the partitions that they moved.
+
+        An event that raises stays until its partition is stopped: the client does not repeat it.
+        """
+        while self._events:
+            one, message = self._events[0]
+            try:
+                moved = self._is_read(one) and self._handle(one, message)
+            except KafkaOrderedOpsError as error:
+                if not error.retriable:
+                    raise
+                return  # The cluster is away. The next round asks again.
+            self._events.popleft()
+            if moved:
                 self._settle(one)
                 yield one
 
-    def _settle(self, one: _Progress) -> None:
+    def _handle(self, one: Progress, message: Message) -> bool:
+        """Handle an event of a partition; return whether it moved the position."""
+        error = message.error()
+        if error is None:
+            return False
+        if error.code() == ck.KafkaError._PARTITION_EOF:
+            # Where the log ended when this was queued. Below the end it may be stale, and is still a
+            # place that has been reached.
+            one.has_own_position = True
+            return one.advance(client_position(message.offset()) or 0)
+        if is_out_of_range(error.code()):
+            check_not_truncated(one, error)
+            return self._restart(one)
+        fault = translate(
+            error, doing="reading", where=f"{one.tp}@{message.offset()}", reasons=self._reasons
+        )
+        if is_corrupt(error.code()):
+            raise CorruptRecordError(fault.message, at=f"{one.tp}@{message.offset()}")
+        if not fault.retriable:
+            raise fault
+        self._reasons.add(error)
+        return False
+
+    def _ask_positions(self) -> Iterator[Progress]:
+        """Move partitions whose client position went on without a record: over markers, aborted records."""
+        asked = [one for one in self._unfinished.values() if one.has_own_position]
+        try:
+            found = self._open_consumer().position([one.start for one in asked])
+        except ck.KafkaException:
+            return  # Only a shortcut: the end-of-partition event follows.
+        for one, client in zip(asked, found, strict=True):
+            # None: nothing was handed out since the assignment, or since a jump.
+            reached = client_position(client.offset)
+            if reached is not None and self._is_read(one) and one.advance(reached):
+                self._settle(one)
+                yield one
+
+    def _restart(self, one: Progress) -> bool:
+        """Read on where the log has wanted records; return whether that is a move. Raises `RecordsLostError`."""
+        position = where_to_go_on(self._settings, one, timeout_s=EXPLAIN_TIMEOUT_S)
+        moved = one.advance(position)
+        consumer = self._open_consumer()
+        consumer.incremental_unassign([one.start])
+        consumer.incremental_assign([one.start])
+        return moved
+
+    def _settle(self, one: Progress) -> None:
         """Handle a moved position: the partition may be done, or before a large hole."""
         if one.is_done:
             self._finish(one)
@@ -354,83 +423,37 @@ class RangeReader:
             one.advance(start)
             # Only a shortcut: reading on through the hole gives the same records.
             with suppress(ck.KafkaException):
-                self._open_consumer().seek(_at(one))
+                self._open_consumer().seek(one.start)
 
-    def _finish(self, one: _Progress) -> None:
-        stopped = self._unfinished.pop((one.tp.topic, one.tp.partition), None) is None
-        if not stopped and self._unfinished and self._consumer is not None:
-            # Otherwise records fetched beyond the end take the buffers of other partitions.
-            self._consumer.incremental_unassign([ck.TopicPartition(one.tp.topic, one.tp.partition)])
+    def _finish(self, one: Progress) -> None:
+        if self._unfinished.pop(one.key, None) is not None and self._consumer is not None:
+            # Otherwise records fetched beyond the end take the buffers of other partitions. What is under way of
+            # this assignment is dropped by the client, so that it cannot be taken for a later one's.
+            self._consumer.incremental_unassign([one.start])
+
+    def _is_read(self, one: Progress) -> bool:
+        """Return whether this assignment of the partition is neither finished nor stopped."""
+        return self._unfinished.get(one.key) is one
+
+    def _look_into_quiet_topics(self) -> None:
+        """Raise if a topic where nothing moves is deleted or forbidden."""
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + POSITIONS_EVERY_S
+        due = {topic for topic, _ in self._unfinished if self._look_at[topic] <= now}
+        if due:
+            check_topics(self._settings, due, timeout_s=LOOK_TIMEOUT_S)
+            self._look_at.update(dict.fromkeys(due, time.monotonic() + STILL_QUIET_S))
+
+    def _check_open(self) -> None:
+        self._home.check("a reader")
+        invariant(self._is_open, "a RangeReader reads inside its `with` block")
 
     def _open_consumer(self) -> ck.Consumer:
-        self._home.check("a reader")
-        consumer = self._consumer
-        if consumer is None:
-            raise AssertionError("a RangeReader reads inside its `with` block")
-        return consumer
-
-    def _where(self) -> str:
-        names = [f"{one.tp}@{one.position}" for one in self._unfinished.values()]
-        return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-    def _fault(self, error: ck.KafkaError, where: str) -> KafkaOrderedOpsError:
-        fault = translate(error, doing="reading", where=where, reasons=self._reasons)
-        if is_corrupt(error.code()):
-            return CorruptRecordError(fault.message, at=where)
-        return fault
-
-    def _restart_or_lost(self, one: _Progress) -> None:
-        """Handle a position outside the log: continue after the gap if nothing wanted was in it."""
-        with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
-            start = lookup.log_starts([one.tp])[one.tp]
-            end = lookup.end_offsets([one.tp], Isolation.READ_UNCOMMITTED)[one.tp]
-            if end < start:
-                raise no_answer(
-                    "reading", str(one.tp), f"the log starts at {start} and ends at {end}"
-                )
-        left = one.wanted.within(one.position, one.wanted.end)
-        lost = left - OffsetSet.of((start, end))
-        if lost:
-            shown = ", ".join(f"[{a}, {b})" for a, b in lost.ranges[:8])
-            raise RecordsLostError(
-                f"{one.tp} holds offsets [{start}, {end}) now; the wanted offsets {shown} are gone: "
-                "retention or deletion removed them, or the topic was recreated. Plan the window again, or "
-                "accept the loss with on_data_loss='warn'",
-                lost={str(one.tp): lost.ranges},
-            )
-        one.advance(left.first)
-        consumer = self._open_consumer()
-        consumer.incremental_unassign([ck.TopicPartition(one.tp.topic, one.tp.partition)])
-        consumer.incremental_assign([_at(one)])
-
-    def _check_topics(self) -> None:
-        """Raise if the topics are deleted or forbidden, which the client itself does not report."""
-        try:
-            with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
-                lookup.topics({topic for topic, _ in self._unfinished})
-        except KafkaOrderedOpsError as error:
-            if not error.retriable:
-                raise
-
-    def _stalled(self) -> KafkaOrderedOpsError:
-        """Raise the cluster's error; return a timeout error if it reports none."""
-        partitions = [one.tp for one in self._unfinished.values()]
-        with Lookup(self._settings, timeout_s=EXPLAIN_TIMEOUT_S) as lookup:
-            lookup.topics({tp.topic for tp in partitions})
-            ends = lookup.end_offsets(partitions, Isolation(self._config["isolation.level"]))
-        positions = {
-            str(one.tp): (one.position, one.wanted.end) for one in self._unfinished.values()
-        }
-        shown = ", ".join(
-            f"{one.tp} at {one.position} of {one.wanted.end} (the log ends at {ends[one.tp]})"
-            for one in list(self._unfinished.values())[:8]
-        )
-        return ReadTimeoutError(
-            f"no position moved for {self._stall_timeout_s:g} s: {shown}. A log that ends below what is "
-            "wanted has an open transaction, or lost records in a failover; otherwise see the brokers' "
-            "health, and run this window again",
-            positions=positions,
-        )
+        self._check_open()
+        if self._consumer is None:
+            self._consumer = open_client(ck.Consumer, self._config, self._reasons)
+        return self._consumer
 
 
 def read_ranges(
@@ -454,7 +477,3 @@ def read_ranges(
         stall_timeout_s=stall_timeout_s,
     ) as reader:
         yield from reader.batches()
-
-
-def _at(one: _Progress) -> ck.TopicPartition:
-    return ck.TopicPartition(one.tp.topic, one.tp.partition, one.position)

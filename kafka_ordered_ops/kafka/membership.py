@@ -1,0 +1,318 @@
+"""Membership of a live consumer group: partitions are assigned by the group, records are read by others.
+
+The consumer here fetches nothing. It keeps the membership alive, reports which partitions it has, and commits for
+them with its generation, so that a member that was replaced cannot overwrite its successor's commits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import confluent_kafka as ck
+
+from kafka_ordered_ops.core.arguments import check_timeout_s
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import (
+    CommitRefusedError,
+    CommitUnknownError,
+    KafkaOrderedOpsError,
+    invariant,
+)
+from kafka_ordered_ops.core.membership import (
+    Membership,
+    OnRevoke,
+    check_member_topics,
+    check_not_of_windows,
+)
+from kafka_ordered_ops.core.membership import MembershipChange as MembershipChange
+from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
+from kafka_ordered_ops.kafka.client.calls import Deadline, within
+from kafka_ordered_ops.kafka.client.errors import (
+    UNKNOWN_TOPIC,
+    FaultReasons,
+    open_client,
+    translate,
+)
+from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader, commit_as_member
+from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: For each request.
+TIMEOUT_S: Final = 30.0
+#: Kafka's own default. Heartbeats come from a thread of the client, however long its owner works.
+SESSION_TIMEOUT_S: Final = 45.0
+#: How soon a member notices that the group rebalances: a moved partition waits for two of these. The client's own 3 s
+#: would make that 6 s, and an empty heartbeat costs a broker next to nothing.
+HEARTBEAT_S: Final = 1.0
+#: Only partitions that move are revoked. The client's default (range) revokes all of them from all members at every
+#: rebalance: with 8 partitions, the second member's arrival revoked 8 instead of 4. All that an owner holds of a
+#: partition, to sort it, would be dropped and read again each time.
+ASSIGNOR: Final = "cooperative-sticky"
+#: For reading back a commit whose time is over.
+READ_BACK_S: Final = 5.0
+#: Events handled in one poll: more are left for the next one.
+EVENTS_MAX: Final = 100
+
+#: The member is not, or no longer, one of the generation that the group is in.
+_REFUSED: Final = frozenset(
+    {
+        ck.KafkaError.ILLEGAL_GENERATION,
+        ck.KafkaError.UNKNOWN_MEMBER_ID,
+        ck.KafkaError.REBALANCE_IN_PROGRESS,
+        ck.KafkaError.FENCED_INSTANCE_ID,
+        ck.KafkaError._ASSIGNMENT_LOST,
+    }
+)
+#: Events that other calls report: partitions by `on_lost`, ends of logs by readers.
+_TOLD_OTHERWISE: Final = frozenset({ck.KafkaError._MAX_POLL_EXCEEDED, ck.KafkaError._PARTITION_EOF})
+
+
+class GroupMember:
+    """A member of a live consumer group. A context manager, for one thread.
+
+    It joins while its owner polls, which it must do at least every five minutes. It never fetches records.
+
+    Args:
+        settings: how to reach the cluster.
+        group_id: the group to join; a group of windows is refused.
+        topics: names of existing topics.
+        on_revoke: called inside `poll` with partitions that go to other members, while `commit` still works for
+            them. Not called for partitions that are lost already, nor by `close`.
+        timeout_s: the limit of each request.
+        session_timeout_s: without a heartbeat for so long, the group gives the partitions to others. Brokers allow 6 s
+            to 30 min.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group_id: str,
+        topics: Iterable[str],
+        *,
+        on_revoke: OnRevoke | None = None,
+        timeout_s: float = TIMEOUT_S,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+    ) -> None:
+        check_timeout_s(timeout_s, what="timeout_s")
+        check_timeout_s(session_timeout_s, what="session_timeout_s")
+        self._settings = settings
+        self._group = group_id
+        self._topics = check_member_topics(topics)
+        self._owner_on_revoke = on_revoke
+        self._timeout_s = timeout_s
+        self._config = settings.consumer(
+            group_id=group_id,
+            isolation=Isolation.READ_COMMITTED,
+            partition_assignment_strategy=ASSIGNOR,
+            session_timeout_ms=round(session_timeout_s * 1_000),
+            heartbeat_interval_ms=round(min(HEARTBEAT_S, session_timeout_s / 3) * 1_000),
+        )
+        self._reasons = FaultReasons(settings.secret_values())
+        self._membership = Membership()
+        self._offsets = OffsetsReader(settings, group_id)
+        self._consumer: ck.Consumer | None = None
+        self._is_closing = False
+        self._home = Home()
+
+    def __enter__(self) -> GroupMember:
+        """Check the group and begin to join it.
+
+        Raises:
+            WindowGroupError: the group's commits of these topics are those of windows.
+            UnknownTopicError: a topic does not exist.
+            BrokerError: the cluster refuses, or cannot be reached.
+        """
+        self._home.check("a member of a group")
+        self._check_group()
+        self._consumer = open_client(ck.Consumer, self._config, self._reasons)
+        self._consumer.subscribe(
+            self._topics,
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group; may be called twice. Commit before: it revokes nothing in order."""
+        if not self._home.is_here:
+            return
+        self._is_closing = True
+        self._offsets.close()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this member has."""
+        return self._membership.assignment
+
+    def poll(self) -> MembershipChange | None:
+        """Take part in the group; return what changed since the last call, or None. Does not wait.
+
+        Raises:
+            UnknownTopicError: a topic was deleted.
+            BrokerError: the cluster refuses the credentials, or a right is missing.
+            Exception: whatever `on_revoke` raised; the partitions are given up nevertheless.
+        """
+        consumer = self._open_consumer()
+        try:
+            for _ in range(EVENTS_MAX):
+                if (message := consumer.poll(0)) is None:
+                    break
+                self._handle(message)
+        except ck.KafkaException as error:
+            raise self._translated(error, "taking part in the group") from error
+        self._reasons.raise_if_hopeless(doing="taking part in the group", where=self._where)
+        return self._membership.take()
+
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """Return the group's committed offsets, metadata exact to the byte; None where it has none.
+
+        Raises the `BrokerError` family, and `LedgerUnavailableError` while another program's transaction is open.
+        """
+        return self._offsets.read(partitions, timeout_s=self._timeout_s)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> None:
+        """Store offsets, and return when they are stored. It also works inside `on_revoke`.
+
+        A broker answers the requests of a connection one after another. While the group rebalances, the answer to this
+        member's join comes first, and that waits for all other members. `timeout_s` is less than the member's own
+        where the caller has better things to do meanwhile; a later commit is never overtaken by an earlier one.
+
+        Raises:
+            CommitRefusedError: a partition is not this member's, the member was replaced, or the group is rebalancing:
+                poll, and commit what is left.
+            CommitUnknownError: no answer in time, and it is not stored so far.
+            UnknownTopicError: topics were deleted; the other offsets may be stored.
+            BrokerError: the cluster refuses, or cannot be reached.
+        """
+        consumer = self._open_consumer()
+        if not offsets:
+            return
+        deadline = within(self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            self._membership.check_assigned(self._group, offsets)
+            if not consumer.memberid():
+                # Without an identity the client would commit as an outsider, which an empty group allows.
+                raise self._refused("it was removed from the group")
+            error = commit_as_member(consumer, offsets, timeout_s=deadline.left_s)
+            if error is None:
+                return
+            if error.code() in _REFUSED:
+                raise self._refused(f"{error.str()} ({error.name()})")
+            if error.code() in UNKNOWN_TOPIC:
+                self._check_topics(offsets)
+            fault = self._translated(error, "committing")
+            if not (fault.retriable or error.code() in UNKNOWN_TOPIC):
+                raise fault
+            if self._is_stored(offsets, deadline, fault):
+                return
+
+    def _is_stored(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        deadline: Deadline,
+        fault: KafkaOrderedOpsError,
+    ) -> bool:
+        """Read back a commit without an answer; raise `CommitUnknownError` if it is not stored by the deadline."""
+        reason: KafkaOrderedOpsError = fault
+        try:
+            # Also at the deadline, when the answer matters most.
+            left_s = max(deadline.left_s, min(self._timeout_s, READ_BACK_S))
+            found = self._offsets.read(list(offsets), timeout_s=left_s)
+            if all((one := found[tp]) and one.offset == offsets[tp] for tp in offsets):
+                return True
+        except KafkaOrderedOpsError as error:
+            if not error.retriable:
+                raise
+            reason = error
+        if deadline.is_over:
+            raise CommitUnknownError(
+                f"{self._where}: no answer in time to a commit of {len(offsets)} partitions, and it is not stored so far "
+                f"({reason}). The group may be rebalancing. It may still be stored later, which does no harm. Poll, and "
+                "commit again"
+            ) from reason
+        time.sleep(min(RETRY_PAUSE_S, deadline.left_s))
+        return False
+
+    def _check_topics(self, offsets: Iterable[TopicPartition]) -> None:
+        """Raise `UnknownTopicError` for the topics that do not exist: the client does not name them."""
+        with Lookup(self._settings, timeout_s=self._timeout_s) as lookup:
+            lookup.topics({tp.topic for tp in offsets})
+
+    def _check_group(self) -> None:
+        with Lookup(self._settings, timeout_s=self._timeout_s) as lookup:
+            topics = lookup.topics(self._topics)
+        partitions = [
+            TopicPartition(name, number) for name in topics for number in topics[name].partitions
+        ]
+        check_not_of_windows(self._group, self.committed(partitions))
+
+    def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        at_end = [ck.TopicPartition(one.topic, one.partition, ck.OFFSET_END) for one in partitions]
+        consumer.incremental_assign(at_end)
+        # At once, and the client first has to ask a broker where the end is: nothing is ever fetched.
+        consumer.pause(at_end)
+        self._membership.gain(map(_tp, partitions))
+
+    def _on_revoke(self, _: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        revoked = frozenset(map(_tp, partitions))
+        known = self._membership.known(revoked)
+        try:
+            if known and self._owner_on_revoke is not None and not self._is_closing:
+                self._owner_on_revoke(known)
+        finally:
+            self._membership.lose(revoked)
+
+    def _on_lost(self, _: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        self._membership.lose(map(_tp, partitions))
+
+    def _handle(self, message: ck.Message) -> None:
+        error = message.error()
+        invariant(error is not None, "a member of a group fetches no records")
+        if error is None or error.code() in _TOLD_OTHERWISE:
+            return
+        fault = self._translated(error, "taking part in the group")
+        if not fault.retriable:
+            raise fault
+        self._reasons.add(error)
+
+    def _open_consumer(self) -> ck.Consumer:
+        self._home.check("a member of a group")
+        consumer = self._consumer
+        if consumer is None:
+            raise AssertionError("a GroupMember takes part inside its `with` block")
+        return consumer
+
+    @property
+    def _where(self) -> str:
+        return f"group {self._group}"
+
+    def _refused(self, why: str) -> CommitRefusedError:
+        return CommitRefusedError(
+            f"{self._where} refuses a commit of this member: {why}. Nothing was stored. Poll for the partitions that it "
+            "has now, and commit those",
+            group_id=self._group,
+        )
+
+    def _translated(
+        self, error: ck.KafkaException | ck.KafkaError, doing: str
+    ) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=self._where, reasons=self._reasons)
+
+
+def _tp(one: ck.TopicPartition) -> TopicPartition:
+    return TopicPartition(one.topic, one.partition)

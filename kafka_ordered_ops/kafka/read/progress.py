@@ -1,0 +1,77 @@
+"""How far one partition has been read, and which of the records that arrive are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Final
+
+import confluent_kafka as ck
+import numpy as np
+from confluent_kafka import Message
+
+from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
+from kafka_ordered_ops.core.types import TopicPartition
+
+#: A hole of so many offsets is jumped; through a smaller one it is cheaper to read than to fetch again.
+JUMP_OFFSETS_MIN: Final = 10_000
+
+
+class Progress:
+    """How far one partition has been read. Assigned again, a partition gets a new one."""
+
+    __slots__ = ("_taken_to", "has_own_position", "position", "tp", "wanted")
+
+    def __init__(self, tp: TopicPartition, wanted: OffsetSet, *, has_own_position: bool) -> None:
+        self.tp = tp
+        self.wanted = wanted
+        #: Wanted records below it have been returned.
+        self.position = self._taken_to = wanted.first
+        #: Whether the client's position, if it has one, is of this assignment.
+        self.has_own_position = has_own_position
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything wanted has been returned."""
+        return self.position >= self.wanted.end
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The partition, as the client's messages name it."""
+        return self.tp.topic, self.tp.partition
+
+    @property
+    def start(self) -> ck.TopicPartition:
+        """The partition with the offset to read on from, for the client."""
+        return ck.TopicPartition(self.tp.topic, self.tp.partition, self.position)
+
+    def advance(self, position: int) -> bool:
+        """Move the position forward, at most to the end; return whether it moved."""
+        position = min(position, self.wanted.end)
+        moved = position > self.position
+        self.position = max(position, self.position)
+        return moved
+
+    def take(
+        self, records: Sequence[Message], offsets: Int64Array
+    ) -> tuple[Sequence[Message], Int64Array]:
+        """Return the wanted among a run of records, but those that were taken already."""
+        self.has_own_position = True
+        mask = self.wanted.mask(offsets)
+        taken_to = max(self._taken_to, self.position)
+        if offsets[0] < taken_to:
+            # Records in flight at a jump arrive a second time after it.
+            mask &= offsets >= taken_to
+        self._taken_to = max(taken_to, int(offsets[-1]) + 1)
+        if mask.all():
+            return records, offsets
+        return list(compress(records, mask.tolist())), offsets[mask]
+
+    def jump(self) -> int | None:
+        """Return the offset to jump to when the position is in a large hole."""
+        boundaries = self.wanted.boundaries
+        index = int(np.searchsorted(boundaries, self.position, side="right"))
+        if index % 2 or index == boundaries.size:
+            return None
+        start = int(boundaries[index])
+        return start if start - self.position >= JUMP_OFFSETS_MIN else None

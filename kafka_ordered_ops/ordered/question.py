@@ -1,0 +1,151 @@
+"""What an ordered read is asked for, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from kafka_ordered_ops.core.arguments import (
+    as_names,
+    as_span,
+    check_choice,
+    check_count,
+    check_flag,
+    check_group,
+    check_timeout_s,
+    checked_clock,
+    path_text,
+    shown,
+)
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.release.ordered_release import Limits, Order
+from kafka_ordered_ops.core.types import INT64_MAX, Isolation
+from kafka_ordered_ops.core.window.bounds import Bound, Earliest, as_bound
+
+#: Starting offsets: a bound, its text, or an aware datetime.
+StartingOffsets = Bound | str | datetime
+
+#: ``(offsets done, offsets known)``
+Progress = Callable[[int, int], None]
+
+#: How late records reach their partition at most, as long as nobody says otherwise: producers batch for milliseconds,
+#: and clocks of a cluster differ by less.
+GRACE: Final = timedelta(seconds=5)
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An ordered read; see `OrderedReader` for the meaning of each."""
+
+    topics: tuple[str, ...]
+    #: By topic; ``None`` stands for all others.
+    starting_offsets: Mapping[str | None, Bound]
+    follow: bool
+    group_id: str | None
+    isolation: Isolation
+    order: Order
+    max_out_of_orderness_ms: int | None
+    grace_ms: int
+    limits: Limits
+    temporary_folder: str | None
+    commit_interval_s: float
+    stall_timeout_s: float
+    timeout_s: float
+    progress: Progress | None
+    clock: Callable[[], float]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        topics: str | Sequence[str],
+        starting_offsets: StartingOffsets | Mapping[str, StartingOffsets],
+        follow: bool,
+        group_id: str | None,
+        isolation: Isolation | str,
+        order: Order | str,
+        max_out_of_orderness: timedelta | str | None,
+        grace: timedelta | str,
+        held_records_max: int,
+        held_bytes_max: int,
+        spilled_bytes_max: int,
+        temporary_folder: str | os.PathLike[str] | None,
+        commit_interval_s: float,
+        stall_timeout_s: float,
+        timeout_s: float,
+        progress: Progress | None,
+        clock: Callable[[], float],
+    ) -> Question:
+        """Check all arguments; raise `ConfigError`, which names the one that is wrong."""
+        names = as_names(topics, what="topics")
+        if not names:
+            raise ConfigError("topics is empty: give a name or pattern, or a list of at least one")
+        following = check_flag(follow, what="follow")
+        if group_id is not None and not following:
+            raise ConfigError(
+                "group_id is given without follow=True: a read up to the end stores no progress. Use OrderedWindows "
+                "for bounded reads with progress, or follow=True"
+            )
+        chosen = check_choice(order, Order, what="order")
+        slack_ms = _slack_ms(max_out_of_orderness, following)
+        limits = Limits(
+            check_count(held_records_max, what="held_records_max", least=1, greatest=INT64_MAX),
+            check_count(held_bytes_max, what="held_bytes_max", least=1, greatest=INT64_MAX),
+            check_count(spilled_bytes_max, what="spilled_bytes_max", least=0, greatest=INT64_MAX),
+        )
+        folder = None if temporary_folder is None else path_text(temporary_folder)
+        if temporary_folder is not None and not folder:
+            raise ConfigError(f"temporary_folder is {shown(temporary_folder)}: give a path")
+        return cls(
+            topics=names,
+            starting_offsets=_bounds(starting_offsets, names),
+            follow=following,
+            group_id=None if group_id is None else check_group(group_id),
+            isolation=check_choice(isolation, Isolation, what="isolation"),
+            order=chosen,
+            max_out_of_orderness_ms=slack_ms,
+            grace_ms=as_span(grace, what="grace") // _MS,
+            limits=limits,
+            temporary_folder=folder,
+            commit_interval_s=check_timeout_s(commit_interval_s, what="commit_interval_s"),
+            stall_timeout_s=check_timeout_s(stall_timeout_s, what="stall_timeout_s"),
+            timeout_s=check_timeout_s(timeout_s, what="timeout_s"),
+            progress=progress,
+            clock=checked_clock(clock),
+        )
+
+    def bound_of(self, topic: str) -> Bound:
+        """Return where a topic starts."""
+        found = self.starting_offsets.get(topic)
+        return self.starting_offsets[None] if found is None else found
+
+
+def _slack_ms(value: timedelta | str | None, following: bool) -> int | None:
+    if value is None:
+        return 0 if following else None
+    return as_span(value, what="max_out_of_orderness") // _MS
+
+
+def _bounds(
+    value: StartingOffsets | Mapping[str, StartingOffsets], topics: Sequence[str]
+) -> Mapping[str | None, Bound]:
+    if not isinstance(value, Mapping):
+        return {None: _bound(value)}
+    if unknown := sorted(set(map(str, value)) - set(topics)):
+        raise ConfigError(
+            f"starting_offsets has {', '.join(unknown[:5])}, which topics does not name: it has "
+            f"{', '.join(topics[:5])}"
+        )
+    return {None: Earliest(), **{topic: _bound(one) for topic, one in value.items()}}
+
+
+def _bound(value: object) -> Bound:
+    bound = as_bound(value)
+    if bound is None:
+        raise ConfigError("starting_offsets is None: give 'earliest', 'latest' or another bound")
+    return bound
