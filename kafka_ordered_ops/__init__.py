@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.core.window.policy import Policy as Policy
     from kafka_ordered_ops.core.window.window import Window as Window
     from kafka_ordered_ops.kafka.settings import ClientSettings as ClientSettings
+    from kafka_ordered_ops.ordered.ordered_reader import OrderedReader as OrderedReader
     from kafka_ordered_ops.output.stage import stage_window as stage_window
     from kafka_ordered_ops.output.stage import stage_windows as stage_windows
     from kafka_ordered_ops.output.staged_output import StagedOutput as StagedOutput
@@ -61,6 +62,7 @@ _HOMES = {
     "Earliest": "core.window.bounds",
     "Latest": "core.window.bounds",
     "OpenWindow": "api",
+    "OrderedReader": "ordered.ordered_reader",
     "OrderedWindows": "api",
     "Policy": "core.window.policy",
     "Relative": "core.window.bounds",

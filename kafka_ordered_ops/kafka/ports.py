@@ -123,6 +123,9 @@ class ReaderDoor(_Door, Protocol):
     def turn(self) -> list[Turn]:
         """Return what one round of reading brings: after a moment at most, and then it may be nothing."""
 
+    def check_not_stalled(self) -> None:
+        """Raise `ReadTimeoutError`, or what explains it, if no position moved for the stall time."""
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the wanted records, in batches of one partition each."""
 

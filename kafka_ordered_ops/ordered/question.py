@@ -24,6 +24,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
 from kafka_ordered_ops.core.window.bounds import Bound, Earliest, as_bound
+from kafka_ordered_ops.core.window.plan import WindowPlan
 
 #: Starting offsets: a bound, its text, or an aware datetime.
 StartingOffsets = Bound | str | datetime
@@ -43,6 +44,8 @@ class Question:
     """An ordered read; see `OrderedReader` for the meaning of each."""
 
     topics: tuple[str, ...]
+    #: Its records, instead of topics and starting offsets.
+    plan: WindowPlan | None
     #: By topic; ``None`` stands for all others.
     starting_offsets: Mapping[str | None, Bound]
     follow: bool
@@ -64,6 +67,7 @@ class Question:
         cls,
         *,
         topics: str | Sequence[str],
+        plan: WindowPlan | None,
         starting_offsets: StartingOffsets | Mapping[str, StartingOffsets],
         follow: bool,
         group_id: str | None,
@@ -83,7 +87,7 @@ class Question:
     ) -> Question:
         """Check all arguments; raise `ConfigError`, which names the one that is wrong."""
         names = as_names(topics, what="topics")
-        if not names:
+        if not names and plan is None:
             raise ConfigError("topics is empty: give a name or pattern, or a list of at least one")
         following = check_flag(follow, what="follow")
         if group_id is not None and not following:
@@ -103,6 +107,7 @@ class Question:
             raise ConfigError(f"temporary_folder is {shown(temporary_folder)}: give a path")
         return cls(
             topics=names,
+            plan=plan,
             starting_offsets=_bounds(starting_offsets, names),
             follow=following,
             group_id=None if group_id is None else check_group(group_id),

@@ -66,6 +66,7 @@ class MemoryReader:
         self._isolation = isolation
         self._batch_records = batch_records
         self._stall_timeout_s = stall_timeout_s
+        self._moved_at = time.monotonic()
         self._all = {
             tp: _Progress(tp, offsets, offsets.first) for tp, offsets in wanted.items() if offsets
         }
@@ -110,7 +111,9 @@ class MemoryReader:
             for one, entries in self._round():
                 batch = _to_arrow(self.schema, one.tp, entries) if entries else None
                 turns.append(Turn(one.tp, batch, one.position))
-            if not turns:
+            if turns:
+                self._moved_at = time.monotonic()
+            else:
                 self._wait(time.monotonic() + WAIT_SLICE_S)
         except BrokerUnreachableError:
             # As with brokers, where a client does not report that they are away.
@@ -120,6 +123,11 @@ class MemoryReader:
             if not turns:
                 raise
         return turns
+
+    def check_not_stalled(self) -> None:
+        """Raise `ReadTimeoutError` if no position moved for the stall time."""
+        if self._unfinished and time.monotonic() - self._moved_at > self._stall_timeout_s:
+            raise self._stalled()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the wanted records: each batch holds records of one partition, in offset order."""

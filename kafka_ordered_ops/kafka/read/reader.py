@@ -214,6 +214,18 @@ class RangeReader:
                 raise
         return turns
 
+    def check_not_stalled(self) -> None:
+        """Raise `ReadTimeoutError`, or what explains it, if no position moved for the stall time."""
+        quiet_s = time.monotonic() - self._moved_at
+        if self._unfinished and quiet_s > self._stall_timeout_s:
+            raise stalled(
+                self._settings,
+                self._unfinished.values(),
+                self._isolation,
+                quiet_s=self._stall_timeout_s,
+                timeout_s=EXPLAIN_TIMEOUT_S,
+            )
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the wanted records: each batch holds records of one partition, in offset order.
 
@@ -251,15 +263,7 @@ class RangeReader:
         while self._unfinished:
             yield from self._round(make)
             self._look_into_quiet_topics()
-            quiet_s = time.monotonic() - self._moved_at
-            if quiet_s > self._stall_timeout_s:
-                raise stalled(
-                    self._settings,
-                    self._unfinished.values(),
-                    self._isolation,
-                    quiet_s=self._stall_timeout_s,
-                    timeout_s=EXPLAIN_TIMEOUT_S,
-                )
+            self.check_not_stalled()
 
     def _round(self, make: _Make[_T]) -> Iterator[tuple[Progress, _T | None]]:
         """Yield the results of one partition's records at a time, after its position has moved."""
