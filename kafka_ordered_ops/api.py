@@ -134,7 +134,7 @@ class OrderedWindows(Service, in_steps={"open", "run"}):
 
         Raises:
             ConfigError: an invalid argument; nothing was planned.
-            HeldLimitError: without Spark, the window does not fit the memory limit for sorting.
+            SpillError: without Spark, the temporary folder for sorting fails: its disk is full, for example.
             JobFailedError: the application failed.
             KafkaOrderedOpsError: as `plan` and `commit` raise it. Exceptions of the function propagate.
         """

@@ -110,7 +110,7 @@ class OpenWindow:
 
         Raises:
             ClosedError: the block or function has ended.
-            SinkError: the temporary folder fails.
+            SpillError: the temporary folder fails: its disk is full, for example.
             ReadError, RecordsLostError, BrokerError: Kafka cannot be read.
         """
         from kafka_ordered_ops.output.window_batches import read_batches

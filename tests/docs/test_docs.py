@@ -34,6 +34,7 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
     [
         "first_window.py",
         "with_arrow.py",
+        "ordered_reader.py",
         "stage_window.py",
         "only_what_is_left.py",
         "backfill.py",

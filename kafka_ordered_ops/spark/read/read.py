@@ -75,9 +75,8 @@ def read_windows(
             order of reading. For more than `order.ONE_TASK_OFFSETS_MAX` offsets, this process takes a
             short sample of Kafka before it returns.
         engine: ``"python"`` reads with the executors. ``"connector"`` also does, with the Kafka connector of the
-            session's own Spark. ``"local"`` reads in this process, at once, into files; ordered windows must fit this
-            process's memory (`stage.HELD_BYTES_MAX`). With the settings of an
-            `InMemoryKafka`, python reads like local, because executors cannot reach it.
+            session's own Spark. ``"local"`` reads in this process, at once, into files; beyond
+            `in_order.HELD_BYTES_MAX`, records wait on disk until they are in order. With the settings of an `InMemoryKafka`, python reads like local, because executors cannot reach it.
         local_root: where engine local puts its files. Executors must see the folder. The files stay
             there, so reading the same attempt again needs no Kafka. None: a temporary
             folder that is removed at exit, for local sessions only.
@@ -88,7 +87,7 @@ def read_windows(
             cannot be read together or that share offsets; `local_root` is missing for a session that is not
             local.
         EnvironmentConflictError: pyspark and pyspark-client are both installed.
-        ReadError, HeldLimitError, BrokerError: from engine local, or from the sample before sorting, at once.
+        ReadError, SpillError, BrokerError: from engine local, or from the sample before sorting, at once.
     """
     check_pyspark()
     settings = ClientSettings.of(settings)

@@ -31,7 +31,7 @@ def read_staged(
 
     Raises:
         ConfigError: no root, for executors that may be on other machines.
-        ReadError, HeldLimitError, BrokerError: as `stage_windows` raises them.
+        ReadError, SpillError, BrokerError: as `stage_windows` raises them.
     """
     plans = [plan for plan in reading.plans if plan.content is not PlanContent.COVERED]
     if not plans:
