@@ -121,8 +121,9 @@ class _Terminal:
         cpu = "" if made.cpu_s is None else f", CPU {made.cpu_s:.1f} s"
         memory = "" if made.memory_bytes is None else f", {made.memory_bytes / 1024**2:,.0f} MiB"
         breaks = "" if made.order_breaks is None else f", {made.order_breaks:,} order breaks"
+        late = f", {made.late_records:,} late" if made.late_records else ""
         cut = "" if made.is_complete else f", CUT OFF after {made.records:,} records"
-        self.say(f"{name}: {made.seconds:.2f} s{beyond}{cpu}{memory}{breaks}{cut}")
+        self.say(f"{name}: {made.seconds:.2f} s{beyond}{cpu}{memory}{breaks}{late}{cut}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,12 +13,13 @@ from benchmarks.backlog import (
     make_backlog,
     make_quiet_topic,
 )
-from benchmarks.hourly import HOUR, HourlyWindows, Streaming
+from benchmarks.hourly import HOUR, HourlyLocal, HourlyWindows, Streaming
 from benchmarks.lake_tables import TableFormat, ToTable
 from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
 from benchmarks.publishing import Publish, Target
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
+from benchmarks.rounds import rounds_at
 from benchmarks.tail import tail_comparisons
 from benchmarks.values import Comparison, Contender, Place
 from kafka_ordered_ops.spark.table_target import TableMode
@@ -28,6 +29,7 @@ CONNECTOR: Final = "connector"
 CONNECTOR_BARE: Final = "connector, no headers"
 
 ONE_PASS: Final = "one pass"
+ONE_PASS_LOCAL: Final = "one pass, engine local"
 ONE_BY_ONE: Final = "one by one"
 STREAMING: Final = "streaming, a query an hour"
 STREAMING_ONCE: Final = "streaming, one query"
@@ -67,9 +69,7 @@ SCALES: Final = {
     )
 }
 
-#: Rounds of what takes minutes each: the full run is to end within the hour.
-_LONG_RECORDS: Final = 20_000_000
-_LONG_ROUNDS: Final = 3
+#: Rounds of what takes minutes each: the full run is to end within two hours.
 _STREAMING_ROUNDS: Final = 1
 _ONE_BY_ONE_ROUNDS: Final = 2
 
@@ -90,7 +90,7 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _reading(scale),
         _publishing(scale),
         _tables(scale),
-        *tail_comparisons(scale.records),
+        *tail_comparisons(scale.records, scale.growth),
     )
 
 
@@ -140,6 +140,7 @@ def _hourly(scale: Scale) -> Comparison:
         "hourly",
         (
             Contender(ONE_PASS, n, HourlyWindows(n, one_pass=True)),
+            Contender(ONE_PASS_LOCAL, n, HourlyLocal(n)),
             Contender(STREAMING_ONCE, n, Streaming(n, one_query=True)),
             Contender(
                 ONE_BY_ONE, n, HourlyWindows(n, one_pass=False), _ONE_BY_ONE_ROUNDS, warms_up=False
@@ -157,7 +158,7 @@ def _growth(scale: Scale) -> Comparison:
     # The size of the first comparison has been measured there.
     sizes = [n for n in scale.growth if n != scale.records]
     for n in sizes:
-        rounds = _LONG_ROUNDS if n >= _LONG_RECORDS else None
+        rounds = rounds_at(n)
         contenders.append(Contender(CONNECTOR, n, Connector(n), rounds))
         for way in _ENGINES:
             contenders.append(Contender(way.value, n, OurWindow(n, way, ordered=False), rounds))

@@ -6,13 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.comparisons import COLD, CONNECTOR, ONE_BY_ONE, ONE_PASS, SMALL_RECORDS, WARM
+from benchmarks.comparisons import (
+    COLD,
+    CONNECTOR,
+    ONE_BY_ONE,
+    ONE_PASS,
+    ONE_PASS_LOCAL,
+    SMALL_RECORDS,
+    STREAMING_ONCE,
+    WARM,
+)
 from benchmarks.one_window import Way
+from benchmarks.ordered_reading import Way as OrderedWay
+from benchmarks.peers import Peer, PeerSettings
 from benchmarks.statistics import Results, Spread, ratio
 from benchmarks.tables import published_share, spread_text, table
+from benchmarks.tail import CONSUME, PEERS, TAIL, TAIL_GROWTH
 
 _PLAN_PARTITIONS: Final = 1_000
 _MB: Final = 1_000_000
+
+#: Of an ordered read whose memory counts.
+_READ_RECORDS: Final = 20_000_000
+_OTHERS: Final = (CONSUME, *PEERS)
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     yield from _planning(results.get("planning", ()))
     yield from _hourly(results.get("hourly", ()))
     yield from _publishing(results.get("publishing", ()))
+    yield from _ordered_reads(results)
 
 
 def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) -> Iterator[Goal]:
@@ -97,6 +114,9 @@ def _planning(planning: Sequence[Results]) -> Iterator[Goal]:
 
 
 def _hourly(hourly: Sequence[Results]) -> Iterator[Goal]:
+    found = _ratio(hourly, ONE_PASS_LOCAL, STREAMING_ONCE)
+    if found is not None:
+        yield Goal("24 windows by engine local, times one streaming query", 1.0, found)
     found = _ratio(hourly, ONE_BY_ONE, ONE_PASS)
     if found is not None:
         yield Goal("24 windows one by one, times one pass", 5.0, found, at_least=True)
@@ -111,6 +131,44 @@ def _publishing(publishing: Sequence[Results]) -> Iterator[Goal]:
         if found is not None:
             what = f"publish {one.size:,} records to {one.contender}, {text}"
             yield Goal(what, limit, found)
+
+
+def _ordered_reads(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
+    tail = results.get(TAIL, ())
+    yield from _against_peer(tail, [f"{peer}{PeerSettings.DEFAULT}" for peer in Peer], "by default")
+    yield from _against_peer(tail, PEERS, "at its best")
+    for way in (OrderedWay.STREAMING, OrderedWay.EXACT):
+        found = _ratio(tail, CONSUME, way)
+        if found is not None:
+            yield Goal(f"ordered read, {way}: speed, times {CONSUME}", 0.7, found, at_least=True)
+    ours = [
+        one
+        for name, mine in results.items()
+        for one in mine
+        if name.startswith(TAIL) and one.contender not in _OTHERS
+    ]
+    # The sum: of one break in many rounds, a median would show nothing.
+    breaks = [n for one in ours for run in one.rounds if (n := run.order_breaks) is not None]
+    if breaks and (found := Spread.of([sum(breaks)])):
+        yield Goal("order breaks in all ordered reads of the package", 0, found)
+    for one in results.get(TAIL_GROWTH, ()):
+        if one.size == _READ_RECORDS and (peak := one.memory_bytes) is not None:
+            text = f"memory of an ordered read of {one.size:,} records, {one.contender}, MB"
+            if found := Spread.of([peak / _MB]):
+                yield Goal(text, 600, found)
+
+
+def _against_peer(tail: Sequence[Results], names: Sequence[str], of: str) -> Iterator[Goal]:
+    """The faster one's seconds, times ours."""
+    # A read that was cut off counts with its seconds until then: fewer than it would have taken.
+    peers = [(one.seconds.median, one.contender) for one in tail if one.seconds]
+    faster = min((one for one in peers if one[1] in names), default=None)
+    found = None if faster is None else _ratio(tail, faster[1], OrderedWay.STREAMING)
+    if faster is not None and found is not None:
+        text = (
+            f"ordered read, {OrderedWay.STREAMING}: speed, times the faster peer {of} ({faster[1]})"
+        )
+        yield Goal(text, 2.0, found, at_least=True)
 
 
 def _ratio(results: Sequence[Results], name: str, base: str) -> Spread | None:

@@ -16,7 +16,7 @@ from benchmarks.backlog import DAY_START, topic_of
 from benchmarks.one_window import wake_workers
 from benchmarks.sessions import CONNECTOR_TUNING, rows_in, spark_session
 from benchmarks.values import Outcome, Place, Work
-from kafka_ordered_ops import Earliest, OrderedWindows, Window
+from kafka_ordered_ops import Earliest, OrderedWindows, Window, stage_windows
 from kafka_ordered_ops.spark import read_window, read_windows, write_window, write_windows
 
 if TYPE_CHECKING:
@@ -65,6 +65,38 @@ class HourlyWindows:
             return Outcome(seconds=seconds, records=rows)
 
         return Work(run, partial(wake_workers, spark, place))
+
+
+@dataclass(frozen=True)
+class HourlyLocal:
+    """The same in one pass by engine local: this process reads and writes, without Spark."""
+
+    records: int
+
+    def start(self, place: Place) -> Work:
+        """Nothing to start."""
+        topic = topic_of(self.records)
+        asked = [
+            Window([topic], cutoff=end, since=begin, starting_offsets=Earliest())
+            for begin, end in hours()
+        ]
+        names = [f"{begin:%H}" for begin, _ in hours()]
+
+        def run(round_: int) -> Outcome:
+            out = place.folder / f"round-{round_}"
+            started = time.perf_counter()
+            with OrderedWindows(
+                {"bootstrap.servers": place.bootstrap}, f"bench-{uuid.uuid4().hex[:12]}"
+            ) as windows:
+                plans = windows.plan_many(asked, names)
+                staged = stage_windows(plans, windows.settings, out, ordered=False)
+                windows.commit_many(plans, staged)
+            seconds = time.perf_counter() - started
+            rows = rows_in(out.glob("window_id=*"))
+            shutil.rmtree(out)
+            return Outcome(seconds=seconds, records=rows)
+
+        return Work(run)
 
 
 def _deliver_together(

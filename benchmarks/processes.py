@@ -83,6 +83,7 @@ class Runner:
             cpu_s=None if meter.cpu_s is None else round(meter.cpu_s, _DIGITS),
             memory_bytes=meter.memory_bytes if peak is None else peak,
             order_breaks=outcome.order_breaks,
+            late_records=outcome.late_records,
             is_complete=outcome.is_complete,
         )
 

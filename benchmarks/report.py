@@ -30,7 +30,7 @@ from benchmarks.tables import (
     publishing_table,
     reading_table,
 )
-from benchmarks.tail_report import TAIL_SECTIONS
+from benchmarks.tail_report import TAIL_SECTIONS, slack_section
 
 PAGE_NAME: Final = "results.md"
 
@@ -62,6 +62,7 @@ def write_report(folder: Path) -> None:
     for name, section in sections.items():
         if results.get(name):
             parts += [*section(folder, results), _measured(name, kept[name])]
+    parts += slack_section(results)
     parts += ["## Environment", *_environments(kept)]
     (folder / PAGE_NAME).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.journal import Journal
 from benchmarks.processes import ContenderFailedError, Runner, runners
 from benchmarks.values import FIRST_ROUND, Comparison, Contender, Measurement, Place
+
+#: Rounds of what takes minutes each: the full run is to end within two hours.
+_LONG_RECORDS: Final = 20_000_000
+_LONG_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,11 @@ class Step:
 
 #: Told of each step before it is made (None as the measurement) and after it.
 Report = Callable[[Comparison, Step, Measurement | None], None]
+
+
+def rounds_at(records: int) -> int | None:
+    """The rounds of a contender that reads so many records; None: as many as the run has."""
+    return _LONG_ROUNDS if records >= _LONG_RECORDS else None
 
 
 def rounds_of(contenders: Sequence[Contender], repeats: int) -> Iterator[list[Step]]:

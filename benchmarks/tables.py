@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from benchmarks.statistics import Results, Spread, ratio
@@ -111,13 +111,22 @@ def planning_table(results: Sequence[Results]) -> str:
 
 def growth_table(results: Sequence[Results]) -> str:
     """Seconds by contender over sizes."""
+    return _over_sizes(results, lambda one: spread_text(one.seconds))
+
+
+def memory_growth_table(results: Sequence[Results]) -> str:
+    """Peak memory by contender over sizes."""
+    return _over_sizes(results, lambda one: memory_text(one.memory_bytes))
+
+
+def _over_sizes(results: Sequence[Results], text_of: Callable[[Results], str]) -> str:
     sizes = sorted({one.size for one in results})
     names = list(dict.fromkeys(one.contender for one in results))
     found = {(one.contender, one.size): one for one in results}
     rows = []
     for name in names:
         cells = [found.get((name, size)) for size in sizes]
-        rows.append([name, *(spread_text(None if one is None else one.seconds) for one in cells)])
+        rows.append([name, *("-" if one is None else text_of(one) for one in cells)])
     rounds = [str(max(len(one.rounds) for one in results if one.size == size)) for size in sizes]
     rows.append(["rounds", *rounds])
     return table(["records", *(f"{size:,}" for size in sizes)], rows)

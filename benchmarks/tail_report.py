@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from benchmarks.ordered_reading import Way
 from benchmarks.ordered_topics import Arrangement
-from benchmarks.plots import draw_bars
+from benchmarks.plots import draw_bars, draw_lines
 from benchmarks.statistics import Results, ratio
-from benchmarks.tables import memory_text, picture, spread_text, table
-from benchmarks.tail import CONSUME, JVM, JVM_TUNED, PEERS, comparison_of
+from benchmarks.tables import (
+    growth_table,
+    memory_growth_table,
+    memory_text,
+    picture,
+    spread_text,
+    table,
+)
+from benchmarks.tail import (
+    CONSUME,
+    JVM,
+    JVM_TUNED,
+    PEERS,
+    TAIL_GROWTH,
+    WAYS,
+    comparison_of,
+    growth_names,
+)
+from benchmarks.values import Measurement
 
 _Section = Callable[[Path, Mapping[str, Sequence[Results]]], Iterator[str]]
 
@@ -30,6 +49,7 @@ def tail_table(results: Sequence[Results]) -> str:
         "CPU seconds",
         "peak MiB",
         "order breaks",
+        "late",
         "cut off",
         "rounds",
     ]
@@ -48,10 +68,70 @@ def _row(one: Results, base: Results | None) -> list[str]:
         "-" if rate is None else f"{rate.median:,.0f}",
         spread_text(one.cpu_s, digits=1),
         memory_text(one.memory_bytes),
-        spread_text(one.spread(lambda run: run.order_breaks), digits=0),
+        _count_text(one, lambda run: run.order_breaks),
+        _count_text(one, lambda run: run.late_records),
         str(cut_off) if cut_off else "-",
         str(len(one.rounds)),
     ]
+
+
+def _count_text(one: Results, of: Callable[[Measurement], int | None]) -> str:
+    counts = one.spread(of)
+    if counts is None or counts.least < counts.greatest:
+        return spread_text(counts, digits=0)
+    return f"{counts.median:,.0f}"
+
+
+def slack_section(results: Mapping[str, Sequence[Results]]) -> Iterator[str]:
+    """What it costs to wait for records out of order: of the runs of the other sections."""
+    rows = [
+        [f"{_IN_WORDS[arrangement]}, {_SLACK[way]}", *_slack_cells(found[way], found[CONSUME])]
+        for arrangement in Arrangement
+        if (found := {one.contender: one for one in results.get(comparison_of(arrangement), ())})
+        for way in WAYS[arrangement]
+        if way in _SLACK and {way, CONSUME} <= found.keys()
+    ]
+    if rows:
+        yield "## The cost of out-of-orderness"
+        yield (
+            "The log, and the `max_out_of_orderness` that it is read with. The runs are those of the sections above."
+        )
+        header = ["", "seconds", f"times {CONSUME}", "CPU seconds", "peak MiB", "late"]
+        yield table(header, rows)
+
+
+def _slack_cells(one: Results, base: Results) -> list[str]:
+    return [
+        spread_text(one.seconds),
+        spread_text(ratio(one, base)),
+        spread_text(one.cpu_s, digits=1),
+        memory_text(one.memory_bytes),
+        _count_text(one, lambda run: run.late_records),
+    ]
+
+
+def _growth(folder: Path, results: Mapping[str, Sequence[Results]]) -> Iterator[str]:
+    mine = list(_growth_results(results))
+    yield "## Growth of an ordered read"
+    draw_lines(
+        mine, folder / f"{TAIL_GROWTH}.svg", "A log in order and in reverse", across="records"
+    )
+    yield picture(
+        TAIL_GROWTH, "seconds over the number of records, of a log in order and in reverse order"
+    )
+    yield "Seconds:"
+    yield growth_table(mine)
+    yield "Peak memory, MiB:"
+    yield memory_growth_table(mine)
+
+
+def _growth_results(results: Mapping[str, Sequence[Results]]) -> Iterator[Results]:
+    for arrangement, name, in_growth in growth_names():
+        yield from (one for one in results[TAIL_GROWTH] if one.contender == in_growth)
+        # The size of the log's own comparison is measured there.
+        for one in results.get(comparison_of(arrangement), ()):
+            if one.contender == name:
+                yield replace(one, contender=in_growth)
 
 
 def _section(
@@ -84,7 +164,14 @@ _IN_WORDS: Final = {
     Arrangement.REVERSED: "in reverse order",
 }
 
+_SLACK: Final[Mapping[Way, str]] = {
+    Way.STREAMING: "0",
+    Way.STREAMING_1S: "1 s",
+    Way.STREAMING_1H: "1 h",
+    Way.EXACT: "any",
+}
+
 #: By comparison.
 TAIL_SECTIONS: Final[Mapping[str, _Section]] = {
     comparison_of(arrangement): partial(_section, arrangement) for arrangement in Arrangement
-}
+} | {TAIL_GROWTH: _growth}

@@ -32,6 +32,8 @@ class Outcome:
     memory_bytes: int | None = None
     #: Records that came after a greater one; None where nobody counted.
     order_breaks: int | None = None
+    #: Records that the reader marked as late, which are in no order; None where it marks none.
+    late_records: int | None = None
     #: False: cut off after too long, so that `seconds` and `records` are of what was done until then.
     is_complete: bool = True
 
@@ -98,6 +100,7 @@ class Measurement:
     memory_bytes: int | None
     #: As in `Outcome`.
     order_breaks: int | None = None
+    late_records: int | None = None
     is_complete: bool = True
 
     @property

@@ -16,6 +16,7 @@ import typer
 from kafka_ordered_ops.cli.commands import look, windows
 from kafka_ordered_ops.cli.commands.clean import CLEAN_EXAMPLES, clean
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
+from kafka_ordered_ops.cli.commands.read import READ_EXAMPLES, read
 from kafka_ordered_ops.cli.exits import ExitCode, error_json, exit_code, named_error
 from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
@@ -170,6 +171,7 @@ def run_window(
     raise typer.Exit(running.end_of(delivered, policies))
 
 
+app.command(epilog=READ_EXAMPLES)(read)
 app.command(epilog=LIVE_EXAMPLES)(live)
 app.command(epilog=CLEAN_EXAMPLES)(clean)
 app.command(epilog=look.LAG_EXAMPLES)(look.lag)

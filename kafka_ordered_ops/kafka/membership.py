@@ -6,6 +6,7 @@ them with its generation, so that a member that was replaced cannot overwrite it
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -52,6 +53,10 @@ HEARTBEAT_S: Final = 1.0
 #: rebalance: with 8 partitions, the second member's arrival revoked 8 instead of 4. All that an owner holds of a
 #: partition, to sort it, would be dropped and read again each time.
 ASSIGNOR: Final = "cooperative-sticky"
+#: How soon the group learns of new partitions of its topics. The client's own 5 min is long for a live reader.
+REFRESH_MS: Final = 10_000
+#: Leaving takes milliseconds. While brokers are away the client waits half a minute for it, and ignores a Ctrl-C.
+LEAVE_S: Final = 1.0
 #: For reading back a commit whose time is over.
 READ_BACK_S: Final = 5.0
 #: Events handled in one poll: more are left for the next one.
@@ -111,6 +116,7 @@ class GroupMember:
             session_timeout_ms=round(session_timeout_s * 1_000),
             heartbeat_interval_ms=round(min(HEARTBEAT_S, session_timeout_s / 3) * 1_000),
         )
+        self._config.setdefault("topic.metadata.refresh.interval.ms", str(REFRESH_MS))
         self._reasons = FaultReasons(settings.secret_values())
         self._membership = Membership()
         self._offsets = OffsetsReader(settings, group_id)
@@ -127,28 +133,28 @@ class GroupMember:
             BrokerError: the cluster refuses, or cannot be reached.
         """
         self._home.check("a member of a group")
-        self._check_group()
+        self._check_group(self._topics)
         self._consumer = open_client(ck.Consumer, self._config, self._reasons)
-        self._consumer.subscribe(
-            self._topics,
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_lost,
-        )
+        self._subscribe(self._consumer)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Leave the group; may be called twice. Commit before: it revokes nothing in order."""
+        """Leave the group, or without an answer let the session time pass; may be called twice.
+
+        Commit before: it revokes nothing in order.
+        """
         if not self._home.is_here:
             return
         self._is_closing = True
         self._offsets.close()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            leaving = threading.Thread(target=consumer.close, name="leaves-group", daemon=True)
+            leaving.start()
+            leaving.join(LEAVE_S)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -173,6 +179,13 @@ class GroupMember:
             raise self._translated(error, "taking part in the group") from error
         self._reasons.raise_if_hopeless(doing="taking part in the group", where=self._where)
         return self._membership.take()
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Take part in these topics instead of those before; what changes comes from `poll`. Raises like entering."""
+        consumer, wanted = self._open_consumer(), check_member_topics(topics)
+        self._check_group(set(wanted) - set(self._topics))
+        self._topics = wanted
+        self._subscribe(consumer)
 
     def committed(
         self, partitions: Sequence[TopicPartition]
@@ -253,9 +266,17 @@ class GroupMember:
         with Lookup(self._settings, timeout_s=self._timeout_s) as lookup:
             lookup.topics({tp.topic for tp in offsets})
 
-    def _check_group(self) -> None:
+    def _subscribe(self, consumer: ck.Consumer) -> None:
+        consumer.subscribe(
+            self._topics,
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+
+    def _check_group(self, names: Iterable[str]) -> None:
         with Lookup(self._settings, timeout_s=self._timeout_s) as lookup:
-            topics = lookup.topics(self._topics)
+            topics = lookup.topics(names)
         partitions = [
             TopicPartition(name, number) for name in topics for number in topics[name].partitions
         ]

@@ -143,6 +143,9 @@ class MembershipDoor(_Door, Protocol):
     def poll(self) -> MembershipChange | None:
         """Take part in the group; return what changed since the last call, or None. Does not wait."""
 
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Take part in these topics instead of those before; what changes comes from `poll`."""
+
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset | None]:

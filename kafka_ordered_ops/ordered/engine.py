@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
-    CommitError,
+    KafkaOrderedOpsError,
+    RecordsLostError,
     TopicRecreatedError,
+    UnknownTopicError,
     invariant,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.release.ordered_release import OrderedRelease
+from kafka_ordered_ops.core.release.sorting import Batch
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
-from kafka_ordered_ops.core.window.bounds import Bound, Earliest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
 from kafka_ordered_ops.kafka.ports import (
@@ -32,12 +35,13 @@ from kafka_ordered_ops.kafka.ports import (
 )
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.ordered.commits import Commits
 from kafka_ordered_ops.ordered.folder import temporary_folder
 from kafka_ordered_ops.ordered.question import Question
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA, judged
 from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 from kafka_ordered_ops.ordered.spill import SpillFiles
-from kafka_ordered_ops.ordered.starts import starts_and_ends
+from kafka_ordered_ops.ordered.starts import starts_and_ends, starts_of_new
 from kafka_ordered_ops.ordered.state import PartitionState
 from kafka_ordered_ops.ordered.watch import EVERY_S, EVERY_S_MIN, Seen, Watch
 
@@ -47,8 +51,10 @@ NO_GROUP: Final = "kafka-ordered-ops-read"
 RELEASE_RECORDS: Final = 32_768
 #: A record stamped so far after now is an error of a clock.
 FUTURE_MS: Final = 3_600_000
-#: Not longer: during a rebalance a commit waits, and records would too.
-COMMIT_TIMEOUT_S: Final = 5.0
+#: Between two reports of progress.
+PROGRESS_EVERY_S: Final = 0.2
+#: Until new partitions are begun again that the cluster, being away, gave no answers about.
+BEGIN_AGAIN_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -60,18 +66,33 @@ class Engine:
         self._settings = settings
         self._asked = question
         self._resources = ExitStack()
+        #: Those that are read.
         self._partitions: dict[TopicPartition, PartitionState] = {}
+        #: Found or gained, and not begun yet.
+        self._new: set[TopicPartition] = set()
+        self._begin_at = 0.0
+        #: What existed when the read began.
+        self._at_open: frozenset[TopicPartition] = frozenset()
         self._topic_ids: dict[str, str] = {}
         #: Of a plan.
         self._pieces: dict[TopicPartition, Piece] = {}
         self._release: OrderedRelease
         self._reader: ReaderDoor
         self._watch: Watch | None = None
+        #: Once its position is at the offset, a partition expects nothing stamped before the time.
+        self._settled: dict[TopicPartition, tuple[int, int]] = {}
         self._member: MembershipDoor | None = None
-        #: Of each partition, where the first record is that was not handed out and done with.
+        self._subscribed: frozenset[str] = frozenset()
+        self._commits: Commits | None = None
+        #: Returned, and not done with.
+        self._returned: Batch | None = None
+        #: Of each partition, the first offset not done with, as of the last time that somebody asked.
         self._done: dict[TopicPartition, int] = {}
-        self._committed: dict[TopicPartition, int] = {}
-        self._commit_at = self._told_at = time.monotonic()
+        #: Whether positions, held records and `_returned` agree: not after an error in the middle of a step.
+        self._is_even = True
+        self._told_at = time.monotonic()
+        #: For how long reading has brought nothing; the time of whoever takes the records does not count.
+        self._quiet_s = 0.0
 
     def __enter__(self) -> Engine:
         with ExitStack() as stack:
@@ -79,20 +100,22 @@ class Engine:
             self._resources = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._member is not None:
-                self._commit_if_any()
-        finally:
-            self._resources.close()
+    def __exit__(self, *exc_info: object) -> None:
+        with self._resources:
+            if self._commits is None:
+                return
+            if self._watch is not None and self._watch.is_blind:
+                _log.warning("the cluster is away: the last records will be read again")
+            else:
+                self._commits.at_end(quietly=exc_info[:1] != (None,))
 
     def _open(self, stack: ExitStack) -> None:
         asked = self._asked
+        # Outlives the thread that writes there.
+        folders = stack.enter_context(ExitStack())
         spill = stack.enter_context(
-            SpillFiles(lambda: stack_of.enter_context(temporary_folder(asked.temporary_folder)))
+            SpillFiles(lambda: folders.enter_context(temporary_folder(asked.temporary_folder)))
         )
-        # Closed before the folder that it writes to.
-        stack_of = self._resources = stack.enter_context(ExitStack())
         self._release = OrderedRelease(
             STAGE_SCHEMA,
             order=asked.order,
@@ -103,10 +126,10 @@ class Engine:
         stack.callback(self._release.close)
         group = asked.group_id or NO_GROUP
         if asked.plan is not None:
-            group, topics = asked.plan.group_id, list[str]()
+            group = asked.plan.group_id
             wanted = self._plan_pieces(asked.plan)
         else:
-            topics = self._find_topics()
+            self._find_topics()
             wanted = {
                 one.tp: OffsetSet.of((one.start, INT64_MAX if asked.follow else one.end))
                 for one in self._partitions.values()
@@ -121,12 +144,19 @@ class Engine:
                 stall_timeout_s=asked.stall_timeout_s,
             )
         )
-        if not asked.follow:
-            return
+        if asked.follow:
+            self._open_tail(stack)
+
+    def _open_tail(self, stack: ExitStack) -> None:
+        asked = self._asked
         if asked.group_id is not None:
+            self._subscribed = frozenset(self._topic_ids)
             self._member = stack.enter_context(
-                open_member(self._settings, asked.group_id, topics, on_revoke=self._revoked)
+                open_member(
+                    self._settings, asked.group_id, self._subscribed, on_revoke=self._revoked
+                )
             )
+            self._commits = Commits(self._member, asked.commit_interval_s, self._done_up_to)
         self._watch = stack.enter_context(
             Watch(
                 self._settings,
@@ -139,30 +169,33 @@ class Engine:
         )
 
     def _plan_pieces(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
+        self._topic_ids = {part.tp.topic: part.topic_id for part in plan}
         self._pieces = {piece.tp: piece for piece in pieces_of([plan])}
         wanted = {tp: piece.wanted for tp, piece in self._pieces.items()}
         for tp, offsets in wanted.items():
             self._add(tp, offsets.first, offsets.end)
         return wanted
 
-    def _find_topics(self) -> list[str]:
-        """Return the names of the topics; without a group, all of their partitions are read."""
+    def _find_topics(self) -> None:
+        """Look up the topics; without a group, all of their partitions are read."""
         asked = self._asked
         with open_lookup(self._settings, timeout_s=asked.timeout_s) as lookup:
             topics = lookup.selected(asked.topics)
             self._topic_ids = {name: facts.topic_id for name, facts in topics.items()}
-            if asked.group_id is None:
-                found = starts_and_ends(
-                    lookup,
-                    partitions_of(topics),
-                    asked.bound_of,
-                    asked.isolation,
-                    now_ms=self._now_ms(),
-                    committed={},
-                )
-                for tp, (start, end) in found.items():
-                    self._add(tp, start, end)
-        return list(topics)
+            partitions = partitions_of(topics)
+            self._at_open = frozenset(partitions)
+            if asked.group_id is not None:
+                return
+            found = starts_and_ends(
+                lookup,
+                partitions,
+                asked.bound_of,
+                asked.isolation,
+                now_ms=self._now_ms(),
+                committed={},
+            )
+        for tp, (start, end) in found.items():
+            self._add(tp, start, end)
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -173,22 +206,65 @@ class Engine:
         """
         waiting = 0
         while self._asked.follow or not all(one.is_finished for one in self._partitions.values()):
-            if self._member is not None:
-                self._take_part(self._member)
-            taken, moved = self._take(self._reader.turn())
+            self._take_part()
+            with self._moving():
+                self._look()
+                self._begin_new()
+                taken = self._read()
             waiting += taken
-            self._look()
-            if taken >= BATCH_RECORDS and waiting < RELEASE_RECORDS:
+            if taken >= BATCH_RECORDS and waiting < RELEASE_RECORDS and not self._release.is_full:
                 continue
             waiting = 0
             yield from self._released()
-            self._release.relieve()
-            self._settle()
-            if not self._asked.follow and not moved:
-                self._reader.check_not_stalled()
+            with self._moving():
+                self._release.relieve()
+            self._tell()
+            if self._commits is not None:
+                self._commits.if_due()
             yield None
         yield from self._released()
-        self._settle()
+        self._tell(at_end=True)
+
+    def _released(self) -> Iterator[pa.RecordBatch]:
+        """Yield what can be released now. That may be very much: between two batches, the group sees a live member."""
+        ready = self._release.ready()
+        while True:
+            with self._moving():
+                released = next(ready, None)
+                if released is None:
+                    return
+                rows = released.batch.rows()
+                self._returned = released.batch
+            yield _all_late(rows) if released.is_late else rows
+            self._returned = None
+            if self._commits is not None:
+                self._take_part()
+                self._commits.if_due()
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """While records are on their way. An error then leaves them nowhere, and as far as before it is done with."""
+        self._is_even = False
+        yield
+        self._is_even = True
+
+    def _read(self) -> int:
+        """Take one turn; return how many records came."""
+        began = time.monotonic()
+        try:
+            turns = self._reader.turn()
+        except (UnknownTopicError, RecordsLostError) as error:
+            self._go_on_without_deleted(error)
+            return 0
+        taken, moved = self._take(turns)
+        for tp, (offset, time_ms) in list(self._settled.items()):
+            if self._partitions[tp].position >= offset:
+                self._release.advance(tp, time_ms)
+                del self._settled[tp]
+        self._quiet_s = 0.0 if moved else self._quiet_s + time.monotonic() - began
+        if not self._asked.follow and self._quiet_s > self._asked.stall_timeout_s:
+            self._reader.check_not_stalled()
+        return taken
 
     def _take(self, turns: list[Turn]) -> tuple[int, bool]:
         """Hold what came; return how many records, and whether anything moved."""
@@ -212,26 +288,14 @@ class Engine:
                 self._release.finish(turn.tp)
         return taken, moved
 
-    def _released(self) -> Iterator[pa.RecordBatch]:
-        for batch, is_late in self._release.ready():
-            rows = batch.rows()
-            yield _all_late(rows) if is_late else rows
-
-    def _settle(self) -> None:
-        """Everything that was released is done with: note how far, tell, and commit when it is time."""
+    def _tell(self, *, at_end: bool = False) -> None:
         now = time.monotonic()
-        if self._asked.progress is not None and now - self._told_at > 0.2:
-            self._told_at = now
-            done = sum(one.position - one.start for one in self._partitions.values())
-            known = sum(max(one.end, one.position) - one.start for one in self._partitions.values())
-            self._asked.progress(done, known)
-        if self._member is None:
+        if self._asked.progress is None or not (at_end or now - self._told_at > PROGRESS_EVERY_S):
             return
-        for tp, one in self._partitions.items():
-            held_from = self._release.held_from(tp)
-            self._done[tp] = one.position if held_from is None else held_from
-        if now >= self._commit_at:
-            self._commit_if_any()
+        self._told_at = now
+        done = sum(one.position - one.start for one in self._partitions.values())
+        known = sum(max(one.end, one.position) - one.start for one in self._partitions.values())
+        self._asked.progress(done, known)
 
     # --- the logs ------------------------------------------------------------------------------------
 
@@ -240,109 +304,168 @@ class Engine:
         seen = None if self._watch is None else self._watch.take()
         if seen is None:
             return
-        self._check_same(seen)
+        self._check_same(seen.topics)
         for tp, end in seen.ends.items():
             if (one := self._partitions.get(tp)) is not None:
                 one.end = max(one.end, end)
+                if tp in seen.settled:
+                    self._settled[tp] = end, seen.at_ms - self._asked.grace_ms
         if self._member is None:
-            for tp in [tp for tp in self._partitions if tp not in seen.ends]:
-                self._drop(tp)
-            for tp in [tp for tp in seen.ends if tp not in self._partitions]:
-                # Whatever starting offsets say: its first records are as new as those of the others.
-                self._begin(tp, Earliest())
-        for tp in seen.settled:
-            one = self._partitions.get(tp)
-            if one is not None and one.position >= seen.ends[tp]:
-                self._release.advance(tp, seen.at_ms - self._asked.grace_ms)
+            self._leave(self._partitions.keys() - seen.ends.keys())
+            self._new |= seen.ends.keys() - self._partitions.keys()
+        else:
+            self._subscribe(self._member, seen)
 
-    def _check_same(self, seen: Seen) -> None:
-        for name, facts in seen.topics.items():
+    def _subscribe(self, member: MembershipDoor, seen: Seen) -> None:
+        """Take part in the topics that patterns select by now."""
+        topics = frozenset(seen.topics)
+        if not topics or topics == self._subscribed:
+            return
+        try:
+            member.subscribe(topics)
+            self._subscribed = topics
+        except KafkaOrderedOpsError as error:
+            if not (error.retriable or isinstance(error, UnknownTopicError)):
+                raise
+            _log.info("subscribing to new topics is tried again: %s", error)
+
+    def _check_same(self, topics: Mapping[str, TopicFacts]) -> None:
+        for name, facts in topics.items():
             known = self._topic_ids.setdefault(name, facts.topic_id)
-            if known != facts.topic_id:
-                raise TopicRecreatedError(
-                    f"topic {name} was deleted and created again while it was read: its offsets begin anew. Open a new "
-                    "reader",
-                    topic=name,
-                )
-
-    def _begin(self, tp: TopicPartition, bound: Bound | None = None) -> None:
-        """Start to read a partition: from its committed offset if the group has one."""
-        committed = {} if self._member is None else self._member.committed([tp])
-        with open_lookup(self._settings, timeout_s=self._asked.timeout_s) as lookup:
-            found = starts_and_ends(
-                lookup,
-                [tp],
-                self._asked.bound_of if bound is None else lambda _: bound,
-                self._asked.isolation,
-                now_ms=self._now_ms(),
-                committed=committed,
+            if known == facts.topic_id:
+                continue
+            partitions = [tp for tp in self._partitions if tp.topic == name]
+            if self._commits is not None:
+                self._commits.begin_anew(partitions)
+            for tp in partitions:
+                # Nor is anything of it committed by the end.
+                self._forget(tp)
+            raise TopicRecreatedError(
+                f"topic {name} was deleted and created again while it was read: its offsets begin anew. Open a new "
+                "reader",
+                topic=name,
+                expected_id=known,
+                found_id=facts.topic_id,
             )
-        start, end = found[tp]
-        self._add(tp, start, end)
-        self._reader.add(tp, OffsetSet.of((start, INT64_MAX)))
+
+    def _go_on_without_deleted(self, error: KafkaOrderedOpsError) -> None:
+        """Leave topics that patterns selected and that were deleted; raise the error if it means anything else."""
+        asked = self._asked
+        names = {tp.topic for tp in (*self._partitions, *self._new)} | self._subscribed
+        try:
+            with open_lookup(self._settings, timeout_s=asked.timeout_s) as lookup:
+                topics = lookup.existing(names)
+        except KafkaOrderedOpsError:
+            raise error from None
+        self._check_same(topics)
+        gone = names - topics.keys()
+        if not (asked.follow and gone) or not gone.isdisjoint(asked.topics):
+            raise error
+        _log.info("deleted topics are no longer read: %s", ", ".join(sorted(gone)))
+        self._leave([tp for tp in (*self._partitions, *self._new) if tp.topic in gone])
+
+    def _begin_new(self) -> None:
+        """Start to read new partitions: from the committed offset if the group has one."""
+        new = sorted(self._new)
+        for tp in new:
+            # Nothing passes it by while its start is looked up.
+            self._release.add(tp)
+        if not new or time.monotonic() < self._begin_at:
+            return
+        try:
+            committed = {} if self._member is None else self._member.committed(new)
+            with open_lookup(self._settings, timeout_s=self._asked.timeout_s) as lookup:
+                starts = starts_of_new(
+                    lookup,
+                    new,
+                    self._at_open,
+                    self._asked.bound_of,
+                    self._asked.isolation,
+                    now_ms=self._now_ms(),
+                    committed=committed,
+                )
+        except UnknownTopicError as error:
+            self._go_on_without_deleted(error)
+            return
+        except KafkaOrderedOpsError as error:
+            if not error.retriable:
+                raise
+            _log.info("new partitions are begun later: %s", error)
+            self._begin_at = time.monotonic() + BEGIN_AGAIN_S
+            return
+        for tp, (start, end) in starts.items():
+            self._new.discard(tp)
+            self._add(tp, start, end)
+            self._reader.add(tp, OffsetSet.of((start, INT64_MAX)))
 
     def _add(self, tp: TopicPartition, start: int, end: int) -> None:
-        self._partitions[tp] = PartitionState(tp, start=start, position=start, end=end, live_at=end)
-        self._partitions[tp].is_live = start >= end
+        one = PartitionState(tp, start=start, position=start, end=end, live_at=end)
+        one.is_live = start >= end
         self._release.add(tp)
         if start >= end and not self._asked.follow:
-            self._partitions[tp].is_finished = True
+            one.is_finished = True
             self._release.finish(tp)
+        self._partitions[tp] = one
 
-    def _drop(self, tp: TopicPartition) -> None:
-        self._reader.stop(tp)
-        self._release.drop(tp)
-        for known in (self._partitions, self._done, self._committed):
+    def _leave(self, partitions: Collection[TopicPartition]) -> None:
+        """Read partitions no more; what is held of them is still released."""
+        for tp in list(partitions):
+            self._reader.stop(tp)
+            self._release.finish(tp)
+            self._forget(tp)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        self._new.discard(tp)
+        for known in (self._partitions, self._settled, self._done):
             known.pop(tp, None)
+        if self._commits is not None:
+            self._commits.forget(tp)
 
     # --- the group -----------------------------------------------------------------------------------
 
-    def _take_part(self, member: MembershipDoor) -> None:
-        change = member.poll()
+    def _take_part(self) -> None:
+        """Give up what the group takes away, at once; what it gives is begun before the next turn."""
+        if self._member is None:
+            return
+        try:
+            change = self._member.poll()
+        except UnknownTopicError as error:
+            self._go_on_without_deleted(error)
+            return
         if change is None:
             return
-        for tp in change.lost:
-            if tp in self._partitions:
-                self._drop(tp)
-        for tp in sorted(change.gained):
-            self._begin(tp)
+        with self._moving():
+            for tp in change.lost:
+                if tp in self._partitions or tp in self._new:
+                    self._reader.stop(tp)
+                    self._release.drop(tp)
+                    self._forget(tp)
+            self._new |= change.gained
 
     def _revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        try:
-            self._commit({tp: self._done[tp] for tp in partitions if tp in self._done})
-        except CommitError as error:
-            # Their next owner reads them again from the last commit.
-            _log.warning(
-                "what was read of partitions that are given up is not committed: %s", error
-            )
+        if self._commits is not None:
+            self._commits.before_revocation(partitions)
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit what is done with, or these offsets."""
-        invariant(self._member is not None, "a read without a group commits nothing")
-        self._commit(dict(self._done if offsets is None else offsets))
+    def _done_up_to(self) -> Mapping[TopicPartition, int]:
+        """Return for each partition the first offset that was not returned and done with."""
+        if self._is_even:
+            self._done = {tp: self._first_left(one) for tp, one in self._partitions.items()}
+        return self._done
 
-    def _commit_if_any(self) -> None:
-        self._commit_at = time.monotonic() + self._asked.commit_interval_s
-        try:
-            self._commit(self._done)
-        except CommitError as error:
-            if not error.retriable:
-                raise
-            _log.info("the commit is tried again: %s", error)
+    def _first_left(self, one: PartitionState) -> int:
+        returned = self._returned
+        left = (
+            self._release.held_from(one.tp),
+            None if returned is None else self._release.offset_min_of(one.tp, returned),
+        )
+        return min([one.position, *(offset for offset in left if offset is not None)])
 
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        member = self._member
-        moved = {
-            tp: offset
-            for tp, offset in offsets.items()
-            if self._committed.get(tp) != offset and tp in self._partitions
-        }
-        if member is None or not moved:
-            return
-        mine = {tp: offset for tp, offset in moved.items() if tp in member.assignment}
-        if mine:
-            member.commit(mine, timeout_s=COMMIT_TIMEOUT_S)
-            self._committed.update(mine)
+    def commit(self) -> None:
+        """Commit what is done with; raise the `CommitError` family."""
+        commits = self._commits
+        invariant(commits is not None, "a read without a group commits nothing")
+        if commits is not None:
+            commits.now()
 
     # --- what is known ---------------------------------------------------------------------------------
 
@@ -350,17 +473,19 @@ class Engine:
     def is_live(self) -> bool:
         """Whether every partition has been read up to where it ended when it was first seen."""
         partitions = list(self._partitions.values())
-        return bool(partitions or self._member is None) and all(one.is_live for one in partitions)
+        is_known = bool(partitions or self._member is None) and not self._new
+        return is_known and all(one.is_live for one in partitions)
 
     def states(self) -> list[PartitionState]:
-        """Return what is known of each partition, by name."""
+        """Return what is known of each partition, by name; any thread may ask."""
         holding_back = self._release.holding_back()
-        for tp, one in list(self._partitions.items()):
-            source = self._release.source(tp)
+        partitions = [one for _, one in sorted(dict(self._partitions).items())]
+        for one in partitions:
+            source = self._release.source(one.tp)
             one.timestamp_ms, one.late = source.greatest_ms, source.late
-            one.held = self._release.held_of(tp)
-            one.holds_back = tp == holding_back and self._release.held.records > one.held
-        return [self._partitions[tp] for tp in sorted(self._partitions)]
+            one.held = self._release.held_of(one.tp)
+            one.holds_back = one.tp == holding_back and self._release.held.records > one.held
+        return partitions
 
     def _now_ms(self) -> int:
         return int(self._asked.clock() * 1_000)

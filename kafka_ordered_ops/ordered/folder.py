@@ -38,6 +38,8 @@ def temporary_folder(parent: str | None) -> Iterator[str]:
             _lock(folder, stack)
             content = os.path.join(folder, _CONTENT)
             os.mkdir(content)
+            # What is large goes first: whoever is killed meanwhile leaves a folder that the next one finds.
+            stack.callback(shutil.rmtree, content, ignore_errors=True)
         except OSError as error:
             raise SpillError(
                 f"no temporary folder can be made in {parent}: {error}. Choose another place, or set TMPDIR"
@@ -63,4 +65,5 @@ def _remove_left(parent: str) -> None:
         # In use, on its way in or out, or another user's: none of this one's business.
         with suppress(OSError), open(os.path.join(path, _IN_USE), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.join(path, _CONTENT), ignore_errors=True)
             shutil.rmtree(path)

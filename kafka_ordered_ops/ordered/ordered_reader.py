@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from kafka_ordered_ops.core.release.ordered_release import (
 )
 from kafka_ordered_ops.core.types import Isolation
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.engine import Engine
@@ -182,27 +184,36 @@ class OrderedReader:
         self._group_id = question.group_id
         self._batches: Iterator[pa.RecordBatch | None] | None = None
         self._is_closed = self._is_done = False
+        #: What ended the read before its end.
+        self._failure: BaseException | None = None
         #: Read by an iterator that was cancelled before it could return it.
         self._kept: pa.RecordBatch | None = None
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
+        self._is_busy = False
+        self._home = Home()
 
     def __enter__(self) -> OrderedReader:
         if self._is_closed or self._batches is not None:
             raise ClosedError("an OrderedReader is opened once: make another one")
+        self._home.check("an OrderedReader")
         self._engine.__enter__()
         self._batches = self._engine.batches()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        self._close(*exc_info)
 
     def close(self) -> None:
         """End the read, commit what was done with, and remove what is on disk; may be called twice."""
-        if self._is_closed:
+        self._close(None)
+
+    def _close(self, *exc_info: object) -> None:
+        if self._is_closed or not self._home.is_here:
             return
-        self._is_closed = True
-        if self._batches is not None:
-            self._engine.__exit__()
+        with self._alone():
+            self._is_closed = True
+            if self._batches is not None:
+                self._engine.__exit__(*exc_info)
 
     # --- records -------------------------------------------------------------------------------------
 
@@ -211,42 +222,43 @@ class OrderedReader:
         """The columns of the batches.
 
         ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds, UTC), ``timestamp_type``, ``key``, ``value``,
-        ``headers``, and ``late``: the record came after its place in the order had passed. Of a plan: after its own
-        window had been planned.
+        ``headers``, and ``late``: the record came after its place in the order had passed. Of a plan also: after its
+        own window had been planned.
         """
         return STAGE_SCHEMA
 
     def poll(self, timeout_s: float) -> pa.RecordBatch | None:
         """Return the next records, or None if there are none within the time, or at all (`is_done`).
 
+        One turn is taken even with 0. It takes up to 0.1 s.
+
         Raises:
-            ClosedError: outside of the ``with`` block.
+            ClosedError: outside of the ``with`` block, or after an error.
             RecordsLostError: records were removed before they were read; which.
             HeldLimitError: too many records wait for a partition; for which.
             SpillError: the temporary folder fails: its disk is full, for example.
             ReadError, BrokerError: Kafka cannot be read.
         """
-        deadline = time.monotonic() + check_timeout_s(timeout_s, what="timeout_s")
-        while not self._fill() and not self._is_done and time.monotonic() < deadline:
-            pass
-        found, self._kept = self._kept, None
-        return found
+        wait_s = 0.0 if timeout_s == 0 else check_timeout_s(timeout_s, what="timeout_s")
+        deadline = time.monotonic() + wait_s
+        while True:
+            if self._fill() and (found := self._taken()) is not None:
+                return found
+            if self.is_done or time.monotonic() >= deadline:
+                return None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield records until the end, or for ever with `follow`; raise like `poll`."""
-        while not self._is_done:
-            if self._fill():
-                found, self._kept = self._kept, None
-                if found is not None:
-                    yield found
+        while not self.is_done:
+            if self._fill() and (found := self._taken()) is not None:
+                yield found
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield records like an ordinary iterator; reading happens in a thread, and nothing is lost when cancelled."""
-        while not self._is_done:
-            if await asyncio.to_thread(self._fill, _ASYNC_SLICE_S):
-                found, self._kept = self._kept, None
-                if found is not None:
-                    yield found
+        while not self.is_done:
+            is_there = await asyncio.to_thread(self._fill, _ASYNC_SLICE_S)
+            if is_there and (found := self._taken()) is not None:
+                yield found
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the records as an Arrow reader; it raises what iterating raises."""
@@ -258,20 +270,54 @@ class OrderedReader:
 
     def _fill(self, within_s: float = 0.0) -> bool:
         """Take turns until there is a batch, at least one; return whether there is."""
-        with self._turn:
-            if self._kept is not None:
-                return True
-            if self._batches is None or self._is_closed:
-                raise ClosedError("an OrderedReader reads inside its `with` block")
+        with self._alone():
+            batches = self._open_batches()
             deadline = time.monotonic() + within_s
-            while True:
-                try:
-                    self._kept = next(self._batches)
-                except StopIteration:
-                    self._is_done = True
-                    return False
-                if self._kept is not None or time.monotonic() >= deadline:
-                    return self._kept is not None
+            while self._kept is None and not self._is_done:
+                self._next(batches)
+                if time.monotonic() >= deadline:
+                    break
+            return self._kept is not None
+
+    def _next(self, batches: Iterator[pa.RecordBatch | None]) -> None:
+        self._is_busy = True
+        try:
+            self._kept = next(batches)
+        except StopIteration:
+            self._is_done = True
+        except BaseException as error:
+            # An iterator that has raised would look like one that is done.
+            self._failure = error
+            raise
+        finally:
+            self._is_busy = False
+
+    def _taken(self) -> pa.RecordBatch | None:
+        """Take the batch; None: another thread has."""
+        found, self._kept = self._kept, None
+        return found
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other threads, and refuse what a turn calls in the middle of itself."""
+        with self._turn:
+            if self._is_busy:
+                raise ConfigError(
+                    "an OrderedReader is used by its own `progress` or `clock`, or by a signal handler, in the middle of "
+                    "a call: note what to do there, and do it after the call"
+                )
+            yield
+
+    def _open_batches(self) -> Iterator[pa.RecordBatch | None]:
+        """Return what is read from; raise `ClosedError` if that is over."""
+        self._home.check("an OrderedReader")
+        if self._batches is None or self._is_closed:
+            raise ClosedError("an OrderedReader reads inside its `with` block")
+        if self._failure is not None:
+            raise ClosedError(
+                f"this read has ended with {type(self._failure).__name__}: {self._failure}. Open a new OrderedReader"
+            ) from self._failure
+        return self._batches
 
     # --- what is known ---------------------------------------------------------------------------------
 
@@ -283,14 +329,21 @@ class OrderedReader:
     @property
     def is_live(self) -> bool:
         """Whether all partitions were read up to where they ended when the read began, or when they were found."""
-        return self._engine.is_live
+        return self._batches is not None and self._engine.is_live
 
     def state(self) -> pa.RecordBatch:
         """Return the state of each partition.
 
         Columns: ``topic``, ``partition``, ``position``, ``end``, ``timestamp`` (the greatest so far), ``live``, ``held``
         (records that wait), ``holds_back`` (whether others wait for it), ``lag`` (offsets), ``late`` (records).
+
+        Another thread may ask, and it may be asked after the end.
+
+        Raises:
+            ClosedError: before the ``with`` block.
         """
+        if self._batches is None:
+            raise ClosedError("an OrderedReader knows no partitions before its `with` block")
         return state_batch(self._engine.states())
 
     def commit(self) -> None:
@@ -298,10 +351,13 @@ class OrderedReader:
 
         Raises:
             ConfigError: there is no `group_id`.
+            ClosedError: outside of the ``with`` block; its end commits.
             CommitRefusedError: the group has given the partitions to another member, which reads them again.
             CommitUnknownError: no answer in time; the next commit includes these records.
         """
         if self._group_id is None:
             raise ConfigError("this reader has no group_id: there is nothing to commit to")
-        with self._turn:
+        with self._alone():
+            if self._batches is None or self._is_closed:
+                raise ClosedError("an OrderedReader commits inside its `with` block")
             self._engine.commit()

@@ -20,10 +20,11 @@ from kafka_ordered_ops.core.arguments import (
     path_text,
     shown,
 )
+from kafka_ordered_ops.core.cluster_facts import is_pattern, is_selected
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.release.ordered_release import Limits, Order
 from kafka_ordered_ops.core.types import INT64_MAX, Isolation
-from kafka_ordered_ops.core.window.bounds import Bound, Earliest, as_bound
+from kafka_ordered_ops.core.window.bounds import Bound, Committed, Earliest, as_bound
 from kafka_ordered_ops.core.window.plan import WindowPlan
 
 #: Starting offsets: a bound, its text, or an aware datetime.
@@ -95,6 +96,12 @@ class Question:
                 "group_id is given without follow=True: a read up to the end stores no progress. Use OrderedWindows "
                 "for bounded reads with progress, or follow=True"
             )
+        starts = _bounds(starting_offsets, names)
+        if group_id is None and Committed() in starts.values():
+            raise ConfigError(
+                "starting_offsets is 'committed', and there is no group_id whose commits could be meant: give one, with "
+                "follow=True, or choose other starting offsets"
+            )
         chosen = check_choice(order, Order, what="order")
         slack_ms = _slack_ms(max_out_of_orderness, following)
         limits = Limits(
@@ -108,7 +115,7 @@ class Question:
         return cls(
             topics=names,
             plan=plan,
-            starting_offsets=_bounds(starting_offsets, names),
+            starting_offsets=starts,
             follow=following,
             group_id=None if group_id is None else check_group(group_id),
             isolation=check_choice(isolation, Isolation, what="isolation"),
@@ -125,9 +132,14 @@ class Question:
         )
 
     def bound_of(self, topic: str) -> Bound:
-        """Return where a topic starts."""
+        """Return where a topic starts: by its name, or else by the first pattern that it matches."""
         found = self.starting_offsets.get(topic)
-        return self.starting_offsets[None] if found is None else found
+        if found is not None:
+            return found
+        for name, bound in self.starting_offsets.items():
+            if name is not None and is_pattern(name) and is_selected(topic, [name], ()):
+                return bound
+        return self.starting_offsets[None]
 
 
 def _slack_ms(value: timedelta | str | None, following: bool) -> int | None:

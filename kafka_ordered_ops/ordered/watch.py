@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +16,8 @@ from typing import Final
 from kafka_ordered_ops.core.cluster_facts import TopicFacts, is_pattern
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicError
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.ports import open_lookup
+from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
+from kafka_ordered_ops.kafka.ports import LookupDoor, open_lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Between two looks. A shorter grace is looked after twice as often as it is long.
@@ -22,6 +25,8 @@ EVERY_S: Final = 1.0
 EVERY_S_MIN: Final = 0.1
 #: A thread that waits for a broker ends by itself.
 _JOIN_S: Final = 0.5
+#: An answer takes a fraction of this.
+_BLIND_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +45,7 @@ class Seen:
 
 
 class Watch:
-    """Looks again and again; a context manager."""
+    """Looks at once, and then again and again; a context manager."""
 
     def __init__(
         self,
@@ -59,8 +64,11 @@ class Watch:
         self._timeout_s = timeout_s
         self._clock = clock
         self._stop = threading.Event()
-        self._seen: Seen | None = None
-        self._error: KafkaOrderedOpsError | None = None
+        #: The newest one alone, until it is taken.
+        self._seen: deque[Seen] = deque(maxlen=1)
+        self._known: frozenset[str] = frozenset()
+        self._error: BaseException | None = None
+        self._looked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="ordered-watch", daemon=True)
 
     def __enter__(self) -> Watch:
@@ -69,7 +77,13 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(_JOIN_S)
+        # One that waits for an answer in vain is not waited for.
+        self._thread.join(0 if self.is_blind else _JOIN_S)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the cluster has not answered for some looks: a question would probably wait in vain."""
+        return time.monotonic() - self._looked_at > self._every_s + _BLIND_S
 
     def take(self) -> Seen | None:
         """Return what was seen since the last call; None: nothing new.
@@ -80,34 +94,47 @@ class Watch:
         """
         if self._error is not None:
             raise self._error
-        seen, self._seen = self._seen, None
-        return seen
+        return self._seen.pop() if self._seen else None
 
     def _run(self) -> None:
         try:
             with open_lookup(self._settings, timeout_s=self._timeout_s) as lookup:
-                while not self._stop.wait(self._every_s):
-                    at_ms = int(self._clock() * 1_000)
-                    try:
-                        try:
-                            topics = lookup.selected(self._topics)
-                        except UnknownTopicError:
-                            if any(not is_pattern(name) for name in self._topics):
-                                raise
-                            topics = {}
-                        partitions = [
-                            TopicPartition(name, number)
-                            for name, facts in topics.items()
-                            for number in facts.partitions
-                        ]
-                        high = lookup.log_ends(partitions) if partitions else {}
-                        ends = lookup.end_offsets(partitions, self._isolation) if partitions else {}
-                    except KafkaOrderedOpsError as error:
-                        if not error.retriable:
-                            raise
-                        _log.debug("the logs cannot be looked at now: %s", error)
-                        continue
-                    settled = frozenset(tp for tp in partitions if ends[tp] >= high[tp].offset)
-                    self._seen = Seen(at_ms, topics, ends, settled)
-        except KafkaOrderedOpsError as error:
+                while True:
+                    self._look(lookup)
+                    if self._stop.wait(self._every_s):
+                        return
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that reads
             self._error = error
+
+    def _look(self, lookup: LookupDoor) -> None:
+        at_ms = int(self._clock() * 1_000)
+        try:
+            topics = self._existing(lookup)
+            partitions = partitions_of(topics)
+            try:
+                high = lookup.log_ends(partitions) if partitions else {}
+                ends = lookup.end_offsets(partitions, self._isolation) if partitions else {}
+            except UnknownTopicError as error:
+                # Deleted just now. The next look tells whether it was asked for by name.
+                _log.debug("a topic was deleted: %s", error)
+                return
+        except KafkaOrderedOpsError as error:
+            if not error.retriable:
+                raise
+            _log.debug("the logs cannot be looked at now: %s", error)
+            return
+        settled = frozenset(tp for tp in partitions if ends[tp] >= high[tp].offset)
+        self._known, self._looked_at = frozenset(topics), time.monotonic()
+        self._seen.append(Seen(at_ms, topics, ends, settled))
+
+    def _existing(self, lookup: LookupDoor) -> dict[str, TopicFacts]:
+        """Describe the topics; one that patterns no longer find is gone only if it is unknown by name too."""
+        try:
+            topics = dict(lookup.selected(self._topics))
+        except UnknownTopicError as error:
+            # Of topics that patterns select, one may be deleted between listing and describing them.
+            if any(not is_pattern(name) and name in self._topics for name in error.topics):
+                raise
+            topics = {}
+        absent = self._known - topics.keys()
+        return {**topics, **(lookup.existing(absent) if absent else {})}

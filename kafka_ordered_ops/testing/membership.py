@@ -94,6 +94,20 @@ class MemoryMember:
         self._membership.gain(free)
         return self._membership.take()
 
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Take part in these topics instead of those before."""
+        self._check_open()
+        wanted = check_member_topics(topics)
+        cluster = reach(self._name)
+        with cluster.changed:
+            new = sorted(set(wanted) - set(self._topics))
+            partitions = [tp for name in new for tp in _partitions(cluster, name)]
+            check_not_of_windows(self._group, self.committed(partitions))
+            self._topics = wanted
+            group = cluster.group(self._group)
+            if self._id in group.members:
+                group.subscribed[self._id] = frozenset(wanted)
+
     def committed(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset | None]:

@@ -40,7 +40,11 @@ class Frontier:
         self._ranks: Int64Array | None = None
 
     def __iter__(self) -> Iterator[Source]:
-        return iter(self._sources.values())
+        # A copy: another thread may ask while one adds.
+        return iter(list(self._sources.values()))
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self._sources
 
     def __getitem__(self, tp: TopicPartition) -> Source:
         return self._sources[tp]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.offset_set import Int64Array
-from kafka_ordered_ops.core.release.sorting import Piece, in_order
+from kafka_ordered_ops.core.release.sorting import Piece, in_order, joined_rows
 from kafka_ordered_ops.core.types import INT64_MAX
 
 #: Runs of one partition in memory, before small ones are merged.
 RUNS_MAX: Final = 16
+#: Chunks are joined up to so many records: one of a single record needs 10 KB beside its data.
+CHUNK_RECORDS: Final = 4_096
 
 
 class Bound(NamedTuple):
@@ -30,8 +32,16 @@ EVERYTHING: Final = Bound(INT64_MAX, INT64_MAX)
 
 class _Chunk(NamedTuple):
     piece: Piece
-    offset_min: int
+    #: At or below its offsets; None: it is part of a chunk.
+    known_min: int | None
     nbytes: int
+
+    @property
+    def offset_min(self) -> int:
+        if self.known_min is not None:
+            return self.known_min
+        offsets = self.piece.rows.column("offset").to_numpy()
+        return int((offsets if self.piece.places is None else offsets[self.piece.places]).min())
 
     @property
     def first_key(self) -> int:
@@ -52,10 +62,23 @@ class _Run:
         self.records = sum(chunk.piece.keys.size for chunk in self.chunks)
         self.last_key = self.chunks[-1].last_key
 
-    def append(self, chunk: _Chunk) -> None:
-        self.chunks.append(chunk)
+    def append(self, chunk: _Chunk) -> int:
+        """Add a chunk; return by how many bytes the run grows."""
         self.records += chunk.piece.keys.size
         self.last_key = chunk.last_key
+        grown = chunk.nbytes
+        # Of equal sizes, so that a record is copied once for each doubling.
+        while (
+            self.chunks
+            and (size := self.chunks[-1].piece.keys.size) <= chunk.piece.keys.size
+            and size + chunk.piece.keys.size <= CHUNK_RECORDS
+        ):
+            before = self.chunks.pop()
+            joined = _joined(before, chunk)
+            grown += joined.nbytes - before.nbytes - chunk.nbytes
+            chunk = joined
+        self.chunks.append(chunk)
+        return grown
 
 
 class Lane:
@@ -81,10 +104,10 @@ class Lane:
             keys = keys[places]
         chunk = _Chunk(Piece(keys, self.number, rows, places), offset_min, rows.nbytes)
         self.records += keys.size
-        self.nbytes += chunk.nbytes
         if self._runs and self._runs[-1].last_key <= chunk.first_key:
-            self._runs[-1].append(chunk)
+            self.nbytes += self._runs[-1].append(chunk)
         else:
+            self.nbytes += chunk.nbytes
             self._runs.append(_Run([chunk]))
 
     def take(self, bound: Bound, rank: int) -> Iterator[Piece]:
@@ -103,7 +126,7 @@ class Lane:
                 if count < chunk.piece.keys.size:
                     # Its memory is free only when all of the chunk has gone.
                     taken, rest = chunk.piece.split(count)
-                    run.chunks.appendleft(chunk._replace(piece=rest))
+                    run.chunks.appendleft(chunk._replace(piece=rest, known_min=None))
                     yield taken
                     break
                 self.nbytes -= chunk.nbytes
@@ -135,3 +158,18 @@ class Lane:
         ]
         self.nbytes += sum(chunk.nbytes for chunk in chunks)
         self._runs[first:] = [_Run(chunks)]
+
+
+def _joined(one: _Chunk, other: _Chunk) -> _Chunk:
+    """Return two chunks that follow one another as one."""
+    pieces = one.piece, other.piece
+    rows = joined_rows([_gathered(piece) for piece in pieces])
+    keys = np.concatenate([piece.keys for piece in pieces])
+    piece = Piece(keys, one.piece.lanes, rows)
+    return _Chunk(piece, min(one.offset_min, other.offset_min), rows.nbytes)
+
+
+def _gathered(piece: Piece) -> pa.RecordBatch:
+    if piece.places is None:
+        return piece.rows
+    return piece.rows.take(cast("pa.Array[pa.Int64Scalar]", pa.array(piece.places)))

@@ -7,7 +7,8 @@ sorted runs, and are merged while they are released.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple, cast
 
@@ -91,6 +92,8 @@ class OrderedRelease:
         #: The partition of each lane.
         self._names: list[TopicPartition] = []
         self._late: list[Piece] = []
+        #: Taken from what is held, and not yielded yet.
+        self._leaving: deque[Batch] = deque()
         #: The place of the last record that was released in order.
         self._passed: tuple[int, TopicPartition] | None = None
 
@@ -150,19 +153,31 @@ class OrderedRelease:
 
     def finish(self, tp: TopicPartition) -> None:
         """Expect nothing more of a partition; what is held of it is still released."""
-        self._frontier[tp].is_waited_for = False
+        if tp in self._frontier:
+            self._frontier[tp].is_waited_for = False
 
     def drop(self, tp: TopicPartition) -> None:
-        """Forget what is held of a partition, and expect nothing more of it."""
+        """Forget what is held of a partition, and expect nothing more of it; also between two batches of `ready`.
+
+        When no partition is left that is waited for, the order begins anew with the next one.
+        """
+        if tp not in self._frontier:
+            return
         self.finish(tp)
         lane = self._frontier[tp].lane
         self._held.drop(lane)
         self._late = [piece for piece in self._late if piece.lanes != lane]
+        if self.holding_back() is None:
+            # Of nothing, the order begins anew: what was returned before is returned again, and is not late.
+            self._passed = None
+        self._leaving = deque(
+            one for one in (batch.without(lane) for batch in self._leaving) if one.num_rows
+        )
 
     # --- what is released --------------------------------------------------------------------------
 
     def ready(self, *, bytes_max: int = BATCH_BYTES) -> Iterator[Released]:
-        """Yield what may be released now, in order; take all of it before the next `feed`.
+        """Yield what may be released now, in order; take all of it before the next `add` or `feed`.
 
         Late records come first. Their batches are in order, but their place is behind. A batch has at most about
         `bytes_max` bytes.
@@ -170,17 +185,15 @@ class OrderedRelease:
         Raises:
             SpillError: runs on disk cannot be read.
         """
+        ranks = self._frontier.ranks
         if self._late:
             late, self._late = self._late, []
-            for batch in in_order(late, self._frontier.ranks, bytes_max=bytes_max):
-                yield Released(batch, is_late=True)
+            yield from self._leave(in_order(late, ranks, bytes_max=bytes_max), is_late=True)
         bound = self._frontier.bound()
         if bound is None:
             return
-        for pieces in self._held.below(bound, self._frontier.ranks):
-            for batch in in_order(pieces, self._frontier.ranks, bytes_max=bytes_max):
-                self._pass(batch)
-                yield Released(batch, is_late=False)
+        for pieces in self._held.below(bound, ranks):
+            yield from self._leave(in_order(pieces, ranks, bytes_max=bytes_max), is_late=False)
 
     def relieve(self) -> None:
         """Move held records to disk if there are too many in memory.
@@ -189,8 +202,7 @@ class OrderedRelease:
             HeldLimitError: there is no disk for them, or its limit is reached; which partition holds them back.
             SpillError: writing fails.
         """
-        held, limits = self._held, self._limits
-        if held.records_in_memory > limits.records or held.nbytes_in_memory > limits.nbytes:
+        if self.is_full:
             self.to_disk()
 
     def to_disk(self) -> None:
@@ -206,20 +218,32 @@ class OrderedRelease:
     # --- what is known -------------------------------------------------------------------------------
 
     @property
+    def is_full(self) -> bool:
+        """Whether memory holds more than the limits."""
+        held, limits = self._held, self._limits
+        return held.records_in_memory > limits.records or held.nbytes_in_memory > limits.nbytes
+
+    @property
     def held(self) -> Held:
         """What is held."""
         return self._held
 
     def held_of(self, tp: TopicPartition) -> int:
-        """Return how many records of a partition are held."""
+        """Return how many records of a partition are held; not those that `ready` has taken and not yielded."""
         return self._held.records_of(self._frontier[tp].lane)
 
     def held_from(self, tp: TopicPartition) -> int | None:
-        """Return an offset at or below all held records of a partition; None: none are held."""
+        """Return an offset at or below all records of a partition that were not yielded yet; None: there are none."""
         lane = self._frontier[tp].lane
         found = [_offset_min(piece.rows) for piece in self._late if piece.lanes == lane]
-        least = self._held.offset_min_of(lane)
-        return min([*found, *([] if least is None else [least])], default=None)
+        found += [least for one in self._leaving if (least := one.offset_min_of(lane)) is not None]
+        if (least := self._held.offset_min_of(lane)) is not None:
+            found.append(least)
+        return min(found, default=None)
+
+    def offset_min_of(self, tp: TopicPartition, batch: Batch) -> int | None:
+        """Return the lowest offset of a partition in a batch; None: it has none there."""
+        return batch.offset_min_of(self._frontier[tp].lane)
 
     def source(self, tp: TopicPartition) -> Source:
         """Return what has come of a partition."""
@@ -237,6 +261,14 @@ class OrderedRelease:
             return np.zeros(keys.size, dtype=np.bool_)
         key, last = self._passed
         return keys <= key if tp < last else keys < key
+
+    def _leave(self, batches: Iterable[Batch], *, is_late: bool) -> Iterator[Released]:
+        self._leaving.extend(batches)
+        while self._leaving:
+            batch = self._leaving.popleft()
+            if not is_late:
+                self._pass(batch)
+            yield Released(batch, is_late)
 
     def _pass(self, batch: Batch) -> None:
         last = int(batch.keys[-1]), self._names[int(batch.lanes[-1])]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,7 @@ class _Rows:
 
     def __init__(self, parts: Sequence[pa.RecordBatch]) -> None:
         self._set(parts)
+        self._offsets: Int64Array | None = None
 
     def _set(self, parts: Sequence[pa.RecordBatch]) -> None:
         self._parts = parts
@@ -76,7 +77,14 @@ class _Rows:
         ]
         back = np.empty_like(by_place)
         back[by_place] = np.arange(by_place.size)
-        return _joined(parts).take(back)
+        return joined_rows(parts).take(back)
+
+    def offsets(self, places: Int64Array) -> Int64Array:
+        """Return the offsets of the rows at these places."""
+        if self._offsets is None:
+            columns = [cast(Int64Array, part.column("offset").to_numpy()) for part in self._parts]
+            self._offsets = np.concatenate(columns)
+        return self._offsets[places]
 
     def join_if_scattered(self, places: Int64Array) -> None:
         """Make few parts of many if rows like these come from very many: taking pays for each part."""
@@ -85,7 +93,7 @@ class _Rows:
         nbytes = np.cumsum([part.nbytes for part in self._parts])
         groups = np.flatnonzero(np.diff(nbytes // _JOINED_BYTES, prepend=-1))
         bounds = [*groups.tolist(), len(self._parts)]
-        self._set([_joined(self._parts[low:high]) for low, high in pairwise(bounds)])
+        self._set([joined_rows(self._parts[low:high]) for low, high in pairwise(bounds)])
 
 
 class Batch(NamedTuple):
@@ -107,6 +115,19 @@ class Batch(NamedTuple):
     def rows(self) -> pa.RecordBatch:
         """Return the records; any thread may do it."""
         return self.source.take(self.places)
+
+    def offset_min_of(self, lane: int) -> int | None:
+        """Return the lowest offset of a lane's records; None: it has none."""
+        mine = self.places[self.lanes == lane]
+        return int(self.source.offsets(mine).min()) if mine.size else None
+
+    def without(self, lane: int) -> Batch:
+        """Return the records of the other lanes."""
+        kept = self.lanes != lane
+        if kept.all():
+            return self
+        nbytes = self.nbytes * int(np.count_nonzero(kept)) // self.num_rows
+        return Batch(self.source, self.places[kept], self.keys[kept], self.lanes[kept], nbytes)
 
     def split(self, count: int) -> tuple[Batch, Batch]:
         """Return the first records, and the others."""
@@ -206,7 +227,8 @@ def _is_run(places: Int64Array) -> bool:
     return bool(np.all(places[1:] > places[:-1]))
 
 
-def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def joined_rows(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of several batches as one batch."""
     if len(parts) == 1:
         return parts[0]
     columns: list[Any] = [

@@ -1,0 +1,1 @@
+"""Records as bytes of a format, and where the bytes go."""

@@ -1,0 +1,195 @@
+"""Record batches as bytes, one after the other, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from kafka_ordered_ops.cli.records.choices import Bytes, Format
+from kafka_ordered_ops.cli.records.columns import (
+    bytes_json,
+    bytes_text,
+    characters,
+    headers_json,
+    joined,
+    times_text,
+)
+from kafka_ordered_ops.cli.records.target import Target
+
+#: Arrow data that is made into text at once. The text may be six times as long, and a column has 2 GiB at most.
+_TEXT_BYTES: Final = 64 * 1024**2
+#: Of one row group of a Parquet file: held in memory until it is written.
+_GROUP_BYTES: Final = 64 * 1024**2
+_GROUP_RECORDS: Final = 1_000_000
+
+
+class Writer(Protocol):
+    """Writes batches in one format."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the records; raises what the target raises."""
+
+    def close(self) -> None:
+        """Write what ends the format."""
+
+
+@contextmanager
+def writing(
+    target: Target, form: Format, schema: pa.Schema, keys: Bytes, values: Bytes
+) -> Iterator[Writer]:
+    """Provide the writer of a format; it ends the format, unless the block raises."""
+    made: Writer
+    if form is Format.JSONL:
+        made = _JsonLines(target, keys, values)
+    elif form is Format.CSV:
+        made = _Csv(target, schema, keys, values)
+    elif form is Format.ARROW:
+        made = _Arrow(target, schema)
+    else:
+        made = _Parquet(target, schema)
+    try:
+        yield made
+    except BaseException:
+        target.end()
+        raise
+    finally:
+        # Also after an error: Parquet's writer would do so itself, and complain.
+        made.close()
+
+
+class _JsonLines:
+    """One JSON object a line."""
+
+    def __init__(self, target: Target, keys: Bytes, values: Bytes) -> None:
+        self._target, self._keys, self._values = target, keys, values
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the records."""
+        for piece in _pieces(batch):
+            self._target.write(characters(self._lines(piece)))
+
+    def _lines(self, batch: pa.RecordBatch) -> Any:
+        column: Any = batch.column
+        return joined(
+            '{"topic":"',
+            # No name of a topic needs an escape.
+            column("topic"),
+            '","partition":',
+            column("partition").cast(pa.string()),
+            ',"offset":',
+            column("offset").cast(pa.string()),
+            ',"timestamp":"',
+            times_text(batch),
+            '","key":',
+            bytes_json(batch, "key", self._keys),
+            ',"value":',
+            bytes_json(batch, "value", self._values),
+            ',"headers":',
+            headers_json(batch, self._values),
+            ',"late":',
+            column("late").cast(pa.string()),
+            "}\n",
+        )
+
+    def close(self) -> None:
+        """Do nothing: each line is complete."""
+
+
+class _Csv:
+    """A line of names, and one for each record; null is nothing, and an empty text is in quotes."""
+
+    def __init__(self, target: Target, schema: pa.Schema, keys: Bytes, values: Bytes) -> None:
+        self._target, self._schema, self._keys, self._values = target, schema, keys, values
+        self._has_names = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the records."""
+        for piece in _pieces(batch):
+            self._put(self._rows(piece))
+
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        column: Any = batch.column
+        headers = headers_json(batch, self._values)
+        return pa.RecordBatch.from_pydict(
+            {
+                "topic": column("topic"),
+                "partition": column("partition"),
+                "offset": column("offset"),
+                "timestamp": times_text(batch),
+                "key": bytes_text(batch, "key", self._keys),
+                "value": bytes_text(batch, "value", self._values),
+                "headers": pa.repeat(headers, len(batch)) if isinstance(headers, str) else headers,
+                "late": column("late"),
+            }
+        )
+
+    def _put(self, rows: pa.RecordBatch) -> None:
+        sink = pa.BufferOutputStream()
+        options = pyarrow.csv.WriteOptions(include_header=not self._has_names)
+        pyarrow.csv.write_csv(rows, sink, options)
+        self._has_names = True
+        self._target.write(sink.getvalue())
+
+    def close(self) -> None:
+        """Write the names, if there was no record."""
+        if not self._has_names:
+            self.write(pa.RecordBatch.from_pylist([], schema=self._schema))
+
+
+class _Arrow:
+    """Arrow's streaming format."""
+
+    def __init__(self, target: Target, schema: pa.Schema) -> None:
+        self._stream = pa.ipc.new_stream(pa.PythonFile(target, mode="w"), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the records."""
+        self._stream.write_batch(batch)
+
+    def close(self) -> None:
+        """Write the end of the stream."""
+        self._stream.close()
+
+
+class _Parquet:
+    """One Parquet file."""
+
+    def __init__(self, target: Target, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = pq.ParquetWriter(pa.PythonFile(target, mode="w"), schema, compression="zstd")
+        self._held: list[pa.RecordBatch] = []
+        self._records = self._nbytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Hold the records until there are enough for a row group."""
+        self._held.append(batch)
+        self._records += batch.num_rows
+        self._nbytes += batch.nbytes
+        if self._records >= _GROUP_RECORDS or self._nbytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        group = pa.Table.from_batches(self._held, self._schema)
+        self._held, self._records, self._nbytes = [], 0, 0
+        self._file.write_table(group, row_group_size=max(group.num_rows, 1))
+
+    def close(self) -> None:
+        """Write what is held, and the end of the file."""
+        if self._held:
+            self._write_group()
+        self._file.close()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the records in pieces that are small enough for text."""
+    if batch.nbytes <= _TEXT_BYTES or batch.num_rows <= 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, middle))
+    yield from _pieces(batch.slice(middle))

@@ -1,0 +1,111 @@
+"""What `read` shows while it reads: a table of partitions, a progress bar, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow.compute as pc
+
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from kafka_ordered_ops.ordered.question import Progress
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.cli.show.partitions import PartitionsBoard
+
+
+class View(Protocol):
+    """Shows a read."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the reader reports to."""
+
+    def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
+        """Show the state: so many records are written, and so many are written next."""
+
+
+@contextmanager
+def watching(
+    screen: Screen, what: str, *, table: bool, follow: bool, shares_terminal: bool
+) -> Iterator[View]:
+    """Provide what shows the read until the block ends.
+
+    Args:
+        screen: where.
+        what: the topics.
+        table: whether to show the partitions, on a terminal.
+        follow: whether the read has no end.
+        shares_terminal: whether records go to the terminal too: nothing is shown once the first one does.
+    """
+    with ExitStack() as stack:
+        board = stack.enter_context(screen.board()) if table and not shares_terminal else None
+        if board is not None:
+            from kafka_ordered_ops.cli.show.partitions import PartitionsBoard
+
+            stack.enter_context(screen.noticed("reading"))
+            yield _Table(screen, PartitionsBoard(board, what, follow=follow))
+        elif follow:
+            stack.enter_context(screen.noticed("reading"))
+            yield _Nothing(screen)
+        else:
+            stack.enter_context(screen.progress("reading"))
+            yield _Progress(screen, stack if shares_terminal else None)
+
+
+class _Nothing:
+    """Follows quietly."""
+
+    progress = None
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
+        """Note that the cluster answers."""
+        self._screen.answered()
+
+
+class _Table:
+    """The partitions."""
+
+    progress = None
+
+    def __init__(self, screen: Screen, partitions: PartitionsBoard) -> None:
+        self._screen, self._partitions = screen, partitions
+
+    def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
+        """Show the partitions."""
+        self._screen.answered()
+        self._partitions.show(reader, written)
+
+
+class _Progress:
+    """A bar, or lines in a log: first of offsets read, then of records written.
+
+    Args:
+        screen: where.
+        ended_by_records: closed before the first record.
+    """
+
+    def __init__(self, screen: Screen, ended_by_records: ExitStack | None) -> None:
+        self.progress = screen.report
+        self._screen, self._ended_by_records = screen, ended_by_records
+        self._total: int | None = None
+
+    def show(self, reader: OrderedReader, written: int, next_records: int) -> None:
+        """Show how far it is."""
+        self._screen.answered()
+        if next_records and self._ended_by_records is not None:
+            self._ended_by_records.close()
+        elif next_records and self._total is None:
+            state: Any = reader.state()
+            if pc.sum(state["lag"]).as_py():
+                # It still reads: there is a bound on how far records are out of order.
+                return
+            self._total = written + next_records + pc.sum(state["held"]).as_py()
+            self._screen.phase("writing", "records")
+        if self._total is not None:
+            self._screen.report(written, self._total)
