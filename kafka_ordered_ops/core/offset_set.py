@@ -156,6 +156,11 @@ class OffsetSet:
         inside: BoolArray = (np.searchsorted(self._edges, offsets, side="right") & 1).astype(bool)
         return inside
 
+    def covers(self, first: int, last: int) -> bool:
+        """Return whether one range has both offsets, and so all between them."""
+        low = bisect_right(self._edges, first)
+        return low % 2 == 1 and low == bisect_right(self._edges, last)
+
     def within(self, start: int, end: int) -> OffsetSet:
         """Return the part in [start, end)."""
         if not self or start >= end or not (start < self.end and self.first < end):

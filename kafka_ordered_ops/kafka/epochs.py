@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import LEADERSHIP_UNSETTLED, RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import Deadline, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: One wait for a sign of life.
@@ -107,7 +108,8 @@ def _await_all(
     unjudged: dict[TopicPartition, LogClaim] = {}
     waiting = set(claims)
     while waiting:
-        message = consumer.poll(_POLL_S)
+        with interruptible():
+            message = consumer.poll(_POLL_S)
         reasons.raise_if_hopeless(doing=doing, where=str(min(waiting)))
         if deadline.is_over:
             raise BrokerUnreachableError(

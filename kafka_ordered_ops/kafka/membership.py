@@ -38,6 +38,7 @@ from kafka_ordered_ops.kafka.client.errors import (
     translate,
 )
 from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.committed_offsets import OffsetsReader, commit_as_member
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -172,7 +173,9 @@ class GroupMember:
         consumer = self._open_consumer()
         try:
             for _ in range(EVENTS_MAX):
-                if (message := consumer.poll(0)) is None:
+                with interruptible():
+                    message = consumer.poll(0)
+                if message is None:
                     break
                 self._handle(message)
         except ck.KafkaException as error:

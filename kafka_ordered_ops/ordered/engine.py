@@ -66,7 +66,6 @@ class Engine:
         self._settings = settings
         self._asked = question
         self._resources = ExitStack()
-        #: Those that are read.
         self._partitions: dict[TopicPartition, PartitionState] = {}
         #: Found or gained, and not begun yet.
         self._new: set[TopicPartition] = set()
@@ -86,7 +85,7 @@ class Engine:
         self._commits: Commits | None = None
         #: Returned, and not done with.
         self._returned: Batch | None = None
-        #: Of each partition, the first offset not done with, as of the last time that somebody asked.
+        #: Of each partition the first offset not done with, when it was asked for last.
         self._done: dict[TopicPartition, int] = {}
         #: Whether positions, held records and `_returned` agree: not after an error in the middle of a step.
         self._is_even = True
@@ -462,10 +461,9 @@ class Engine:
 
     def commit(self) -> None:
         """Commit what is done with; raise the `CommitError` family."""
-        commits = self._commits
-        invariant(commits is not None, "a read without a group commits nothing")
-        if commits is not None:
-            commits.now()
+        invariant(self._commits is not None, "a read without a group commits nothing")
+        if self._commits is not None:
+            self._commits.now()
 
     # --- what is known ---------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tests.conftest import MakeTopic, Produce
 from tests.support.cli_support import FIRST_WINDOW, Cluster, arguments, at, cli, committed, topics
 from tests.support.cli_support import cluster as cluster
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 90.0
 #: More than a pipe holds.
 MANY = 20_000
 BASE_MS = 1_772_366_400_000
@@ -64,7 +64,7 @@ def until(happened: Callable[[], bool], what: str) -> None:
 def lines(process: subprocess.Popen[bytes], count: int) -> list[int]:
     """The values of the next lines, as they come."""
     assert process.stdout is not None
-    found = []
+    found: list[int] = []
     while len(found) < count:
         ready, _, _ = select.select([process.stdout], [], [], _TIMEOUT_S)
         assert ready, found
@@ -113,7 +113,7 @@ def test_every_format_goes_through_a_pipe(
         assert values(out) == list(range(MANY))
     if form == "arrow":
         table = pa.ipc.open_stream(out).read_all()
-        assert [int(one) for one in table["value"].to_pylist()] == list(range(MANY))
+        assert [int(one or b"") for one in table["value"].to_pylist()] == list(range(MANY))
     assert len(out) == file.stat().st_size
 
 
@@ -219,14 +219,13 @@ def test_ctrl_c_leaves_no_file_that_is_not_complete(
 # --- groups ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long  # The group misses a member that was killed after 45 seconds.
 @pytest.mark.slow
 def test_a_killed_read_of_a_group_goes_on_from_its_commit(
     bootstrap: str, many: str, group_id: str, produce: Produce, tmp_path: Path
 ) -> None:
     """Nothing is missing, and nothing before the commit comes again."""
     words = ("-b", bootstrap, many, "-f", "-g", group_id, "--grace", "PT0S")
-    # A member that was killed is missed by the group for so long.
-    words = (*words, "-X", "session.timeout.ms=6000")
     first, second = tmp_path / "first", tmp_path / "second"
     with first.open("wb") as out, started(*words, stdout=out) as process:
         until(lambda: len(committed(bootstrap, group_id, many)) == 3, "a commit")
@@ -297,15 +296,15 @@ def test_of_many_partitions_those_that_matter_are_shown(
         tmp_path / "out",
     )
     terminal = Terminal(words, lines=20)
-    terminal.read_until(r"records wait for")
-    terminal.read_until(r"records wait for[\s\S]*and 3\d more partitions")
-    shown = picture(terminal.text).split("records written")[1]
+    terminal.read_until(r"records wait for.*and 3\d more partitions")
+    shown = (
+        picture(terminal.text).split("20,000 records wait for")[0].rsplit("records written", 1)[1]
+    )
     assert 10 < shown.count("\n") < 20
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.close() == 130
-    text = picture(terminal.text)
-    held = text[: text.rindex("records wait for")].rsplit("─\r\n", 1)[1]
-    assert "holds back" in held.splitlines()[0]
+    first = shown[shown.index("─") :].splitlines()[1]
+    assert "holds back" in first
 
 
 @pytest.mark.slow

@@ -102,6 +102,8 @@ def test_what_is_not_in_a_set_and_within(offsets: OffsetSet, start: int, end: in
     """Both are about one half-open range, and together make it up."""
     whole = set(range(start, end))
     assert members(offsets.within(start, end)) == members(offsets) & whole
+    if start < end:
+        assert offsets.covers(start, end - 1) == (whole <= members(offsets))
     assert members(OffsetSet.of((start, end)) - offsets) == whole - members(offsets)
 
 

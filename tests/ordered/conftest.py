@@ -26,12 +26,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.fixture
 def memory() -> Iterator[MemoryWorld]:
     """The model alone."""
-    with MemoryWorld() as made:
+    made = MemoryWorld()
+    with made:
         yield made
 
 
 @pytest.fixture
 def broker(bootstrap: str) -> Iterator[BrokerWorld]:
     """A real broker alone."""
-    with BrokerWorld(bootstrap) as made:
+    made = BrokerWorld(bootstrap)
+    with made:
         yield made

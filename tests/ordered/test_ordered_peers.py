@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,17 +43,22 @@ def test_no_order_break_among_many(bootstrap: str, topic: MakeTopic) -> None:
     settings = ClientSettings.of(bootstrap)
     for _ in range(5):
         with OrderedReader(settings, name) as reader:
-            times = np.concatenate([batch["timestamp"].to_numpy() for batch in reader])
-        assert times.size == count
-        assert (np.diff(times.astype(np.int64)) > 0).all()
+            check_rising([batch["timestamp"].to_numpy() for batch in reader], count)
         with OrderedReader(settings, name, follow=True, grace=NEVER) as reader:
-            found = []
-            while sum(map(len, found)) < count - 3:
+            found: list[np.ndarray[Any, Any]] = []
+            while sum(some.size for some in found) < count - 3:
                 if (got := reader.poll(1)) is not None:
                     assert not any(got["late"].to_pylist())
                     found.append(got["timestamp"].to_numpy())
             assert reader.is_live
-        assert (np.diff(np.concatenate(found).astype(np.int64)) > 0).all()
+            check_rising(found, sum(some.size for some in found))
+
+
+def check_rising(found: list[np.ndarray[Any, Any]], count: int) -> None:
+    """All of them, each later than the one before."""
+    times = np.concatenate(found).astype(np.int64)
+    assert times.size == count
+    assert (np.diff(times) > 0).all()
 
 
 def test_a_topic_written_in_a_transaction_becomes_live(world: World) -> None:

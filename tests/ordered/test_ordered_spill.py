@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,6 @@ from kafka_ordered_ops.core.errors import SpillError
 from kafka_ordered_ops.ordered.folder import temporary_folder
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from kafka_ordered_ops.ordered.spill import SpillFiles
-from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.memory_world import MemoryWorld
 from tests.support.ordered_support import NEVER, Tail, all_rows, rows
 from tests.support.windows_support import TIMEOUT_S
@@ -75,12 +73,14 @@ def killed_holder(folder: Path) -> None:
         [sys.executable, "-c", _KILLED, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "made\n"
-        assert len(left_in(folder)) == 1
-        with temporary_folder(str(folder)):
-            # That of a living process is left alone.
-            assert len(left_in(folder)) == 2
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout.readline() == "made\n"
+            before = set(left_in(folder))
+            with temporary_folder(str(folder)):
+                # That of a living process is left alone.
+                assert before < set(left_in(folder))
+        finally:
+            process.kill()
 
 
 def test_the_next_one_removes_what_a_killed_process_left(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_an_error_of_the_writer_is_raised_by_the_next_call(tmp_path: Path) -> No
     gone = tmp_path / "gone"
     with SpillFiles(lambda: str(gone)) as spill:
         run = spill.write(batches(1))
-        with pytest.raises(SpillError, match="cannot be written.*Nothing is lost"):
+        with pytest.raises(SpillError, match=r"cannot be written.*Nothing is lost"):
             spill.write(batches(1))
         with pytest.raises(SpillError, match=str(gone)):
             assert run.num_batches
@@ -225,9 +225,10 @@ def test_a_partition_given_up_while_its_run_is_written(memory: MemoryWorld, tmp_
     """The group takes it away in the middle of spilling: the read of the others goes on."""
     memory.create("orders", partitions=2)
     memory.write("orders", 0, *range(4_500))
-    options = {
+    options: dict[str, Any] = {
         "grace": NEVER,
         "group_id": "live",
+        "now": 20_000.0,
         "held_records_max": 50,
         "temporary_folder": tmp_path,
     }
@@ -278,6 +279,7 @@ with InMemoryKafka() as kafka:
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A `SpillError` that names the file; nothing is left, and with room again everything comes."""
     for what, limit, wanted in (("limit", 5_000, "SpillError"), ("no", 0, "8000")):
@@ -290,7 +292,6 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         )
         assert done.stdout.startswith(wanted), done.stderr
         assert left_in(tmp_path) == []
-    assert "run-" in wanted or True
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
@@ -334,7 +335,8 @@ def test_a_reader_killed_while_it_spills(tmp_path: Path) -> None:
     [name] = left_in(tmp_path)
     with open(tmp_path / name / ".in-use", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with MemoryWorld() as world:
+    world = MemoryWorld()
+    with world:
         fill(world)
         with OrderedReader(
             world.settings,
@@ -351,7 +353,12 @@ def test_what_failed_to_spill_is_not_committed(memory: MemoryWorld, tmp_path: Pa
     memory.create("orders", partitions=2)
     memory.write("orders", 0, *range(7_000))
     gone = tmp_path / "gone"
-    options = {"grace": NEVER, "group_id": "live", "commit_interval_s": 0.01}
+    options: dict[str, Any] = {
+        "grace": NEVER,
+        "group_id": "live",
+        "commit_interval_s": 0.01,
+        "now": 20_000.0,
+    }
 
     def fail() -> None:
         with Tail(memory, "orders", held_records_max=50, temporary_folder=gone, **options) as tail:
@@ -364,9 +371,7 @@ def test_what_failed_to_spill_is_not_committed(memory: MemoryWorld, tmp_path: Pa
 
     with pytest.raises(SpillError, match="nowhere"):
         fail()
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)
     with Tail(memory, "orders", **options) as tail:
         memory.write("orders", 1, 20_000)
         tail.until(lambda: len(tail.rows) >= 12_000)
         assert tail.rows == rows(memory.tp("orders"), *range(12_000))
-    assert InMemoryKafka is not None

@@ -17,9 +17,11 @@ from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 
-#: Between two pictures, and the share of the time that they may take: of thousands of partitions they take long.
+#: Between two pictures. Of thousands of partitions they take long, and get a share of the time; but one that was slow
+#: by chance must not stop them.
 _EVERY_S: Final = 0.25
-_SHARE: Final = 0.05
+_EVERY_S_MAX: Final = 2.0
+_SHARE: Final = 0.1
 
 #: The rate is that of the last seconds.
 _RATE_S: Final = 5.0
@@ -58,7 +60,7 @@ class PartitionsBoard:
         table.title = Text(title, "italic", no_wrap=True, overflow="ellipsis")
         self._board.show(table)
         now = time.monotonic()
-        self._next_s = now + max(_EVERY_S, (now - begun) / _SHARE)
+        self._next_s = now + min(max(_EVERY_S, (now - begun) / _SHARE), _EVERY_S_MAX)
 
     def _rates(
         self, now: float, rows: Sequence[dict[str, Any]], records: int

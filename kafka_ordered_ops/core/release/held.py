@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.release.sorting import Batch, Piece, count_by_lane, 
 from kafka_ordered_ops.core.release.spilled import KEY_COLUMN, LANE_COLUMN, Spill, SpilledRun
 
 #: Runs on disk. Each has a batch in memory while it is merged; when there are more, some become one.
-SPILLED_RUNS_MAX: Final = 32
+SPILLED_RUNS_MAX: Final = 48
 RUNS_MERGED: Final = 16
 #: A batch of a run on disk.
 SPILL_BATCH_BYTES: Final = 2 * 1024**2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -15,7 +15,8 @@ from kafka_ordered_ops.core.types import INT64_MAX
 
 #: Runs of one partition in memory, before small ones are merged.
 RUNS_MAX: Final = 16
-#: Chunks are joined up to so many records: one of a single record needs 10 KB beside its data.
+#: So many chunks of about one size are joined, up to so many records: one of a single record needs 10 KB beside its data.
+CHUNKS_JOINED: Final = 16
 CHUNK_RECORDS: Final = 4_096
 
 
@@ -35,6 +36,11 @@ class _Chunk(NamedTuple):
     #: At or below its offsets; None: it is part of a chunk.
     known_min: int | None
     nbytes: int
+
+    @property
+    def rank(self) -> int:
+        """The size of its size: the same for chunks of about one size."""
+        return (self.piece.keys.size.bit_length() - 1) // 4
 
     @property
     def offset_min(self) -> int:
@@ -66,18 +72,18 @@ class _Run:
         """Add a chunk; return by how many bytes the run grows."""
         self.records += chunk.piece.keys.size
         self.last_key = chunk.last_key
-        grown = chunk.nbytes
-        # Of equal sizes, so that a record is copied once for each doubling.
-        while (
-            self.chunks
-            and (size := self.chunks[-1].piece.keys.size) <= chunk.piece.keys.size
-            and size + chunk.piece.keys.size <= CHUNK_RECORDS
-        ):
-            before = self.chunks.pop()
-            joined = _joined(before, chunk)
-            grown += joined.nbytes - before.nbytes - chunk.nbytes
-            chunk = joined
         self.chunks.append(chunk)
+        grown = chunk.nbytes
+        chunks = self.chunks
+        while len(chunks) >= CHUNKS_JOINED and chunks[-CHUNKS_JOINED].rank <= chunks[-1].rank:
+            last = [chunks[n] for n in range(-CHUNKS_JOINED, 0)]
+            if sum(one.piece.keys.size for one in last) > CHUNK_RECORDS:
+                break
+            for _ in last:
+                chunks.pop()
+            joined = _joined(last)
+            chunks.append(joined)
+            grown += joined.nbytes - sum(one.nbytes for one in last)
         return grown
 
 
@@ -160,13 +166,12 @@ class Lane:
         self._runs[first:] = [_Run(chunks)]
 
 
-def _joined(one: _Chunk, other: _Chunk) -> _Chunk:
-    """Return two chunks that follow one another as one."""
-    pieces = one.piece, other.piece
-    rows = joined_rows([_gathered(piece) for piece in pieces])
-    keys = np.concatenate([piece.keys for piece in pieces])
-    piece = Piece(keys, one.piece.lanes, rows)
-    return _Chunk(piece, min(one.offset_min, other.offset_min), rows.nbytes)
+def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
+    """Return chunks that follow one another as one."""
+    rows = joined_rows([_gathered(chunk.piece) for chunk in chunks])
+    keys = np.concatenate([chunk.piece.keys for chunk in chunks])
+    piece = Piece(keys, chunks[0].piece.lanes, rows)
+    return _Chunk(piece, min(chunk.offset_min for chunk in chunks), rows.nbytes)
 
 
 def _gathered(piece: Piece) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from kafka_ordered_ops.core.release.spilled import Spill
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 
 #: Records in memory: their Arrow data. Sorting adds to it for a moment, and so does what is being written to disk.
-HELD_BYTES_MAX: Final = 128 * 1024**2
+HELD_BYTES_MAX: Final = 96 * 1024**2
 HELD_RECORDS_MAX: Final = 5_000_000
 #: Files of records on disk.
 SPILLED_BYTES_MAX: Final = 256 * 1024**3

@@ -15,6 +15,7 @@ from kafka_ordered_ops.kafka.client.answers import position as offset_known
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, translate
 from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.ledger.queue import Line
 
 _CONSUME_RECORDS: Final = 1_000
@@ -104,7 +105,8 @@ class LedgerLog(LedgerFold):
         consumer.assign([tp])
         try:
             while position < end:
-                messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
+                with interruptible():
+                    messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_TIMEOUT_S)
                 if not messages:
                     self._reasons.raise_if_hopeless(
                         doing="reading the ledger", where=str(self.where)

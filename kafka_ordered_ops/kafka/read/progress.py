@@ -57,18 +57,25 @@ class Progress:
     ) -> tuple[Sequence[Message], Int64Array]:
         """Return the wanted among a run of records, but those that were taken already."""
         self.has_own_position = True
-        mask = self.wanted.mask(offsets)
         taken_to = max(self._taken_to, self.position)
-        if offsets[0] < taken_to:
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first >= taken_to and self.wanted.covers(first, last):
+            # By far the most common case, without a look at each record.
+            self._taken_to = last + 1
+            return records, offsets
+        mask = self.wanted.mask(offsets)
+        if first < taken_to:
             # Records in flight at a jump arrive a second time after it.
             mask &= offsets >= taken_to
-        self._taken_to = max(taken_to, int(offsets[-1]) + 1)
+        self._taken_to = max(taken_to, last + 1)
         if mask.all():
             return records, offsets
         return list(compress(records, mask.tolist())), offsets[mask]
 
     def jump(self) -> int | None:
         """Return the offset to jump to when the position is in a large hole."""
+        if self.wanted.covers(self.position, self.position):
+            return None
         boundaries = self.wanted.boundaries
         index = int(np.searchsorted(boundaries, self.position, side="right"))
         if index % 2 or index == boundaries.size:

@@ -40,6 +40,7 @@ from kafka_ordered_ops.kafka.client.errors import (
     translate,
 )
 from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.interrupts import interruptible
 from kafka_ordered_ops.kafka.read.arrow import no_collection, stamps, to_arrow
 from kafka_ordered_ops.kafka.read.explain import (
     check_not_truncated,
@@ -310,11 +311,12 @@ class RangeReader:
         """Return fetched messages; wait a moment if there are none."""
         consumer = self._open_consumer()
         try:
-            # Asking for many with a time-out would wait for all of them, at the end of every partition.
-            messages = consumer.consume(self._batch_records, 0)
-            if not messages:
-                messages = consumer.consume(1, WAIT_SLICE_S)
-                messages += consumer.consume(self._batch_records - 1, 0) if messages else []
+            with interruptible():
+                # Asking for many with a time-out would wait for all of them, at the end of every partition.
+                messages = consumer.consume(self._batch_records, 0)
+                if not messages:
+                    messages = consumer.consume(1, WAIT_SLICE_S)
+                    messages += consumer.consume(self._batch_records - 1, 0) if messages else []
         except ck.KafkaException as error:
             raise translate(
                 error,

@@ -25,10 +25,10 @@ from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
+from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import control_folder, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import check_scheme
-from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME

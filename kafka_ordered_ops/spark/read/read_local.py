@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kafka_ordered_ops.core.errors import ConfigError, ReadError
 from kafka_ordered_ops.core.types import PlanContent
+from kafka_ordered_ops.ordered.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
 from kafka_ordered_ops.output.filesystem import data_names
 from kafka_ordered_ops.output.folders import files_for
-from kafka_ordered_ops.ordered.records.columns import SPARK_TIMESTAMP_MS_MAX, STAGE_DDL
 from kafka_ordered_ops.output.stage import stage_windows
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.read.order import InOrder, mark_in_order

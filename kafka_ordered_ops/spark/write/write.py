@@ -13,11 +13,11 @@ from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.partition import columns_of
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.ordered.records.columns import ORDER
+from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error
-from kafka_ordered_ops.ordered.records.columns import ORDER
-from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark

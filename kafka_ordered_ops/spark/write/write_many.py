@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
+from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error, data_names
 from kafka_ordered_ops.output.ports import Files
-from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
-from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.stage_files import FILES_MAX
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput

@@ -1,0 +1,21 @@
+"""Signals during calls of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` where the client has lost it.
+
+    Its callbacks for errors of brokers take away what the handler of a signal raised during the same call, and the call
+    then fails without an exception. Seen with confluent-kafka 2.16, while brokers are away.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if "without setting an exception" not in str(error):
+            raise
+        raise KeyboardInterrupt from error

@@ -1,0 +1,87 @@
+"""The arguments of ordered readers: refused by name before anything is touched."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kafka_ordered_ops.core.errors import ConfigError, UnknownTopicError
+from kafka_ordered_ops.core.window.bounds import AtOffset, Committed, Earliest, Latest
+from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
+from tests.support.memory_world import MemoryWorld
+
+#: Nobody listens there.
+_NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("topics", "options", "named"),
+    [
+        ([], {}, "topics is empty"),
+        ([1], {}, "topics contains 1"),
+        ("t", {"group_id": "g"}, "without follow=True"),
+        ("t", {"group_id": "", "follow": True}, "group"),
+        ("t", {"follow": 1}, "follow"),
+        ("t", {"isolation": "maybe"}, "isolation"),
+        ("t", {"order": "random"}, "order"),
+        ("t", {"max_out_of_orderness": "1 hour"}, "max_out_of_orderness"),
+        ("t", {"max_out_of_orderness": timedelta(-1)}, "max_out_of_orderness"),
+        ("t", {"grace": -5}, "grace"),
+        ("t", {"held_records_max": 0}, "held_records_max"),
+        ("t", {"held_bytes_max": 1.5}, "held_bytes_max"),
+        ("t", {"spilled_bytes_max": -1}, "spilled_bytes_max"),
+        ("t", {"temporary_folder": ""}, "temporary_folder"),
+        ("t", {"temporary_folder": 7}, "temporary_folder"),
+        ("t", {"commit_interval_s": 0}, "commit_interval_s"),
+        ("t", {"stall_timeout_s": float("inf")}, "stall_timeout_s"),
+        ("t", {"timeout_s": "30"}, "timeout_s"),
+        ("t", {"clock": 5}, "clock"),
+        ("t", {"starting_offsets": None}, "starting_offsets"),
+        ("t", {"starting_offsets": "soon"}, "starting_offsets"),
+        ("t", {"starting_offsets": datetime(2026, 1, 1)}, "starting_offsets"),  # noqa: DTZ001
+        ("t", {"starting_offsets": {"u": "earliest"}}, "starting_offsets has u"),
+        ("t", {"starting_offsets": {"t": None}}, "starting_offsets"),
+        ("t", {"starting_offsets": "committed"}, "no group_id"),
+        ("t", {"starting_offsets": {"t": "committed"}, "follow": True}, "no group_id"),
+    ],
+)
+def test_wrong_arguments_are_named(topics: Any, options: dict[str, Any], named: str) -> None:
+    """When the reader is made, so that nothing has been asked of any cluster."""
+    with pytest.raises(ConfigError, match=named):
+        OrderedReader(_NOWHERE, topics, **options)
+
+
+def test_a_plan_is_a_plan() -> None:
+    """Nothing else is taken for one."""
+    with pytest.raises(ConfigError, match="plan"):
+        OrderedReader.of_plan("w", _NOWHERE)  # type: ignore[arg-type]
+
+
+def test_topics_that_do_not_exist(memory: MemoryWorld) -> None:
+    """Names and patterns alike, before the first record; the reader may be opened once they exist."""
+    for topics in ("orders", "^orders.*"):
+        for follow in (False, True):
+            reader = OrderedReader(memory.settings, topics, follow=follow)
+            with pytest.raises(UnknownTopicError), reader:
+                pass
+            with pytest.raises(ConfigError, match="before"):
+                reader.state()
+            memory.kafka.create_topic("orders", 1)
+            with reader:
+                assert reader.is_live
+                assert reader.poll(0) is None
+            memory.kafka.delete_topic("orders")
+
+
+def test_a_bound_for_each_topic() -> None:
+    """A name before a pattern, the first pattern before others, and the earliest record for the rest."""
+    starts = {"^or.*": "latest", "^ord.*": "offset:1", "orders": "offset:7"}
+    reader = OrderedReader(_NOWHERE, [*starts, "^.*"], starting_offsets=starts)
+    bound_of = reader._engine._asked.bound_of
+    assert bound_of("orders") == AtOffset(7)
+    assert bound_of("order") == Latest()
+    assert bound_of("xorder") == Earliest()
+    reader = OrderedReader(_NOWHERE, "t", starting_offsets="committed", follow=True, group_id="g")
+    assert reader._engine._asked.bound_of("t") == Committed()
