@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kafka_ordered_ops.api import OpenWindow as OpenWindow
     from kafka_ordered_ops.api import OrderedWindows as OrderedWindows
-    from kafka_ordered_ops.api import RunResult as RunResult
     from kafka_ordered_ops.core import errors as errors
     from kafka_ordered_ops.core.errors import *  # noqa: F403 - each is a public name
     from kafka_ordered_ops.core.window.bounds import AtOffset as AtOffset
@@ -66,7 +65,6 @@ _HOMES = {
     "OrderedWindows": "api",
     "Policy": "core.window.policy",
     "Relative": "core.window.bounds",
-    "RunResult": "api",
     "StagedOutput": "output.staged_output",
     "Window": "core.window.window",
     "WindowPlan": "core.window.plan",

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OpenWindow, OrderedWindows, Policy, RunResult, Window
+from kafka_ordered_ops import OpenWindow, OrderedWindows, Policy, Window
+from kafka_ordered_ops.api import RunResult
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError, SinkError
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.kafka.settings import ClientSettings

@@ -24,7 +24,7 @@ from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 bootstrap, topic, group, path = sys.argv[1:]
 with OrderedReader(
     bootstrap, topic, follow=True, group_id=group, grace="PT1000H", commit_interval_s=0.05,
-    held_records_max=100,
+    held_records_max=100, temporary_folder=f"{path}-spilled",
 ) as reader, open(path, "a") as out:
     print("opened", flush=True)
     for batch in reader:
@@ -95,11 +95,10 @@ def test_killed_members_lose_nothing(broker: BrokerWorld, tmp_path: Path) -> Non
             assert all((partition, offset) in seen for offset in range(first))
         assert [row[2] for row in found] == sorted(row[2] for row in found)
         assert not any(row[3] for row in found)
-        before, seen = seen, seen | {row[:2] for row in found}
+        seen |= {row[:2] for row in found}
         stored = broker.committed("orders", group_id="live")
         for partition in (0, 1):
             end = (stored[str(broker.tp("orders", partition))] or (0, b""))[0]
             assert all((partition, offset) in seen for offset in range(end))
-        assert len(seen) > len(before)
         forget_members(broker, group)
     assert len(seen) >= 2 * count - 2

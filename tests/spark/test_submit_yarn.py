@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_ordered_ops import OrderedWindows, RunResult
+from kafka_ordered_ops import OrderedWindows
+from kafka_ordered_ops.api import RunResult
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.output.published import files
 from kafka_ordered_ops.output.publisher import files_of
