@@ -80,7 +80,8 @@ _TOLD_OTHERWISE: Final = frozenset({ck.KafkaError._MAX_POLL_EXCEEDED, ck.KafkaEr
 class GroupMember:
     """A member of a live consumer group. A context manager, for one thread.
 
-    It joins while its owner polls, which it must do at least every five minutes. It never fetches records.
+    It joins while its owner polls, which it must do at least every five minutes. It returns no records: its partitions are
+    paused as soon as they are assigned.
 
     Args:
         settings: how to reach the cluster.
