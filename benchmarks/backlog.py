@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from kafka_ordered_ops.core.errors import BrokerError
 from kafka_ordered_ops.core.times import time_ms
-from kafka_ordered_ops.embedded.produce import create_topic, end_offsets
+from kafka_ordered_ops.embedded.produce import Record, create_topic, end_offsets, produce
 
 PARTITIONS: Final = 8
 VALUE_BYTES: Final = 100
@@ -85,6 +85,13 @@ def make_topic(
     found = sum(end_offsets(bootstrap, topic).values())
     if found != records:
         raise BrokerError(f"{topic} has {found:,} records instead of {records:,}", code="short")
+
+
+def make_topic_of(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
+    """Makes a topic of one partition with these records, unless it is there."""
+    if _is_missing(bootstrap, topic):
+        create_topic(bootstrap, topic, partitions=1, config=_CONFIG)
+        produce(bootstrap, records)
 
 
 def _is_missing(bootstrap: str, topic: str) -> bool:

@@ -15,10 +15,14 @@ from benchmarks.backlog import (
 )
 from benchmarks.hourly import HOUR, HourlyLocal, HourlyWindows, Streaming
 from benchmarks.lake_tables import TableFormat, ToTable
+from benchmarks.offset_maps import offset_maps_comparison
+from benchmarks.offsets_show import offsets_show_comparison
 from benchmarks.one_window import WAKE_RECORDS, Connector, OurWindow, Way
 from benchmarks.planning import PlanAndCommit
+from benchmarks.processing import processing_comparisons
 from benchmarks.publishing import Publish, Target
 from benchmarks.reading import ReadBySpark, ReadSteps, Step
+from benchmarks.relay import relay_comparisons
 from benchmarks.rounds import rounds_at
 from benchmarks.tail import tail_comparisons
 from benchmarks.values import Comparison, Contender, Place
@@ -90,7 +94,11 @@ def comparisons(scale: Scale) -> tuple[Comparison, ...]:
         _reading(scale),
         _publishing(scale),
         _tables(scale),
+        offset_maps_comparison(),
+        offsets_show_comparison(scale.partitions),
         *tail_comparisons(scale.records, scale.growth),
+        *processing_comparisons(scale.records // 10, scale.growth[0]),
+        *relay_comparisons(scale.growth[0]),
     )
 
 

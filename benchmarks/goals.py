@@ -16,12 +16,25 @@ from benchmarks.comparisons import (
     STREAMING_ONCE,
     WARM,
 )
+from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
+from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.one_window import Way
 from benchmarks.ordered_reading import Way as OrderedWay
 from benchmarks.peers import Peer, PeerSettings
+from benchmarks.processing import JAVA, PROCESSES, PROCESSING, PROCESSING_CPU, PROCESSING_RATE
+from benchmarks.processing_report import (
+    k_records_a_second,
+    side_by_side,
+    times_ideal,
+    times_ideal_of,
+)
+from benchmarks.relay import ONE_BY_ONE as RELAY_ONE_BY_ONE
+from benchmarks.relay import P99, PACE, RELAY, RELAY_BATCHES, RELAY_LATENCY, RELAY_SINGLE
+from benchmarks.relay_report import milliseconds, records_a_second, requests_a_second
 from benchmarks.statistics import Results, Spread, ratio
 from benchmarks.tables import published_share, spread_text, table
 from benchmarks.tail import CONSUME, PEERS, TAIL, TAIL_GROWTH
+from benchmarks.work_processor import Way as WorkWay
 
 _PLAN_PARTITIONS: Final = 1_000
 _MB: Final = 1_000_000
@@ -73,7 +86,13 @@ def goals(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     yield from _planning(results.get("planning", ()))
     yield from _hourly(results.get("hourly", ()))
     yield from _publishing(results.get("publishing", ()))
+    yield from _offset_maps(results.get(OFFSET_MAPS, ()))
+    yield from _offsets_show(results.get(OFFSETS_SHOW, ()))
     yield from _ordered_reads(results)
+    yield from _processing(results.get(PROCESSING, ()))
+    yield from _processing_rate(results.get(PROCESSING_RATE, ()))
+    yield from _processing_cpu(results.get(PROCESSING_CPU, ()))
+    yield from _relay(results)
 
 
 def _against_connector(window: Sequence[Results], ordered: Sequence[Results]) -> Iterator[Goal]:
@@ -133,6 +152,24 @@ def _publishing(publishing: Sequence[Results]) -> Iterator[Goal]:
             yield Goal(what, limit, found)
 
 
+def _offset_maps(maps: Sequence[Results]) -> Iterator[Goal]:
+    for one in maps:
+        if one.contender not in (LIBRARYS_SETS, RANDOM_SETS):
+            if (found := one.seconds) is not None:
+                text = f"offset map of {one.size:,} ranges: {one.contender}, s"
+                yield Goal(text, 0.05, found, strict=True)
+        elif found := Spread.of([one.size - run.records for run in one.rounds]):
+            text = f"{one.contender} larger than Parallel Consumer's, of {one.size:,}"
+            yield Goal(text, 0, found)
+
+
+def _offsets_show(shown: Sequence[Results]) -> Iterator[Goal]:
+    for one in shown:
+        if one.size == _PLAN_PARTITIONS and one.seconds is not None:
+            text = f"show the offsets of 1,000 partitions, {one.contender}, s"
+            yield Goal(text, 2.0, one.seconds, strict=True)
+
+
 def _ordered_reads(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
     tail = results.get(TAIL, ())
     yield from _against_peer(tail, [f"{peer}{PeerSettings.DEFAULT}" for peer in Peer], "by default")
@@ -169,6 +206,61 @@ def _against_peer(tail: Sequence[Results], names: Sequence[str], of: str) -> Ite
             f"ordered read, {OrderedWay.STREAMING}: speed, times the faster peer {of} ({faster[1]})"
         )
         yield Goal(text, 2.0, found, at_least=True)
+
+
+def _processing(results: Sequence[Results]) -> Iterator[Goal]:
+    """Each goal is of the row that is furthest from it."""
+    rows = list(side_by_side(results))
+    for way in WorkWay:
+        # A sleep of asyncio takes longer than Java's: what each adds to its own sleeps is compared.
+        against, what = (
+            (ratio, f"times {JAVA}")
+            if way is WorkWay.PLAIN
+            else (times_ideal_of, f"times ideal, by {JAVA}'s")
+        )
+        found = [
+            (name, against(row[way], row[JAVA])) for name, row in rows if way in row and JAVA in row
+        ]
+        yield from _worst(f"{way}, {what}", 1.05, found)
+        ideal = [(name, times_ideal(row[way])) for name, row in rows if way in row]
+        yield from _worst(f"{way}, times ideal", 1.3, ideal)
+    breaks = [n for one in results for run in one.rounds if (n := run.order_breaks) is not None]
+    if breaks and (total := Spread.of([sum(breaks)])):
+        yield Goal("records processed out of order", 0, total)
+
+
+def _worst(text: str, limit: float, rows: Sequence[tuple[str, Spread | None]]) -> Iterator[Goal]:
+    found = [(spread.median, name, spread) for name, spread in rows if spread is not None]
+    if found:
+        _, name, spread = max(found, key=lambda one: one[0])
+        yield Goal(f"{text}, the slowest row ({name})", limit, spread)
+
+
+def _processing_rate(results: Sequence[Results]) -> Iterator[Goal]:
+    limits = {WorkWay.PLAIN: 100.0, WorkWay.ASYNC: 30.0}
+    for one in results:
+        found = k_records_a_second(one)
+        if found is not None and one.contender in limits:
+            limit = limits[WorkWay(one.contender)]
+            yield Goal(f"k records/s through an empty {one.contender}", limit, found, at_least=True)
+
+
+def _processing_cpu(results: Sequence[Results]) -> Iterator[Goal]:
+    if found := _ratio(results, PROCESSES[1], PROCESSES[2]):
+        yield Goal("speed of two processes that compute, times one", 1.7, found, at_least=True)
+
+
+def _relay(results: Mapping[str, Sequence[Results]]) -> Iterator[Goal]:
+    for one in results.get(RELAY, ()):
+        if one.contender == RELAY_BATCHES and (found := records_a_second(one)):
+            yield Goal(f"{RELAY_BATCHES}: records/s", 20_000, found, at_least=True)
+    for one in results.get(RELAY_SINGLE, ()):
+        if one.contender == RELAY_ONE_BY_ONE and (found := requests_a_second(one)):
+            yield Goal(f"{one.contender}: requests/s", 3_000, found, at_least=True)
+    for one in results.get(RELAY_LATENCY, ()):
+        if found := milliseconds(one, P99):
+            text = f"{one.contender}, {PACE:,} requests/s: p99, ms"
+            yield Goal(text, 50, found, strict=True)
 
 
 def _ratio(results: Sequence[Results], name: str, base: str) -> Spread | None:

@@ -18,7 +18,11 @@ from benchmarks.comparisons import (
 )
 from benchmarks.goals import goals, goals_table
 from benchmarks.lake_tables import TableFormat
+from benchmarks.offset_maps import LIBRARYS_SETS, OFFSET_MAPS, RANDOM_SETS
+from benchmarks.offsets_show import OFFSETS_SHOW
 from benchmarks.plots import draw_bars, draw_lines
+from benchmarks.processing_report import PROCESSING_SECTIONS
+from benchmarks.relay_report import RELAY_SECTIONS
 from benchmarks.results import Kept, RunFacts, read_results
 from benchmarks.statistics import Results, results_of
 from benchmarks.tables import (
@@ -57,7 +61,11 @@ def write_report(folder: Path) -> None:
         "reading": _reading,
         "publishing": _publishing,
         "tables": _tables,
+        OFFSET_MAPS: _offset_maps,
+        OFFSETS_SHOW: _offsets_show,
         **TAIL_SECTIONS,
+        **PROCESSING_SECTIONS,
+        **RELAY_SECTIONS,
     }
     for name, section in sections.items():
         if results.get(name):
@@ -103,6 +111,20 @@ def _planning(folder: Path, results: _Results) -> Iterator[str]:
     )
     yield picture("planning", "seconds to plan and commit over the number of partitions")
     yield planning_table(mine)
+
+
+def _offset_maps(_folder: Path, results: _Results) -> Iterator[str]:
+    yield "## Offset maps"
+    yield "Seconds to write and to read one map, without a broker:"
+    mine = results[OFFSET_MAPS]
+    timed = [one for one in mine if one.contender not in (LIBRARYS_SETS, RANDOM_SETS)]
+    yield growth_table(timed, "done ranges")
+
+
+def _offsets_show(_folder: Path, results: _Results) -> Iterator[str]:
+    yield "## `offsets show` over partitions"
+    yield "Seconds of the whole command, from the start of its process:"
+    yield growth_table(results[OFFSETS_SHOW], "partitions")
 
 
 def _hourly(folder: Path, results: _Results) -> Iterator[str]:

@@ -109,17 +109,17 @@ def planning_table(results: Sequence[Results]) -> str:
     return table(header, rows)
 
 
-def growth_table(results: Sequence[Results]) -> str:
-    """Seconds by contender over sizes."""
-    return _over_sizes(results, lambda one: spread_text(one.seconds))
+def growth_table(results: Sequence[Results], of: str = "records") -> str:
+    """Seconds by contender over sizes, which count records or something else."""
+    return _over_sizes(results, lambda one: spread_text(one.seconds), of)
 
 
 def memory_growth_table(results: Sequence[Results]) -> str:
     """Peak memory by contender over sizes."""
-    return _over_sizes(results, lambda one: memory_text(one.memory_bytes))
+    return _over_sizes(results, lambda one: memory_text(one.memory_bytes), "records")
 
 
-def _over_sizes(results: Sequence[Results], text_of: Callable[[Results], str]) -> str:
+def _over_sizes(results: Sequence[Results], text_of: Callable[[Results], str], of: str) -> str:
     sizes = sorted({one.size for one in results})
     names = list(dict.fromkeys(one.contender for one in results))
     found = {(one.contender, one.size): one for one in results}
@@ -129,7 +129,7 @@ def _over_sizes(results: Sequence[Results], text_of: Callable[[Results], str]) -
         rows.append([name, *("-" if one is None else text_of(one) for one in cells)])
     rounds = [str(max(len(one.rounds) for one in results if one.size == size)) for size in sizes]
     rows.append(["rounds", *rounds])
-    return table(["records", *(f"{size:,}" for size in sizes)], rows)
+    return table([of, *(f"{size:,}" for size in sizes)], rows)
 
 
 def reading_table(results: Sequence[Results]) -> str:

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import HealthCheck, settings
 
 from kafka_ordered_ops.embedded import EmbeddedKafka
+from kafka_ordered_ops.embedded.jars import class_path
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.support.examples import BY_DAY, BY_NIGHT
 from tests.support.own_network import OwnNetwork, own_network
@@ -33,12 +34,29 @@ from tests.support.spark_classes import use_archive
 from tests.support.three_brokers import ThreeBrokers, three_brokers
 from tests.support.windows_support import BASE_MS
 
-#: Only the environment of the newest Spark has the hosts as well.
+
+def _is_there(library: str) -> bool:
+    """Whether a library, or a part of one, is installed."""
+    parent, _, _ = library.rpartition(".")
+    return (not parent or _is_there(parent)) and find_spec(library) is not None
+
+
+#: Only the environment of the newest Spark has the hosts, and every extra, as well.
 collect_ignore_glob = [
-    f"{folder}/*"
-    for host in ("airflow", "dagster")
-    if not find_spec(host)
-    for folder in (f"host_{host}", "hosting")
+    pattern
+    for library, patterns in {
+        "airflow": ["host_airflow/*", "hosting/*"],
+        "dagster": ["host_dagster/*", "hosting/*"],
+        "fastapi": [
+            "relay/test_client*.py",
+            "relay/test_http*.py",
+            "relay/test_page.py",
+            "relay/test_relay_*.py",
+        ],
+        "opentelemetry.sdk": ["processing/test_metrics.py"],
+    }.items()
+    if not _is_there(library)
+    for pattern in patterns
 ]
 
 # Airflow writes its configuration into this folder as soon as it is imported.
@@ -134,6 +152,7 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _cluster(pytestconfig: pytest.Config) -> Iterator[tuple[OwnNetwork, ThreeBrokers]]:
+    class_path()  # downloads what is missing, which the network of the brokers cannot
     with own_network() as network:
         terminal = pytestconfig.pluginmanager.getplugin("terminalreporter")
         if network.reason and terminal is not None:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.operators.plan import (
         PlanWindowOperator as PlanWindowOperator,
     )
+    from kafka_ordered_ops.airflow.operators.process import (
+        ProcessWindowOperator as ProcessWindowOperator,
+    )
     from kafka_ordered_ops.airflow.sensors.sensor import (
         PartitionsLiveSensor as PartitionsLiveSensor,
     )
@@ -63,6 +66,7 @@ _HOMES = {
     "OrderedWindowOperator": "airflow.operators.ordered",
     "PartitionsLiveSensor": "airflow.sensors.sensor",
     "PlanWindowOperator": "airflow.operators.plan",
+    "ProcessWindowOperator": "airflow.operators.process",
     "SparkWindow": "hosting.job",
     "WindowPartOperator": "airflow.operators.part",
     "kafka_window_task": "airflow.decorators.taskflow",

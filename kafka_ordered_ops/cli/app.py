@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafka_ordered_ops.cli.commands import look, windows
+from kafka_ordered_ops.cli.commands import look, offsets, relay, windows
 from kafka_ordered_ops.cli.commands.clean import CLEAN_EXAMPLES, clean
 from kafka_ordered_ops.cli.commands.live import LIVE_EXAMPLES, live
 from kafka_ordered_ops.cli.commands.read import READ_EXAMPLES, read
@@ -60,6 +60,8 @@ app = Commands(
 )
 app.add_typer(windows.app, name="windows")
 app.add_typer(look.app, name="groups")
+app.add_typer(offsets.app, name="offsets")
+app.add_typer(relay.app, name="relay")
 
 
 def run(argv: Sequence[str]) -> int:

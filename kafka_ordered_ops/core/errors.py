@@ -15,7 +15,7 @@
         UnknownTopicError  CommittedOffsetMissingError  CutoffInFutureError  TopicRecreatedError
         LogTruncatedError  PartitionSetChangedError  WindowMismatchError  PlanTooLargeError
         StartingOffsetsRequiredError  WindowCoveredError  UnknownWindowError  GroupMismatchError  OpenClaimError  WindowPrunedError
-        WindowRewoundError
+        WindowRewoundError  GroupHandedOverError
       RecordsLostError                 retention or deletion removed records before delivery
       LedgerError
         LedgerUnavailableError  LedgerLostError  LedgerCorruptError  LedgerVersionError
@@ -32,6 +32,11 @@
         OffsetMapDecodeError  OffsetMapTooLargeError
       SinkError                        the job or the sink failed; nothing was committed
         JobFailedError                 the job itself raised, was killed, or took too long
+      ProcessingError                  a function could not process its records
+        RecordFailedError  FunctionTimeoutError  WorkerDiedError  HungFunctionsError  ProcessingStoppedError
+      RelayError                       the relay could not do what a client asked for
+        LeaseError  NotReadyError  RelayUnavailableError  AccessDeniedError
+        RelayLogCorruptError  RelayLogVersionError  RelayLogRecordError
 
 A message states what happened, where (``topic[partition]``, group, window), which numbers were expected and
 found, and what to do. The same facts are fields. Hosts only use `retriable`.
@@ -40,6 +45,8 @@ found, and what to do. The same facts are fields. Hosts only use `retriable`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar
 
 from kafka_ordered_ops.core.rights import MissingRight
@@ -66,13 +73,7 @@ class KafkaOrderedOpsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark and multiprocessing pickle errors; the default way loses keyword arguments.
-        return _rebuild, (type(self), self.message, self.facts)
-
-
-def _rebuild(
-    kind: type[KafkaOrderedOpsError], message: str, facts: Mapping[str, Any]
-) -> KafkaOrderedOpsError:
-    return kind(message, **facts)
+        return partial(type(self), self.message, **self.facts), ()
 
 
 class ConfigError(KafkaOrderedOpsError, ValueError):
@@ -94,10 +95,7 @@ class ClosedError(ConfigError):
 
 
 class NotShareableError(ConfigError):
-    """An object with connections was used in a forked process, copied or pickled.
-
-    Also raised when a call waits too long for another thread's call on the same object.
-    """
+    """An object with connections was used in a forked process, copied, pickled, or busy in another thread for too long."""
 
 
 class WindowGroupError(ConfigError):
@@ -237,6 +235,12 @@ class WindowRewoundError(PlanError):
     window_id: str
 
 
+class GroupHandedOverError(PlanError):
+    """The group was handed over to Parallel Consumer: windows are planned again after it is taken back."""
+
+    group_id: str
+
+
 class RecordsLostError(KafkaOrderedOpsError):
     """Retention or deletion removed records before they were delivered."""
 
@@ -265,7 +269,7 @@ class LedgerCorruptError(LedgerError):
 class LedgerRecordError(LedgerError):
     """A change was refused because one of its records would be unreadable or too large. Nothing was written."""
 
-    #: ``state``, ``window`` or ``times``, and its name.
+    #: ``state``, ``window``, ``processed`` or ``times``, and its name.
     kind: str
     name: str
 
@@ -287,6 +291,8 @@ class ForeignCommitError(KafkaOrderedOpsError):
 
     #: By ``topic[partition]``: (the offset that this package last knew, the offset found).
     moved: Mapping[str, tuple[int | None, int | None]]
+    #: Whether Parallel Consumer, with which the group shares its progress, may have moved it: only forward.
+    by_parallel_consumer: bool = False
 
 
 class CommitError(KafkaOrderedOpsError):
@@ -363,12 +369,33 @@ class OffsetMapError(KafkaOrderedOpsError):
     """The metadata of a committed offset cannot be used."""
 
 
+class OffsetMapFault(StrEnum):
+    """Why commit metadata is not used as an offset map."""
+
+    NOT_BASE64 = "not base64"
+    UNKNOWN_FORMAT = "unknown format"
+    CUT_SHORT = "cut short"
+    CHECKSUM = "checksum"
+    NOT_ZSTD = "not zstd"
+    NEGATIVE = "negative number"
+    #: It claims more bytes, ranges or offsets than any map has.
+    TOO_LARGE = "too large"
+    OTHER_BASE = "about another offset"
+    OTHER_TOPIC = "about another topic"
+    PAST_END = "past the end of the log"
+
+
 class OffsetMapDecodeError(OffsetMapError):
-    """Commit metadata has the format of an offset map but is damaged."""
+    """Commit metadata is not a usable offset map: it is damaged, or its format is unknown."""
+
+    reason: OffsetMapFault
 
 
 class OffsetMapTooLargeError(OffsetMapError):
-    """An offset map does not fit into the metadata of a commit."""
+    """An offset map does not fit into the metadata of a commit, or an encoding cannot express it."""
+
+    size: int
+    limit: int
 
 
 class SinkError(KafkaOrderedOpsError):
@@ -383,3 +410,90 @@ class JobFailedError(SinkError):
     """
 
     retriable = True
+
+
+class ProcessingError(KafkaOrderedOpsError):
+    """A function could not process its records. What is done is kept; the rest can be processed again."""
+
+
+class RecordFailedError(ProcessingError):
+    """A record failed in its last attempt, and processing stopped. Its error is the `__cause__`.
+
+    It is retriable, as failed tasks are for schedulers: another attempt of a task goes on where this one stopped.
+    """
+
+    retriable = True
+    topic: str
+    partition: int
+    offset: int
+    attempts: int
+
+
+class FunctionTimeoutError(ProcessingError):
+    """The function took longer than `timeout_s` for a record: it counts as failed."""
+
+    retriable = True
+    timeout_s: float
+
+
+class WorkerDiedError(ProcessingError):
+    """A worker process died: killed, out of memory, or ended by the function. Its record counts as failed."""
+
+    retriable = True
+    #: Negative: the signal that killed it; None: not known.
+    exit_code: int | None
+
+
+class HungFunctionsError(ProcessingError):
+    """Calls of the function passed their time-out and still run, too many, or one that blocks the event loop of all."""
+
+    retriable = True
+    hung: int
+
+
+class ProcessingStoppedError(ProcessingError):
+    """Processing was stopped before all records of a plan were done: its window must not be committed."""
+
+    retriable = True
+    #: Offsets of the plan that are not done, those without a record included.
+    left: int
+
+
+class RelayError(KafkaOrderedOpsError):
+    """The relay could not do what a client asked for."""
+
+
+class LeaseError(RelayError):
+    """A lease is invalid, or has ended where it must not have. Nothing was changed."""
+
+
+class NotReadyError(RelayError):
+    """The server has not read its logs to the end yet."""
+
+    retriable = True
+
+
+class RelayUnavailableError(RelayError):
+    """No server of the relay answered in time, or it could not store the change in time. It may have been stored."""
+
+    retriable = True
+
+
+class AccessDeniedError(RelayError):
+    """The access token is missing, unknown, expired, or does not allow this."""
+
+
+class RelayLogCorruptError(RelayError):
+    """A record of the relay's log is unreadable: it is damaged, or another program writes to the topic."""
+
+
+class RelayLogVersionError(RelayError):
+    """A newer version of this package wrote a record of the relay's log."""
+
+    version: int
+
+
+class RelayLogRecordError(RelayError):
+    """A record of the relay's log would be unreadable or too large. It was not written."""
+
+    kind: str

@@ -10,8 +10,11 @@ from typing import Any
 from kafka_ordered_ops.core.errors import ConfigError
 
 
-def check_does_work(function: Callable[..., Any]) -> None:
-    """Raise `ConfigError` for async functions and generators: calling them does nothing, yet the window would commit."""
+def check_does_work(function: Callable[..., Any], *, may_be_async: bool = False) -> None:
+    """Raise `ConfigError` for async functions and generators: calling them does nothing, yet the window would commit.
+
+    With `may_be_async`, async functions pass: the caller awaits what they return.
+    """
     called = function
     while isinstance(called, functools.partial):
         called = called.func
@@ -23,10 +26,12 @@ def check_does_work(function: Callable[..., Any]) -> None:
         (inspect.isgeneratorfunction, "a generator"),
         (inspect.isasyncgenfunction, "a generator"),
     ):
+        if may_be_async and check is inspect.iscoroutinefunction:
+            continue
         if check(called) or check(own):
             raise ConfigError(
                 f"{name_of(function)} is {kind}: calling it does no work, and its window would be committed. Make "
-                "it a plain function"
+                f"it a plain function{' or an async one' if may_be_async else ''}"
             )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kafka_ordered_ops.core.arguments import shown
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, is_pattern
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, is_pattern
 from kafka_ordered_ops.core.errors import CommitRefusedError, ConfigError, WindowGroupError
 from kafka_ordered_ops.core.offset_map.ours import is_offset_map
+from kafka_ordered_ops.core.offset_map.reading import MetadataKind, metadata_kind
 from kafka_ordered_ops.core.types import TopicPartition
 
 #: Partitions named in one error.
@@ -16,6 +18,16 @@ _NAMED_MAX = 8
 
 #: Called with partitions that a member is about to give up; it may still commit them.
 OnRevoke = Callable[[frozenset[TopicPartition]], None]
+
+#: What a member commits: offsets, or offsets with metadata, exact to the byte.
+Commits: TypeAlias = Mapping[TopicPartition, int | CommittedOffset]
+
+
+def committed_offsets(commits: Commits) -> dict[TopicPartition, CommittedOffset]:
+    """Return what is committed, with metadata for all: empty where none is given."""
+    return {
+        tp: CommittedOffset(one) if isinstance(one, int) else one for tp, one in commits.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +98,31 @@ def check_member_topics(topics: Iterable[str]) -> list[str]:
     return names
 
 
-def check_not_of_windows(group_id: str, committed: CommittedOffsets) -> None:
-    """Raise `WindowGroupError` if commits of the group hold the progress of windows."""
-    found = sorted(
-        tp for tp, one in committed.items() if one is not None and is_offset_map(one.metadata)
-    )
-    if found:
-        raise WindowGroupError(
-            f"group {group_id} is a group of windows: its commits of {_named(found)} hold their progress, which a live "
-            "member's commits would destroy. Choose another group_id for the live reader",
-            group_id=group_id,
-            partitions=tuple(map(str, found)),
+def check_not_of_windows(
+    group_id: str, committed: CommittedOffsets, *, keeps_maps: bool = False
+) -> None:
+    """Raise `WindowGroupError` if commits of the group hold the progress of windows, or of Parallel Consumer.
+
+    `keeps_maps`: the member reads and commits the offset maps of Parallel Consumer, so that their groups are welcome.
+    """
+    for of_whom, holds in (("windows", is_offset_map), ("Parallel Consumer", _is_parallel)):
+        if keeps_maps and holds is _is_parallel:
+            continue
+        found = sorted(
+            tp for tp, one in committed.items() if one is not None and holds(one.metadata)
         )
+        if found:
+            raise WindowGroupError(
+                f"group {group_id} is a group of {of_whom}: its commits of {_named(found)} hold their progress beyond the "
+                "committed offset, which a live member's commits would destroy. Choose another group_id for the live "
+                "reader",
+                group_id=group_id,
+                partitions=tuple(map(str, found)),
+            )
+
+
+def _is_parallel(metadata: bytes) -> bool:
+    return metadata_kind(metadata) is MetadataKind.PARALLEL_CONSUMER
 
 
 def _named(partitions: Collection[TopicPartition]) -> str:

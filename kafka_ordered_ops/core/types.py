@@ -27,6 +27,17 @@ class Isolation(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
+class GroupProtocol(StrEnum):
+    """How a group shares its partitions. All members of a group use the same one.
+
+    `CLASSIC`: the members do, cooperatively. `CONSUMER`: the brokers do (KIP-848, Kafka 4.0 and later); how long a silent
+    member keeps its partitions is a setting of the group then.
+    """
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
 class PartitionBy(StrEnum):
     """The folders above a window's folder: ``date=2026-11-20``, or ``date=2026-11-20/hour=11``."""
 
@@ -89,6 +100,24 @@ class OnForeignCommit(StrEnum):
 
     FAIL = "fail"
     ADOPT = "adopt"
+
+
+class ProgressFormat(StrEnum):
+    """Where a window group's progress is kept, and so which programs may continue it.
+
+    `LEDGER`: the ledger; the offset maps in the commits are this package's. `DUAL`: the ledger, and each commit carries
+    the offset map of Confluent's Parallel Consumer, so that windows and Parallel Consumer run in turn.
+    `PARALLEL_CONSUMER`: the group was handed over to Parallel Consumer, and no window is planned.
+    """
+
+    LEDGER = "ledger"
+    DUAL = "dual"
+    PARALLEL_CONSUMER = "parallel-consumer"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether commits carry Parallel Consumer's offset maps."""
+        return self is not ProgressFormat.LEDGER
 
 
 class WindowStatus(StrEnum):

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     )
     from kafka_ordered_ops.dagster.ops import build_ordered_window_op as build_ordered_window_op
     from kafka_ordered_ops.dagster.ops import ordered_window_op as ordered_window_op
+    from kafka_ordered_ops.dagster.process_ops import (
+        build_process_window_op as build_process_window_op,
+    )
     from kafka_ordered_ops.dagster.resource import KafkaResource as KafkaResource
     from kafka_ordered_ops.dagster.sensor import (
         build_partitions_live_sensor as build_partitions_live_sensor,
@@ -86,6 +89,7 @@ _HOMES = {
     "build_ordered_window_asset": "assets",
     "build_ordered_window_op": "ops",
     "build_partitions_live_sensor": "sensor",
+    "build_process_window_op": "process_ops",
     "catch_up_condition": "automation",
     "ordered_window_asset": "assets",
     "ordered_window_op": "ops",

@@ -41,7 +41,7 @@ LOG_FILE: Final = "broker.log"
 # Little memory, a quick start, and no file outside the data folder.
 _JVM_FLAGS = (
     "-Xms64m",
-    "-Xmx256m",
+    "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",

@@ -1,43 +1,36 @@
 """Committed offsets with their metadata, exact to the byte.
 
 confluent-kafka appends a NUL to metadata on every path that commits, and reads past its end on every path
-that returns it. Its own commit of a member has no time limit. librdkafka's C interface is exact. So the calls that
-matter go there by ctypes, through the library that confluent-kafka is linked with and on the client that
-confluent-kafka made: one configuration, one producer, one transaction.
-
-The only thing taken on trust is where confluent-kafka keeps its client: in the first field after the object
-header. That is checked before its first use, on each client.
+that returns it. Its own commit of a member has no time limit. librdkafka's C interface is exact, so the calls that
+matter go there (`client.librdkafka`).
 """
 
 from __future__ import annotations
 
-import ctypes as c
-import functools
-import re
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
 
 import confluent_kafka as ck
-from confluent_kafka import cimpl
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset as CommittedOffset
 from kafka_ordered_ops.core.errors import (
-    ConfigError,
+    KafkaOrderedOpsError,
     LedgerUnavailableError,
     OffsetMapTooLargeError,
     invariant,
 )
 from kafka_ordered_ops.core.offset_map.ours import METADATA_BYTES_MAX as METADATA_BYTES_MAX
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
-from kafka_ordered_ops.kafka.client.answers import UNANSWERED, NoAnswerError, committed_offset
+from kafka_ordered_ops.kafka.client import librdkafka
+from kafka_ordered_ops.kafka.client.answers import NoAnswerError
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import waits_for, within
 from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
 from kafka_ordered_ops.kafka.client.forks import Home
-from kafka_ordered_ops.kafka.lookup import Lookup
+from kafka_ordered_ops.kafka.client.hanging import call_within
+from kafka_ordered_ops.kafka.client.librdkafka import Library, TransactionCallError, milliseconds
 from kafka_ordered_ops.kafka.settings import ClientSettings
 
 #: Reading committed offsets: longer than an abandoned transaction can hold them back.
@@ -62,24 +55,6 @@ _PASSING: Final = frozenset(
         ck.KafkaError.NOT_COORDINATOR,
     }
 )
-
-
-class TransactionCallError(ck.KafkaException):
-    """A failed transactional call, with everything that the client reports about it."""
-
-    def __init__(
-        self, code: int, name: str, text: str, fatal: bool, retriable: bool, abortable: bool
-    ) -> None:
-        super().__init__(ck.KafkaError(code, text, fatal, retriable, abortable))
-        self.code = code
-        self.name = name
-        self.text = text
-        #: The producer is of no more use.
-        self.fatal = fatal
-        #: The same call may be made again.
-        self.retriable = retriable
-        #: The transaction must be aborted.
-        self.abortable = abortable
 
 
 def read_committed_offsets(
@@ -135,34 +110,68 @@ class OffsetsReader:
                 group_id=self._group, isolation=Isolation.READ_COMMITTED
             )
             self._consumer = open_client(ck.Consumer, config, self._reasons)
-        return _read(
-            self._consumer, self._settings, self._group, partitions, timeout_s, self._reasons
-        )
+        try:
+            return _read(self._consumer, self._group, partitions, timeout_s, self._reasons)
+        except KafkaOrderedOpsError as error:
+            if not error.retriable:
+                # A client reports a missing right once: the next read needs another client.
+                self.close()
+            raise
 
 
 def send_offsets_to_transaction(
     producer: ck.Producer,
-    group_id: str,
+    group: str | ck.Consumer,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
     timeout_s: float,
 ) -> None:
     """Put offsets into the producer's open transaction, metadata exactly as given.
 
-    Not as a member of the group: the caller makes sure that it is empty. `timeout_s` is the client's timeout; a hung
-    broker can delay it by up to ``socket.timeout.ms``.
+    `group` is a live member, whose generation the broker checks; or the name of a group that the caller makes sure is
+    empty. When the group's coordinator goes away meanwhile, the client may wait without an end (librdkafka #5456): such a
+    call is left behind with its producer, which the next one fences off.
 
-    Raises `OffsetMapTooLargeError` before anything is sent, and `TransactionCallError`.
+    Raises `OffsetMapTooLargeError` before anything is sent, `KafkaException` and `BrokerError`.
     """
     for tp, committed in offsets.items():
         _check_metadata(tp, committed)
-    library = _library()
+    call_within(
+        max(timeout_s, COMMIT_SLICE_S),
+        partial(_send_offsets, producer, group, offsets, timeout_s),
+        doing="putting offsets into a transaction",
+    )
+
+
+def _send_offsets(
+    producer: ck.Producer,
+    group: str | ck.Consumer,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    timeout_s: float,
+) -> None:
+    library = librdkafka.library()
     handle = library.handle_of(producer, "producer")
-    metadata = library.rd_kafka_consumer_group_metadata_new(group_id.encode())
+    if isinstance(group, str):
+        metadata = library.rd_kafka_consumer_group_metadata_new(group.encode())
+    else:
+        metadata = library.rd_kafka_consumer_group_metadata(library.handle_of(group, "consumer"))
+        invariant(bool(metadata), "a member has a group")
     try:
+        if not (
+            isinstance(group, str) or library.rd_kafka_consumer_group_metadata_member_id(metadata)
+        ):
+            # Without an identity it would be an outsider's commit, which an empty group allows.
+            raise TransactionCallError(
+                ck.KafkaError.UNKNOWN_MEMBER_ID,
+                "UNKNOWN_MEMBER_ID",
+                "removed from the group",
+                fatal=False,
+                retriable=False,
+                abortable=True,
+            )
         with library.partition_list(offsets) as partition_list:
             error = library.rd_kafka_send_offsets_to_transaction(
-                handle, partition_list, metadata, _milliseconds(timeout_s)
+                handle, partition_list, metadata, milliseconds(timeout_s)
             )
             library.raise_and_free(error)
     finally:
@@ -170,25 +179,27 @@ def send_offsets_to_transaction(
 
 
 def commit_as_member(
-    consumer: ck.Consumer, offsets: Mapping[TopicPartition, int], *, timeout_s: float
+    consumer: ck.Consumer, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
 ) -> ck.KafkaError | None:
     """Commit offsets with the generation of a live member; return the client's error, or None if all are stored.
 
-    With an error, some may be stored: the client reports one for all. Without an answer in time it is `_TIMED_OUT`, and
+    Metadata is stored exactly as given; too large, it raises `OffsetMapTooLargeError` before anything is sent. With an
+    error, some may be stored: the client reports one for all. Without an answer in time it is `_TIMED_OUT`, and
     the offsets may still be stored later.
     """
-    library, deadline = _library(), within(timeout_s)
+    for tp, committed in offsets.items():
+        _check_metadata(tp, committed)
+    library, deadline = librdkafka.library(), within(timeout_s)
     handle = library.handle_of(consumer, "consumer")
-    wanted = {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
     queue = library.rd_kafka_queue_new(handle)
     try:
-        with library.partition_list(wanted) as partition_list:
+        with library.partition_list(offsets) as partition_list:
             code = library.rd_kafka_commit_queue(handle, partition_list, queue, None, None)
         event = None
         while not (code or event or deadline.is_over):
             # In slices: a signal is felt between them.
             slice_s = min(COMMIT_SLICE_S, deadline.left_s)
-            event = library.rd_kafka_queue_poll(queue, _milliseconds(slice_s))
+            event = library.rd_kafka_queue_poll(queue, milliseconds(slice_s))
         if event is not None:
             code = library.rd_kafka_event_error(event)
             library.rd_kafka_event_destroy(event)
@@ -219,46 +230,43 @@ def _check_metadata(tp: TopicPartition, committed: CommittedOffset) -> None:
 
 def _read(
     consumer: ck.Consumer,
-    settings: ClientSettings,
     group_id: str,
     partitions: Sequence[TopicPartition],
     timeout_s: float,
     reasons: FaultReasons,
 ) -> dict[TopicPartition, CommittedOffset | None]:
-    library = _library()
+    library = librdkafka.library()
     handle = library.handle_of(consumer, "consumer")
     doing, where = "reading committed offsets", f"group {group_id}"
     # The rest of the time is for the query why there was no answer.
     deadline = within(timeout_s - min(EXPLAIN_TIMEOUT_S, timeout_s / 4))
-    asked = False
     while True:
         waits_for(f"{doing} ({where})")
-        left_s = deadline.left_s
-        code, found = _asked(library, handle, partitions, min(TRY_S, left_s))
-        # Runs the error callback; a consumer without an assignment returns no record.
-        consumer.poll(0)
+        code, found = _asked(library, handle, partitions, min(TRY_S, deadline.left_s))
+        # Runs the error callback; a consumer without an assignment returns no record, but what it waits for.
+        message = consumer.poll(0)
         failed = {tp: error for tp, (_, error) in found.items() if error}
         if not code and not failed:
             return {tp: committed for tp, (committed, _) in found.items()}
         reasons.raise_if_hopeless(doing=doing, where=where)
+        # Without the right to the group the call itself only times out.
+        if message is not None and (told := message.error()) is not None:
+            fault = translate(told, doing=doing, where=where, reasons=reasons)
+            if not fault.retriable:
+                raise fault
         # When the call as a whole failed, the partitions hold no answer.
         for tp, error in {None: code}.items() if code else failed.items():
             if error not in _PASSING:
                 at = where if tp is None else f"{where}, {tp}"
                 raise translate(ck.KafkaError(error), doing=doing, where=at, reasons=reasons)
-        left_s = deadline.left_s
-        if left_s <= 0:
-            raise _held_back(settings, group_id, timeout_s)
-        if not asked:
-            # Without the right to the group the client retries silently for ever; this query reports it.
-            _ask_members(settings, group_id, left_s)
-            asked = True
+        if deadline.is_over:
+            raise _held_back(consumer, group_id, partitions[0].topic, timeout_s, reasons)
 
 
 def _asked(
-    library: _Library, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
+    library: Library, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
 ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
-    """Return `_Library.committed`, with None if there was no answer in time."""
+    """Return `Library.committed`, with None if there was no answer in time."""
     try:
         return library.committed(handle, partitions, timeout_s)
     except NoAnswerError:
@@ -266,197 +274,23 @@ def _asked(
         return ck.KafkaError._TIMED_OUT, {}
 
 
-def _ask_members(settings: ClientSettings, group_id: str, timeout_s: float) -> None:
-    with Lookup(settings, timeout_s=timeout_s) as lookup:
-        lookup.group_members(group_id)
-
-
-def _held_back(settings: ClientSettings, group_id: str, timeout_s: float) -> LedgerUnavailableError:
-    """Raise the broker's error; without one, report an open transaction."""
-    _ask_members(settings, group_id, EXPLAIN_TIMEOUT_S)
+def _held_back(
+    consumer: ck.Consumer, group_id: str, topic: str, timeout_s: float, reasons: FaultReasons
+) -> KafkaOrderedOpsError:
+    """Return why there was no answer: nobody answers, or the group's offsets are not available."""
+    try:
+        # Not a request about the group: the client's end the process when brokers come and go (librdkafka #4605).
+        consumer.list_topics(topic, timeout=EXPLAIN_TIMEOUT_S)
+    except ck.KafkaException as error:
+        return translate(
+            error.args[0],
+            doing="reading committed offsets",
+            where=f"group {group_id}",
+            reasons=reasons,
+        )
     return LedgerUnavailableError(
-        f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the group's "
-        "coordinator answers, so another process's open transaction holds them back. It ends "
-        "at its transaction.timeout.ms; `kafka-transactions.sh list` shows its owner",
+        f"committed offsets of group {group_id} cannot be read within {timeout_s:g} s: the cluster answers, so another "
+        "process's open transaction holds them back, or the group's coordinator is away. A transaction ends at its "
+        "transaction.timeout.ms; `kafka-transactions.sh list` shows its owner",
         group_id=group_id,
-    )
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1_000))
-
-
-class _Partition(c.Structure):
-    """librdkafka's ``rd_kafka_topic_partition_t``."""
-
-    _fields_ = (
-        ("topic", c.c_char_p),
-        ("partition", c.c_int32),
-        ("offset", c.c_int64),
-        ("metadata", c.c_void_p),
-        ("metadata_size", c.c_size_t),
-        ("opaque", c.c_void_p),
-        ("err", c.c_int),
-        ("_private", c.c_void_p),
-    )
-
-
-class _PartitionList(c.Structure):
-    """librdkafka's ``rd_kafka_topic_partition_list_t``."""
-
-    _fields_ = (
-        ("cnt", c.c_int),
-        ("size", c.c_int),
-        ("elems", c.POINTER(_Partition)),
-    )
-
-
-_ListPointer = c.POINTER(_PartitionList)
-#: name -> (result type, argument types)
-_FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
-    "rd_kafka_version": (c.c_int, ()),
-    "rd_kafka_name": (c.c_char_p, (c.c_void_p,)),
-    "rd_kafka_mem_malloc": (c.c_void_p, (c.c_void_p, c.c_size_t)),
-    "rd_kafka_topic_partition_list_new": (_ListPointer, (c.c_int,)),
-    "rd_kafka_topic_partition_list_add": (
-        c.POINTER(_Partition),
-        (_ListPointer, c.c_char_p, c.c_int32),
-    ),
-    "rd_kafka_topic_partition_list_destroy": (None, (_ListPointer,)),
-    "rd_kafka_committed": (c.c_int, (c.c_void_p, _ListPointer, c.c_int)),
-    "rd_kafka_queue_new": (c.c_void_p, (c.c_void_p,)),
-    "rd_kafka_queue_destroy": (None, (c.c_void_p,)),
-    "rd_kafka_queue_poll": (c.c_void_p, (c.c_void_p, c.c_int)),
-    "rd_kafka_commit_queue": (
-        c.c_int,
-        (c.c_void_p, _ListPointer, c.c_void_p, c.c_void_p, c.c_void_p),
-    ),
-    "rd_kafka_event_error": (c.c_int, (c.c_void_p,)),
-    "rd_kafka_event_destroy": (None, (c.c_void_p,)),
-    "rd_kafka_consumer_group_metadata_new": (c.c_void_p, (c.c_char_p,)),
-    "rd_kafka_consumer_group_metadata_destroy": (None, (c.c_void_p,)),
-    "rd_kafka_send_offsets_to_transaction": (
-        c.c_void_p,
-        (c.c_void_p, _ListPointer, c.c_void_p, c.c_int),
-    ),
-    "rd_kafka_error_code": (c.c_int, (c.c_void_p,)),
-    "rd_kafka_error_name": (c.c_char_p, (c.c_void_p,)),
-    "rd_kafka_error_string": (c.c_char_p, (c.c_void_p,)),
-    "rd_kafka_error_is_fatal": (c.c_int, (c.c_void_p,)),
-    "rd_kafka_error_is_retriable": (c.c_int, (c.c_void_p,)),
-    "rd_kafka_error_txn_requires_abort": (c.c_int, (c.c_void_p,)),
-    "rd_kafka_error_destroy": (None, (c.c_void_p,)),
-}
-
-
-class _Library:
-    """The librdkafka that confluent-kafka runs on. Calls release the interpreter lock."""
-
-    def __init__(self) -> None:
-        # The extension module is linked with the library, so its symbols are found through it, wherever
-        # the wheel has put the file.
-        try:
-            loaded = c.CDLL(str(cimpl.__file__))
-            for name, (result, arguments) in _FUNCTIONS.items():
-                function = getattr(loaded, name)
-                function.restype, function.argtypes = result, arguments
-                setattr(self, name, function)
-        except (OSError, AttributeError) as error:
-            raise _unfit(str(error)) from error
-        found, expected = self.rd_kafka_version(), ck.libversion()[1]
-        if found != expected:
-            raise _unfit(f"version {found:#010x} is loaded, {expected:#010x} was built against")
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
-        raise AttributeError(name)
-
-    def handle_of(self, client: ck.Producer | ck.Consumer, kind: str) -> int:
-        """Return the address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
-
-        Raises `ConfigError` if the client's internals differ from those expected.
-        """
-        size = object.__basicsize__
-        if type(client).__basicsize__ < size + c.sizeof(c.c_void_p):
-            raise _unfit(f"a {kind} object of {type(client).__basicsize__} bytes holds no client")
-        handle = c.c_void_p.from_address(id(client) + size).value
-        name = self.rd_kafka_name(handle) if handle else None
-        if handle is None or name is None or not re.search(rb"#%b-\d+$" % kind.encode(), name):
-            raise _unfit(f"no {kind} where one was expected, but {name!r}")
-        return handle
-
-    @contextmanager
-    def partition_list(
-        self, offsets: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> Iterator[Any]:
-        """Yield a native list of these partitions, freed with all that it then holds."""
-        partition_list = self.rd_kafka_topic_partition_list_new(len(offsets))
-        try:
-            for tp, committed in offsets.items():
-                added = self.rd_kafka_topic_partition_list_add(
-                    partition_list, tp.topic.encode(), tp.partition
-                ).contents
-                if committed is None:
-                    # Otherwise a missing answer would read as "nothing is committed".
-                    added.offset = UNANSWERED
-                    continue
-                added.offset = committed.offset
-                if size := len(committed.metadata):
-                    # The list frees it, so the library's own allocator must provide it.
-                    added.metadata = self.rd_kafka_mem_malloc(None, size)
-                    c.memmove(added.metadata, committed.metadata, size)
-                    added.metadata_size = size
-            yield partition_list
-        finally:
-            self.rd_kafka_topic_partition_list_destroy(partition_list)
-
-    def committed(
-        self, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
-    ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
-        """Return the call's error code, and each partition's committed offset and error code."""
-        found: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
-        with self.partition_list(dict.fromkeys(partitions)) as partition_list:
-            code = self.rd_kafka_committed(handle, partition_list, _milliseconds(timeout_s))
-            elements = partition_list.contents
-            for index in range(elements.cnt):
-                element = elements.elems[index]
-                tp = TopicPartition(element.topic.decode(), element.partition)
-                if code or element.err:
-                    found[tp] = None, element.err
-                    continue
-                committed = None
-                if (offset := committed_offset(element.offset)) is not None:
-                    size = element.metadata_size if element.metadata else 0
-                    metadata = c.string_at(element.metadata, size) if size else b""
-                    committed = CommittedOffset(offset, metadata)
-                found[tp] = committed, element.err
-        return code, found
-
-    def raise_and_free(self, error: int | None) -> None:
-        """Raise `TransactionCallError` for an ``rd_kafka_error_t``, and free it; do nothing for NULL."""
-        if not error:
-            return
-        try:
-            raise TransactionCallError(
-                self.rd_kafka_error_code(error),
-                self.rd_kafka_error_name(error).decode(),
-                self.rd_kafka_error_string(error).decode(errors="replace"),
-                bool(self.rd_kafka_error_is_fatal(error)),
-                bool(self.rd_kafka_error_is_retriable(error)),
-                bool(self.rd_kafka_error_txn_requires_abort(error)),
-            )
-        finally:
-            self.rd_kafka_error_destroy(error)
-
-
-@functools.cache
-def _library() -> _Library:
-    return _Library()
-
-
-def _unfit(found: str) -> ConfigError:
-    return ConfigError(
-        f"the librdkafka of confluent-kafka {ck.version()} (librdkafka {ck.libversion()[0]}, Python "
-        f"{sys.version.split()[0]}) cannot be used for exact commit metadata: {found}. Install a version "
-        "of confluent-kafka that this package names in its requirements"
     )

@@ -22,13 +22,15 @@ from kafka_ordered_ops.core.errors import (
     invariant,
 )
 from kafka_ordered_ops.core.membership import (
+    Commits,
     Membership,
     OnRevoke,
     check_member_topics,
     check_not_of_windows,
+    committed_offsets,
 )
 from kafka_ordered_ops.core.membership import MembershipChange as MembershipChange
-from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.core.types import GroupProtocol, Isolation, TopicPartition
 from kafka_ordered_ops.kafka.client.asking import RETRY_PAUSE_S
 from kafka_ordered_ops.kafka.client.calls import Deadline, within
 from kafka_ordered_ops.kafka.client.errors import (
@@ -71,10 +73,18 @@ _REFUSED: Final = frozenset(
         ck.KafkaError.REBALANCE_IN_PROGRESS,
         ck.KafkaError.FENCED_INSTANCE_ID,
         ck.KafkaError._ASSIGNMENT_LOST,
+        ck.KafkaError.STALE_MEMBER_EPOCH,
+        ck.KafkaError.FENCED_MEMBER_EPOCH,
     }
 )
-#: Events that other calls report: partitions by `on_lost`, ends of logs by readers.
-_TOLD_OTHERWISE: Final = frozenset({ck.KafkaError._MAX_POLL_EXCEEDED, ck.KafkaError._PARTITION_EOF})
+#: Events that other calls report: partitions by `on_lost`, ends of logs and deleted topics by readers.
+_TOLD_OTHERWISE: Final = frozenset(
+    {
+        ck.KafkaError._MAX_POLL_EXCEEDED,
+        ck.KafkaError._PARTITION_EOF,
+        ck.KafkaError._AUTO_OFFSET_RESET,
+    }
+)
 
 
 class GroupMember:
@@ -91,7 +101,12 @@ class GroupMember:
             them. Not called for partitions that are lost already, nor by `close`.
         timeout_s: the limit of each request.
         session_timeout_s: without a heartbeat for so long, the group gives the partitions to others. Brokers allow 6 s
-            to 30 min.
+            to 30 min. Of no effect with the protocol ``consumer``.
+        protocol: how the group shares its partitions.
+        keeps_maps: whether its owner keeps the offset maps of Parallel Consumer, and so may join their groups.
+        instance_id: a name that outlives the process (static membership): a member that died and comes back under its name
+            within the session time gets its partitions back at once, and the group does not rebalance. An older member of
+            the same name is fenced.
     """
 
     def __init__(
@@ -103,6 +118,9 @@ class GroupMember:
         on_revoke: OnRevoke | None = None,
         timeout_s: float = TIMEOUT_S,
         session_timeout_s: float = SESSION_TIMEOUT_S,
+        protocol: GroupProtocol = GroupProtocol.CLASSIC,
+        keeps_maps: bool = False,
+        instance_id: str | None = None,
     ) -> None:
         check_timeout_s(timeout_s, what="timeout_s")
         check_timeout_s(session_timeout_s, what="session_timeout_s")
@@ -111,14 +129,15 @@ class GroupMember:
         self._topics = check_member_topics(topics)
         self._owner_on_revoke = on_revoke
         self._timeout_s = timeout_s
+        self._keeps_maps = keeps_maps
         self._config = settings.consumer(
             group_id=group_id,
             isolation=Isolation.READ_COMMITTED,
-            partition_assignment_strategy=ASSIGNOR,
-            session_timeout_ms=round(session_timeout_s * 1_000),
-            heartbeat_interval_ms=round(min(HEARTBEAT_S, session_timeout_s / 3) * 1_000),
+            **_sharing(protocol, session_timeout_s),
         )
         self._config.setdefault("topic.metadata.refresh.interval.ms", str(REFRESH_MS))
+        if instance_id is not None:
+            self._config["group.instance.id"] = instance_id
         self._reasons = FaultReasons(settings.secret_values())
         self._membership = Membership()
         self._offsets = OffsetsReader(settings, group_id)
@@ -157,6 +176,11 @@ class GroupMember:
             leaving = threading.Thread(target=consumer.close, name="leaves-group", daemon=True)
             leaving.start()
             leaving.join(LEAVE_S)
+
+    @property
+    def group_id(self) -> str:
+        """The group's name."""
+        return self._group
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -200,9 +224,7 @@ class GroupMember:
         """
         return self._offsets.read(partitions, timeout_s=self._timeout_s)
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float | None = None
-    ) -> None:
+    def commit(self, offsets: Commits, *, timeout_s: float | None = None) -> None:
         """Store offsets, and return when they are stored. It also works inside `on_revoke`.
 
         A broker answers the requests of a connection one after another. While the group rebalances, the answer to this
@@ -216,31 +238,39 @@ class GroupMember:
             UnknownTopicError: topics were deleted; the other offsets may be stored.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        consumer = self._open_consumer()
-        if not offsets:
+        consumer, wanted = self._open_consumer(), committed_offsets(offsets)
+        if not wanted:
             return
         deadline = within(self._timeout_s if timeout_s is None else timeout_s)
         while True:
-            self._membership.check_assigned(self._group, offsets)
+            self._membership.check_assigned(self._group, wanted)
             if not consumer.memberid():
                 # Without an identity the client would commit as an outsider, which an empty group allows.
                 raise self._refused("it was removed from the group")
-            error = commit_as_member(consumer, offsets, timeout_s=deadline.left_s)
+            error = commit_as_member(consumer, wanted, timeout_s=deadline.left_s)
             if error is None:
                 return
             if error.code() in _REFUSED:
                 raise self._refused(f"{error.str()} ({error.name()})")
             if error.code() in UNKNOWN_TOPIC:
-                self._check_topics(offsets)
+                self._check_topics(wanted)
             fault = self._translated(error, "committing")
             if not (fault.retriable or error.code() in UNKNOWN_TOPIC):
                 raise fault
-            if self._is_stored(offsets, deadline, fault):
+            if self._is_stored(wanted, deadline, fault):
                 return
+
+    def client_for(self, partitions: Iterable[TopicPartition]) -> ck.Consumer:
+        """Return the client, whose generation fences a transaction with offsets of these partitions.
+
+        Raises `CommitRefusedError` when one is not this member's.
+        """
+        self._membership.check_assigned(self._group, partitions)
+        return self._open_consumer()
 
     def _is_stored(
         self,
-        offsets: Mapping[TopicPartition, int],
+        wanted: Mapping[TopicPartition, CommittedOffset],
         deadline: Deadline,
         fault: KafkaOrderedOpsError,
     ) -> bool:
@@ -249,8 +279,7 @@ class GroupMember:
         try:
             # Also at the deadline, when the answer matters most.
             left_s = max(deadline.left_s, min(self._timeout_s, READ_BACK_S))
-            found = self._offsets.read(list(offsets), timeout_s=left_s)
-            if all((one := found[tp]) and one.offset == offsets[tp] for tp in offsets):
+            if self._offsets.read(list(wanted), timeout_s=left_s) == wanted:
                 return True
         except KafkaOrderedOpsError as error:
             if not error.retriable:
@@ -258,7 +287,7 @@ class GroupMember:
             reason = error
         if deadline.is_over:
             raise CommitUnknownError(
-                f"{self._where}: no answer in time to a commit of {len(offsets)} partitions, and it is not stored so far "
+                f"{self._where}: no answer in time to a commit of {len(wanted)} partitions, and it is not stored so far "
                 f"({reason}). The group may be rebalancing. It may still be stored later, which does no harm. Poll, and "
                 "commit again"
             ) from reason
@@ -284,7 +313,7 @@ class GroupMember:
         partitions = [
             TopicPartition(name, number) for name in topics for number in topics[name].partitions
         ]
-        check_not_of_windows(self._group, self.committed(partitions))
+        check_not_of_windows(self._group, self.committed(partitions), keeps_maps=self._keeps_maps)
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
         at_end = [ck.TopicPartition(one.topic, one.partition, ck.OFFSET_END) for one in partitions]
@@ -337,6 +366,17 @@ class GroupMember:
         self, error: ck.KafkaException | ck.KafkaError, doing: str
     ) -> KafkaOrderedOpsError:
         return translate(error, doing=doing, where=self._where, reasons=self._reasons)
+
+
+def _sharing(protocol: GroupProtocol, session_timeout_s: float) -> dict[str, str]:
+    """Return the settings of a protocol; the client refuses those of the other one."""
+    if protocol is GroupProtocol.CONSUMER:
+        return {"group_protocol": str(protocol)}
+    return {
+        "partition_assignment_strategy": ASSIGNOR,
+        "session_timeout_ms": str(round(session_timeout_s * 1_000)),
+        "heartbeat_interval_ms": str(round(min(HEARTBEAT_S, session_timeout_s / 3) * 1_000)),
+    }
 
 
 def _tp(one: ck.TopicPartition) -> TopicPartition:

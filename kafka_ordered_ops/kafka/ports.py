@@ -24,18 +24,25 @@ from kafka_ordered_ops.core.group.group_state import GroupView
 from kafka_ordered_ops.core.group.ledger_records import Keep
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC, Prepare, check_ledger_name
 from kafka_ordered_ops.core.group.summaries import Summaries
+from kafka_ordered_ops.core.membership import Commits, OnRevoke
 from kafka_ordered_ops.core.membership import MembershipChange as MembershipChange
-from kafka_ordered_ops.core.membership import OnRevoke
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
 from kafka_ordered_ops.core.reading import Turn as Turn
-from kafka_ordered_ops.core.types import Isolation, TopicPartition
+from kafka_ordered_ops.core.types import GroupProtocol, Isolation, TopicPartition
 from kafka_ordered_ops.kafka import committed_offsets as _offsets
+from kafka_ordered_ops.kafka import group_offsets as _group_offsets
+from kafka_ordered_ops.kafka.internal_topics import InternalTopics
 from kafka_ordered_ops.kafka.ledger.ledger import PLANNING, UPDATE_TIMEOUT_S, Ledger, Pace
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
 from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S, GroupMember
 from kafka_ordered_ops.kafka.membership import TIMEOUT_S as MEMBER_TIMEOUT_S
+from kafka_ordered_ops.kafka.outside_commits import OutsideCommits
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS, STALL_TIMEOUT_S, RangeReader
+from kafka_ordered_ops.kafka.record_writer import TIMEOUT_S as WRITE_TIMEOUT_S
+from kafka_ordered_ops.kafka.record_writer import RecordWriter
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.transactions import MemberTransactions
 
 
 class _Door(Protocol):
@@ -114,6 +121,10 @@ class ReaderDoor(_Door, Protocol):
     def positions(self) -> dict[TopicPartition, int]:
         """The offset of each partition below which everything wanted has been returned."""
 
+    @property
+    def log_ends(self) -> dict[TopicPartition, int]:
+        """Where the logs of partitions that are being read end, as far as it is known without a request."""
+
     def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
         """Start reading one more partition, or one that was finished or stopped, at its first wanted offset."""
 
@@ -151,10 +162,62 @@ class MembershipDoor(_Door, Protocol):
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """Return the group's committed offsets; None where it has none."""
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float | None = None
-    ) -> None:
+    def commit(self, offsets: Commits, *, timeout_s: float | None = None) -> None:
         """Store offsets of assigned partitions, with this member's generation; `timeout_s`: if not the member's own."""
+
+
+class WriterDoor(_Door, Protocol):
+    """Writes records; see `kafka.record_writer.RecordWriter`."""
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not reported yet."""
+
+    def send(self, record: NewRecord, report: Report) -> bool:
+        """Take a record to be written; False: there is no room, so poll first."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Make the reports that are due, waiting for the first one for some time at most."""
+
+
+class TransactionsDoor(_Door, Protocol):
+    """Transactions of a member of a live group; see `kafka.transactions.MemberTransactions` for the errors of each."""
+
+    def commit(
+        self,
+        records: Sequence[NewRecord],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Write records and store offsets of assigned partitions, all or nothing."""
+
+    def is_stored(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
+    ) -> bool:
+        """Return whether the transaction of a `CommitUnknownError` was committed."""
+
+
+class InternalTopicsDoor(_Door, Protocol):
+    """Topics that this package keeps for itself; see `kafka.internal_topics.InternalTopics` for the errors of each."""
+
+    def ensure(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic; one that exists stays as it is."""
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Bring a topic to a number of partitions; one that has more stays as it is."""
+
+    def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below offsets."""
+
+
+class OutsideCommitsDoor(_Door, Protocol):
+    """Commits for a group without members; see `kafka.outside_commits.OutsideCommits` for the errors."""
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
+    ) -> None:
+        """Store offsets, metadata exact to the byte."""
 
 
 class LedgerDoor(_Door, Protocol):
@@ -167,9 +230,13 @@ class LedgerDoor(_Door, Protocol):
         *,
         everything: bool = False,
         keep: Keep | None = None,
+        processed: Collection[str] = (),
         settle: bool = False,
     ) -> GroupView:
-        """Return the group as of now, with its open windows, those wanted by id, and every one or those to keep."""
+        """Return the group as of now, with its open windows, those wanted by id, and every one or those to keep.
+
+        `processed` are windows whose processed offsets are wanted.
+        """
 
     def summaries(self, group_id: str) -> Summaries:
         """Return all windows of the group as a list shows them."""
@@ -181,6 +248,7 @@ class LedgerDoor(_Door, Protocol):
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
+        processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
     ) -> GroupView | None:
@@ -278,12 +346,22 @@ def open_member(
     on_revoke: OnRevoke | None = None,
     timeout_s: float = MEMBER_TIMEOUT_S,
     session_timeout_s: float = SESSION_TIMEOUT_S,
+    protocol: GroupProtocol = GroupProtocol.CLASSIC,
+    keeps_maps: bool = False,
+    instance_id: str | None = None,
 ) -> MembershipDoor:
     """Return a member of a live group; see `kafka.membership.GroupMember` for the arguments."""
     if (name := settings.memory_name) is not None:
         from kafka_ordered_ops.testing.membership import MemoryMember
 
-        return MemoryMember(name, group_id, topics, on_revoke=on_revoke, timeout_s=timeout_s)
+        return MemoryMember(
+            name,
+            group_id,
+            topics,
+            on_revoke=on_revoke,
+            timeout_s=timeout_s,
+            keeps_maps=keeps_maps,
+        )
     return GroupMember(
         settings,
         group_id,
@@ -291,7 +369,68 @@ def open_member(
         on_revoke=on_revoke,
         timeout_s=timeout_s,
         session_timeout_s=session_timeout_s,
+        protocol=protocol,
+        keeps_maps=keeps_maps,
+        instance_id=instance_id,
     )
+
+
+def open_writer(
+    settings: ClientSettings,
+    *,
+    doing: str,
+    timeout_s: float = WRITE_TIMEOUT_S,
+    batch_records: int = 1,
+    linger_ms: float = 0,
+) -> WriterDoor:
+    """Return a writer of records; see `kafka.record_writer.RecordWriter` for the arguments."""
+    check_timeout_s(timeout_s, what="timeout_s")
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.writing import MemoryWriter
+
+        return MemoryWriter(name)
+    return RecordWriter(
+        settings,
+        doing=doing,
+        timeout_s=timeout_s,
+        batch_records=batch_records,
+        linger_ms=linger_ms,
+    )
+
+
+def open_internal_topics(
+    settings: ClientSettings, *, timeout_s: float = TIMEOUT_S
+) -> InternalTopicsDoor:
+    """Return what creates and trims topics of this package; `timeout_s` bounds each request."""
+    check_timeout_s(timeout_s, what="timeout_s")
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.internal_topics import MemoryInternalTopics
+
+        return MemoryInternalTopics(name)
+    return InternalTopics(settings, timeout_s=timeout_s)
+
+
+def open_outside_commits(settings: ClientSettings, group_id: str) -> OutsideCommitsDoor:
+    """Return what commits for a group without members."""
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.internal_topics import MemoryOutsideCommits
+
+        return MemoryOutsideCommits(name, group_id)
+    return OutsideCommits(settings, group_id)
+
+
+def open_transactions(settings: ClientSettings, member: MembershipDoor) -> TransactionsDoor:
+    """Return the transactions of a member with the same settings; see `kafka.transactions.MemberTransactions`."""
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing.membership import MemoryMember
+        from kafka_ordered_ops.testing.writing import MemoryTransactions
+
+        if not isinstance(member, MemoryMember):
+            raise AssertionError("a model has transactions of the model's members only")
+        return MemoryTransactions(name, member)
+    if not isinstance(member, GroupMember):
+        raise AssertionError("transactions on real brokers are those of members there")
+    return MemberTransactions(settings, member)
 
 
 def read_committed_offsets(
@@ -307,3 +446,19 @@ def read_committed_offsets(
 
         return ledger.read_committed_offsets(name, group_id, partitions, timeout_s=timeout_s)
     return _offsets.read_committed_offsets(settings, group_id, partitions, timeout_s=timeout_s)
+
+
+def set_committed_offsets(
+    settings: ClientSettings,
+    group_id: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Set committed offsets of an empty group; see `kafka.group_offsets.set_committed_offsets`."""
+    if (name := settings.memory_name) is not None:
+        from kafka_ordered_ops.testing import ledger
+
+        ledger.set_committed_offsets(name, group_id, offsets)
+    else:
+        _group_offsets.set_committed_offsets(settings, group_id, offsets, timeout_s=timeout_s)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, NewTopic
 from kafka_ordered_ops.core.cluster_facts import is_selected
 from kafka_ordered_ops.core.errors import AuthorizationError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, transactional_id
-from kafka_ordered_ops.core.rights import MissingRight, Resource
+from kafka_ordered_ops.core.rights import MissingRight, Resource, rights_text
 from kafka_ordered_ops.kafka.client.answers import text_id
 from kafka_ordered_ops.kafka.client.asking import Asker, Rules
 from kafka_ordered_ops.kafka.client.calls import within
@@ -99,6 +99,13 @@ class RightsCheck:
             allowed = self._allowed(answers, refused, doing, name)
             found += _missing(allowed, [AclOperation.READ], Resource.TOPIC, name)
         return found
+
+    def missing_to_write(self, topic: str) -> list[MissingRight]:
+        """Return the missing WRITE on a topic that exists."""
+        doing = "asking for the rights on a topic to be written to"
+        answers, refused = self._describe_topics(doing, [topic])
+        allowed = self._allowed(answers, refused, doing, topic)
+        return _missing(allowed, [AclOperation.WRITE], Resource.TOPIC, topic)
 
     def missing_on_ledger(self, topic: str, *, changes: bool) -> list[MissingRight]:
         """Return the missing READ, and WRITE to change a group, on the ledger's topic; for CREATE see `missing_to_create`."""
@@ -193,6 +200,18 @@ class RightsCheck:
         translated = translate(error, doing=doing, where=where, reasons=self._reasons)
         if not isinstance(translated, AuthorizationError):
             raise translated from error
+
+
+def check_may_write(settings: ClientSettings, topic: str, *, timeout_s: float) -> None:
+    """Raise `AuthorizationError` if this principal may not write to a topic that exists."""
+    if settings.memory_name is not None:
+        return
+    if missing := RightsCheck(settings, timeout_s=timeout_s).missing_to_write(topic):
+        raise AuthorizationError(
+            f"records are to be written to topic {topic}, and this principal lacks {rights_text(missing)}: grant it",
+            code=ck.KafkaError(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED).name(),
+            missing=missing,
+        )
 
 
 def right_on_transactions(cluster_id: str, group_id: str) -> MissingRight:

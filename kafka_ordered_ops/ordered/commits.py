@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from kafka_ordered_ops.core.errors import CommitError, KafkaOrderedOpsError
+from kafka_ordered_ops.core.errors import CommitError, CommitRefusedError, KafkaOrderedOpsError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.ports import MembershipDoor
 
 #: Not longer: during a rebalance a commit waits, and records would too.
 COMMIT_TIMEOUT_S: Final = 5.0
+#: Until a commit that a rebalance refused is tried again, at the end.
+_REFUSED_PAUSE_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ class Commits:
         done = self._done()
         try:
             self._commit({tp: done[tp] for tp in partitions if tp in done})
-        except CommitError as error:
-            # Their next owner reads them again from the last commit.
+        except KafkaOrderedOpsError as error:
+            # Their next owner reads them again from the last commit; what lasts is raised by this member's next one.
             _log.warning(
                 "what was read of partitions that are given up is not committed: %s", error
             )
@@ -92,8 +94,15 @@ class Commits:
 
     def at_end(self, *, quietly: bool) -> None:
         """Commit for the last time; `quietly`: raise nothing, for another error is on its way."""
+        mine = set(self._member.assignment)
         try:
-            self.now()
+            commit_after_rebalance(
+                self._member,
+                lambda: self._commit({tp: end for tp, end in self._done().items() if tp in mine}),
+                # One that comes back may have been another member's meanwhile.
+                mine.difference_update,
+                timeout_s=0.0 if quietly else COMMIT_TIMEOUT_S,
+            )
         except KafkaOrderedOpsError as error:
             if not (quietly or error.retriable):
                 raise
@@ -109,3 +118,30 @@ class Commits:
         if moved:
             self._member.commit(moved, timeout_s=COMMIT_TIMEOUT_S)
             self._committed.update(moved)
+
+
+def commit_after_rebalance(
+    member: MembershipDoor,
+    commit: Callable[[], None],
+    on_lost: Callable[[frozenset[TopicPartition]], None],
+    *,
+    timeout_s: float,
+) -> None:
+    """Commit for the last time. While the group rebalances and refuses, wait for it: the next owners would begin again.
+
+    Args:
+        member: whose partitions they are.
+        commit: makes the commit; raises the `CommitError` family.
+        on_lost: gets the partitions that are given up meanwhile.
+        timeout_s: how long to wait.
+    """
+    ends_at = time.monotonic() + timeout_s
+    while True:
+        try:
+            return commit()
+        except CommitRefusedError:
+            if time.monotonic() >= ends_at:
+                raise
+        if (change := member.poll()) is not None:
+            on_lost(change.lost)
+        time.sleep(_REFUSED_PAUSE_S)

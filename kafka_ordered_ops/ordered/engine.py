@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
@@ -20,6 +20,7 @@ from kafka_ordered_ops.core.errors import (
     invariant,
 )
 from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.release.ordered_release import OrderedRelease
 from kafka_ordered_ops.core.release.sorting import Batch
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
@@ -38,7 +39,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.commits import Commits
 from kafka_ordered_ops.ordered.folder import temporary_folder
 from kafka_ordered_ops.ordered.question import Question
-from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA, judged
+from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA, judged, with_late
 from kafka_ordered_ops.ordered.records.pieces import Piece, pieces_of
 from kafka_ordered_ops.ordered.spill import SpillFiles
 from kafka_ordered_ops.ordered.starts import starts_and_ends, starts_of_new
@@ -106,17 +107,14 @@ class Engine:
             if self._watch is not None and self._watch.is_blind:
                 _log.warning("the cluster is away: the last records will be read again")
             else:
-                self._commits.at_end(quietly=exc_info[:1] != (None,))
+                self._commit(partial(self._commits.at_end, quietly=exc_info[:1] != (None,)))
 
     def _open(self, stack: ExitStack) -> None:
         asked = self._asked
-        # Outlives the thread that writes there.
         folders = stack.enter_context(ExitStack())
-        spill = stack.enter_context(
-            SpillFiles(lambda: folders.enter_context(temporary_folder(asked.temporary_folder)))
-        )
+        spill = SpillFiles(lambda: folders.enter_context(temporary_folder(asked.temporary_folder)))
         self._release = OrderedRelease(
-            STAGE_SCHEMA,
+            RECORD_SCHEMA if asked.plan is None else STAGE_SCHEMA,
             order=asked.order,
             max_out_of_orderness_ms=asked.max_out_of_orderness_ms,
             limits=asked.limits,
@@ -152,7 +150,11 @@ class Engine:
             self._subscribed = frozenset(self._topic_ids)
             self._member = stack.enter_context(
                 open_member(
-                    self._settings, asked.group_id, self._subscribed, on_revoke=self._revoked
+                    self._settings,
+                    asked.group_id,
+                    self._subscribed,
+                    on_revoke=self._revoked,
+                    session_timeout_s=asked.session_timeout_s,
                 )
             )
             self._commits = Commits(self._member, asked.commit_interval_s, self._done_up_to)
@@ -219,7 +221,7 @@ class Engine:
                 self._release.relieve()
             self._tell()
             if self._commits is not None:
-                self._commits.if_due()
+                self._commit(self._commits.if_due)
             yield None
         yield from self._released()
         self._tell(at_end=True)
@@ -234,11 +236,11 @@ class Engine:
                     return
                 rows = released.batch.rows()
                 self._returned = released.batch
-            yield _all_late(rows) if released.is_late else rows
+            yield with_late(rows, released.is_late)
             self._returned = None
             if self._commits is not None:
                 self._take_part()
-                self._commits.if_due()
+                self._commit(self._commits.if_due)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
@@ -276,7 +278,7 @@ class Engine:
             if turn.records is not None and turn.records.num_rows:
                 taken += turn.records.num_rows
                 piece = self._pieces.get(turn.tp)
-                rows = _with_late(turn.records) if piece is None else judged(turn.records, piece)[0]
+                rows = turn.records if piece is None else judged(turn.records, piece)[0]
                 self._release.feed(turn.tp, rows, newest_ms=newest_ms)
             moved = moved or turn.position > one.position
             one.position = max(one.position, turn.position)
@@ -340,7 +342,7 @@ class Engine:
                 # Nor is anything of it committed by the end.
                 self._forget(tp)
             raise TopicRecreatedError(
-                f"topic {name} was deleted and created again while it was read: its offsets begin anew. Open a new "
+                f"topic {name} was deleted and created again while it was read: its offsets start over. Open a new "
                 "reader",
                 topic=name,
                 expected_id=known,
@@ -463,7 +465,15 @@ class Engine:
         """Commit what is done with; raise the `CommitError` family."""
         invariant(self._commits is not None, "a read without a group commits nothing")
         if self._commits is not None:
-            self._commits.now()
+            self._commit(self._commits.now)
+
+    def _commit(self, commit: Callable[[], None]) -> None:
+        """Make a commit; without topics that patterns selected and that were deleted since the last look."""
+        while True:
+            try:
+                return commit()
+            except UnknownTopicError as error:
+                self._go_on_without_deleted(error)
 
     # --- what is known ---------------------------------------------------------------------------------
 
@@ -487,13 +497,3 @@ class Engine:
 
     def _now_ms(self) -> int:
         return int(self._asked.clock() * 1_000)
-
-
-def _with_late(rows: pa.RecordBatch) -> pa.RecordBatch:
-    late: Any = pa.array(np.zeros(rows.num_rows, dtype=np.bool_))
-    return pa.RecordBatch.from_arrays([*rows.columns, late], schema=STAGE_SCHEMA)
-
-
-def _all_late(rows: pa.RecordBatch) -> pa.RecordBatch:
-    late: Any = pa.array(np.ones(rows.num_rows, dtype=np.bool_))
-    return pa.RecordBatch.from_arrays([*rows.columns[:-1], late], schema=STAGE_SCHEMA)

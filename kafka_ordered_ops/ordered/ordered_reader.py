@@ -22,8 +22,9 @@ from kafka_ordered_ops.core.release.ordered_release import (
     Order,
 )
 from kafka_ordered_ops.core.types import Isolation
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.membership import SESSION_TIMEOUT_S
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.engine import Engine
@@ -83,6 +84,7 @@ class OrderedReader:
         temporary_folder: where they are held; removed at the end, and after ``kill -9`` by the next reader with the same
             folder. None: the system's folder for temporary files.
         commit_interval_s: the least time between two commits.
+        session_timeout_s: after a member was killed, how long its group waits before others get its partitions.
         stall_timeout_s: without `follow`, how long to wait while no partition moves.
         timeout_s: the limit of each question to the cluster.
         progress: called with (offsets done, offsets known) several times a second.
@@ -109,6 +111,7 @@ class OrderedReader:
         spilled_bytes_max: int = SPILLED_BYTES_MAX,
         temporary_folder: str | os.PathLike[str] | None = None,
         commit_interval_s: float = COMMIT_INTERVAL_S,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
         stall_timeout_s: float = STALL_TIMEOUT_S,
         timeout_s: float = TIMEOUT_S,
         progress: Progress | None = None,
@@ -129,6 +132,7 @@ class OrderedReader:
             spilled_bytes_max=spilled_bytes_max,
             temporary_folder=temporary_folder,
             commit_interval_s=commit_interval_s,
+            session_timeout_s=session_timeout_s,
             stall_timeout_s=stall_timeout_s,
             timeout_s=timeout_s,
             progress=progress,
@@ -152,9 +156,15 @@ class OrderedReader:
         timeout_s: float = TIMEOUT_S,
         progress: Progress | None = None,
     ) -> OrderedReader:
-        """Return a reader of exactly a plan's records; nothing is committed. Arguments and errors as above."""
+        """Return a reader of exactly a plan's records; nothing is committed. Arguments as above.
+
+        Raises:
+            ConfigError: an invalid argument.
+            WindowCoveredError: other windows deliver the records.
+        """
         if not isinstance(plan, WindowPlan):
             raise ConfigError("plan is not a WindowPlan: pass what OrderedWindows.plan returned")
+        check_not_covered(plan)
         made = cls.__new__(cls)
         question = Question.of(
             topics=(),
@@ -171,6 +181,7 @@ class OrderedReader:
             spilled_bytes_max=spilled_bytes_max,
             temporary_folder=temporary_folder,
             commit_interval_s=COMMIT_INTERVAL_S,
+            session_timeout_s=SESSION_TIMEOUT_S,
             stall_timeout_s=stall_timeout_s,
             timeout_s=timeout_s,
             progress=progress,

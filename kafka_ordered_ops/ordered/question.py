@@ -58,6 +58,7 @@ class Question:
     limits: Limits
     temporary_folder: str | None
     commit_interval_s: float
+    session_timeout_s: float
     stall_timeout_s: float
     timeout_s: float
     progress: Progress | None
@@ -81,6 +82,7 @@ class Question:
         spilled_bytes_max: int,
         temporary_folder: str | os.PathLike[str] | None,
         commit_interval_s: float,
+        session_timeout_s: float,
         stall_timeout_s: float,
         timeout_s: float,
         progress: Progress | None,
@@ -125,6 +127,7 @@ class Question:
             limits=limits,
             temporary_folder=folder,
             commit_interval_s=check_timeout_s(commit_interval_s, what="commit_interval_s"),
+            session_timeout_s=check_timeout_s(session_timeout_s, what="session_timeout_s"),
             stall_timeout_s=check_timeout_s(stall_timeout_s, what="stall_timeout_s"),
             timeout_s=check_timeout_s(timeout_s, what="timeout_s"),
             progress=progress,

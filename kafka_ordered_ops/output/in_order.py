@@ -39,7 +39,7 @@ class WindowsInOrder:
     ) -> None:
         self._held_bytes_max = held_bytes_max
         self._resources = ExitStack()
-        self._spill = self._resources.enter_context(SpillFiles(folder))
+        self._spill = SpillFiles(folder)
         self._releases = [
             OrderedRelease(STAGE_SCHEMA, limits=Limits(nbytes=held_bytes_max), spill=self._spill)
             for _ in range(windows)

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.arguments import check_count, check_flag
-from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
-from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN, PlanContent
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
@@ -130,7 +129,7 @@ def stage_windows(
     rows_per_file = check_count(rows_per_file, what="rows_per_file", least=1, greatest=INT64_MAX)
     check_together(plans)
     for plan in plans:
-        check_has_output(plan)
+        check_not_covered(plan)
     pieces = pieces_of(plans)
     started = time.monotonic()
     outputs = [StagedOutput.of(plan, root, storage_options, partition_by) for plan in plans]
@@ -164,17 +163,6 @@ def stage_windows(
                 facts = {**tally.facts(window), **written, "elapsed_ms": elapsed_ms}
                 sealed.append(draft.seal(facts))
     return sealed
-
-
-def check_has_output(plan: WindowPlan) -> None:
-    """Raise `WindowCoveredError` for a plan whose records other windows deliver."""
-    if plan.content is PlanContent.COVERED:
-        raise WindowCoveredError(
-            f"window {plan.window_id} of group {plan.group_id} has no records: other windows have "
-            "taken all records that it asks for, and an empty output would hide theirs. Replay one of "
-            "them, or skip this window",
-            window_id=plan.window_id,
-        )
 
 
 class Tally:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.kafka.ports import open_reader
 from kafka_ordered_ops.kafka.read.reader import STALL_TIMEOUT_S
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.records.columns import STAGE_SCHEMA as STAGE_SCHEMA
 from kafka_ordered_ops.ordered.records.pieces import pieces_of
 from kafka_ordered_ops.output.in_order import HELD_BYTES_MAX, in_total_order
-from kafka_ordered_ops.output.stage import Progress, Tally, check_has_output, counted
+from kafka_ordered_ops.output.stage import Progress, Tally, counted
 
 
 def read_batches(
@@ -45,7 +45,7 @@ def read_batches(
         SpillError: the files for what memory does not hold fail.
         ReadError, RecordsLostError, BrokerError: as the reader raises them.
     """
-    check_has_output(plan)
+    check_not_covered(plan)
     pieces, tally = pieces_of([plan]), Tally([plan])
     reader = open_reader(
         settings,

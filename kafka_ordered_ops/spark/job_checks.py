@@ -110,7 +110,10 @@ def check_engine(engine: object) -> str:
 
 
 def check_function(
-    function: object, *given: str, keywords: Mapping[str, Any] | None = None
+    function: object,
+    *given: str,
+    keywords: Mapping[str, Any] | None = None,
+    may_be_async: bool = False,
 ) -> None:
     """Raise `ConfigError` unless the value can be called as a job and does work when it is called.
 
@@ -118,12 +121,13 @@ def check_function(
         function: the user's.
         given: the arguments of the call, by name.
         keywords: its keyword arguments; None: they are not known yet.
+        may_be_async: whether the caller awaits what it returns.
     """
     if not callable(function):
         raise ConfigError(
             f"a job is a function of {' and '.join(given)}, not a {type(function).__name__}"
         )
-    check_does_work(function)
+    check_does_work(function, may_be_async=may_be_async)
     if keywords is None:
         return
     try:

@@ -8,13 +8,17 @@ the ledger, because threads have locks.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
-from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets
+from kafka_ordered_ops.core.cluster_facts import (
+    CommittedOffset,
+    CommittedOffsets,
+    check_group_empty,
+)
 from kafka_ordered_ops.core.errors import (
     CommitUnknownError,
     KafkaOrderedOpsError,
@@ -29,13 +33,13 @@ from kafka_ordered_ops.core.group.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
     Prepare,
+    are_of_one_moment,
     check_ledger_policy,
     check_ledger_topic,
     check_not_lost,
     check_same_ledger,
     ledger_partition,
     offsets_to_commit,
-    put_back,
     with_written_only,
 )
 from kafka_ordered_ops.core.group.summaries import Summaries
@@ -46,6 +50,9 @@ from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.testing.registry import reach
 
 _Seen = TypeVar("_Seen")
+
+#: A view of the records just read; with a flag whether the log was folded again.
+_Look = Callable[[LedgerFold, bool], GroupView]
 
 
 @dataclass
@@ -94,6 +101,7 @@ class MemoryLedger:
         *,
         everything: bool = False,
         keep: Keep | None = None,
+        processed: Collection[str] = (),
         settle: bool = False,
     ) -> GroupView:
         """Return the group as of now; an empty view where there is no ledger yet.
@@ -102,7 +110,13 @@ class MemoryLedger:
         """
         if not self._open(create=False):
             return GroupView(group_id)
-        return self._view(group_id, wanted, everything, keep, time.monotonic() + self._timeout_s)
+
+        def look(fold: LedgerFold, certain: bool) -> GroupView:
+            return fold.view(
+                wanted, everything=everything, keep=keep, processed=processed, certain=certain
+            )
+
+        return self._looked_at(group_id, look, time.monotonic() + self._timeout_s)
 
     def summaries(self, group_id: str) -> Summaries:
         """Return all windows of the group as a list shows them."""
@@ -120,6 +134,7 @@ class MemoryLedger:
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
+        processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: object = None,
     ) -> GroupView | None:
@@ -129,6 +144,10 @@ class MemoryLedger:
             self._open(create=True)
         else:
             self._check_same()
+
+        def look(fold: LedgerFold, certain: bool) -> GroupView:
+            return fold.view(wanted, everything=everything, processed=processed, certain=certain)
+
         where = f"group {group_id}, ledger {self._topic}"
         known, lost_once, unknown = set(partitions), False, False
         while True:
@@ -136,7 +155,7 @@ class MemoryLedger:
                 cluster = reach(self._name)
                 decide = prepare()
                 with GroupLock(cluster.group(group_id), deadline, where) as turn:
-                    view, committed = self._read_all(group_id, wanted, everything, known, deadline)
+                    view, committed = self._read_all(group_id, look, known, deadline)
                     unknown = False
                     outcome = decide(view, committed)
                     if not isinstance(outcome, Change):
@@ -202,8 +221,7 @@ class MemoryLedger:
     def _read_all(
         self,
         group_id: str,
-        wanted: Collection[str],
-        everything: bool,
+        look: _Look,
         known: set[TopicPartition],
         deadline: float,
     ) -> tuple[GroupView, CommittedOffsets]:
@@ -212,11 +230,11 @@ class MemoryLedger:
         while True:
             left_s = min(CALL_TIMEOUT_S, deadline - time.monotonic())
             committed = self.committed_offsets(group_id, sorted(known), timeout_s=left_s)
-            view = self._view(group_id, wanted, everything, None, deadline)
+            view = self._looked_at(group_id, look, deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
                 self.check_not_lost(view, committed)
-                if not put_back(view.state, committed) or put_back(seen, committed):
+                if are_of_one_moment(seen, view.state, committed):
                     return view, committed
                 seen = view.state
             known |= held
@@ -230,19 +248,6 @@ class MemoryLedger:
         except StaleFoldError:
             del self._readings[group_id]
             return look(self._read(group_id, deadline), True)
-
-    def _view(
-        self,
-        group_id: str,
-        wanted: Collection[str],
-        everything: bool,
-        keep: Keep | None,
-        deadline: float,
-    ) -> GroupView:
-        def look(fold: LedgerFold, certain: bool) -> GroupView:
-            return fold.view(wanted, everything=everything, keep=keep, certain=certain)
-
-        return self._looked_at(group_id, look, deadline)
 
     def _read(self, group_id: str, deadline: float) -> LedgerFold:
         """Return the group's records, folded up to the uncommitted end as of now."""
@@ -364,6 +369,14 @@ def read_committed_offsets(
             group_id=group_id,
         )
     return dict(found)
+
+
+def set_committed_offsets(name: str, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set committed offsets of a group, without metadata; raises `GroupInUseError` if it has members."""
+    cluster = reach(name)
+    with cluster.changed:
+        check_group_empty(group_id, list(cluster.group(group_id).members.values()))
+        cluster.commit(group_id, {tp: CommittedOffset(at) for tp, at in offsets.items()})
 
 
 def _unknown(where: str, why: object) -> CommitUnknownError:

@@ -7,16 +7,18 @@ its next poll; a partition is gained only after its last owner has given it up.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, CommitRefusedError, invariant
 from kafka_ordered_ops.core.membership import (
+    Commits,
     Membership,
     MembershipChange,
     OnRevoke,
     check_member_topics,
     check_not_of_windows,
+    committed_offsets,
 )
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing.cluster import Cluster, Group
@@ -35,12 +37,14 @@ class MemoryMember:
         *,
         on_revoke: OnRevoke | None,
         timeout_s: float,
+        keeps_maps: bool,
     ) -> None:
         self._name = name
         self._group = group_id
         self._topics = check_member_topics(topics)
         self._on_revoke = on_revoke
         self._timeout_s = timeout_s
+        self._keeps_maps = keeps_maps
         self._membership = Membership()
         self._id = ""
         self._is_open = False
@@ -48,8 +52,7 @@ class MemoryMember:
     def __enter__(self) -> MemoryMember:
         cluster = reach(self._name)
         with cluster.changed:
-            partitions = [tp for name in self._topics for tp in _partitions(cluster, name)]
-            check_not_of_windows(self._group, self.committed(partitions))
+            self._check_group(cluster, self._topics)
             self._join(cluster.group(self._group))
         self._is_open = True
         return self
@@ -66,6 +69,11 @@ class MemoryMember:
             return
         with cluster.changed:
             cluster.group(self._group).leave(self._id)
+
+    @property
+    def group_id(self) -> str:
+        """The group's name."""
+        return self._group
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -101,8 +109,7 @@ class MemoryMember:
         cluster = reach(self._name)
         with cluster.changed:
             new = sorted(set(wanted) - set(self._topics))
-            partitions = [tp for name in new for tp in _partitions(cluster, name)]
-            check_not_of_windows(self._group, self.committed(partitions))
+            self._check_group(cluster, new)
             self._topics = wanted
             group = cluster.group(self._group)
             if self._id in group.members:
@@ -116,12 +123,17 @@ class MemoryMember:
             self._name, self._group, partitions, timeout_s=self._timeout_s
         )
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, int], *, timeout_s: float | None = None
-    ) -> None:
+    def commit(self, offsets: Commits, *, timeout_s: float | None = None) -> None:
         """Store offsets, at once."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            self.check_may_commit(offsets)
+            cluster.commit(self._group, committed_offsets(offsets))
+
+    def check_may_commit(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raise `CommitRefusedError` unless partitions are this member's, and it is still in the group."""
         self._check_open()
-        self._membership.check_assigned(self._group, offsets)
+        self._membership.check_assigned(self._group, partitions)
         cluster = reach(self._name)
         with cluster.changed:
             if self._id not in cluster.group(self._group).members:
@@ -130,8 +142,11 @@ class MemoryMember:
                     "stored. Poll for the partitions that it has now, and commit those",
                     group_id=self._group,
                 )
-            committed = {tp: CommittedOffset(offset) for tp, offset in offsets.items()}
-            cluster.commit(self._group, committed)
+
+    def _check_group(self, cluster: Cluster, topics: Iterable[str]) -> None:
+        partitions = [tp for name in topics for tp in _partitions(cluster, name)]
+        committed = self.committed(partitions)
+        check_not_of_windows(self._group, committed, keeps_maps=self._keeps_maps)
 
     def _join(self, group: Group) -> None:
         self._id = f"rdkafka-{uuid.uuid4()}"

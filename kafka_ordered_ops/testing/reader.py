@@ -90,6 +90,13 @@ class MemoryReader:
         """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
+    @property
+    def log_ends(self) -> dict[TopicPartition, int]:
+        """Where the logs of partitions that are being read end."""
+        cluster = reach(self._name)
+        with cluster.changed:
+            return {tp: cluster.log(tp).high_watermark for tp in self._unfinished}
+
     def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
         """Start reading one more partition, or one that was finished or stopped, at its first wanted offset."""
         self._check_open()

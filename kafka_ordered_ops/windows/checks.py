@@ -11,12 +11,13 @@ from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import (
     ConfigError,
     CutoffInFutureError,
+    ForeignCommitError,
     SinkError,
     WindowFencedError,
     WindowMismatchError,
 )
-from kafka_ordered_ops.core.group.group_state import GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.group.ledger_rules import is_own_commit, put_back
+from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import JsonError
 from kafka_ordered_ops.core.times import time_text
 from kafka_ordered_ops.core.types import PlanContent, TopicPartition
@@ -26,6 +27,9 @@ from kafka_ordered_ops.kafka.client.calls import within
 from kafka_ordered_ops.kafka.ledger.ledger import UPDATE_TIMEOUT_S
 
 _T = TypeVar("_T")
+
+#: Takes other programs' commits as the group's progress, or raises the error about them.
+Accept = Callable[[ForeignCommitError], object]
 
 #: Every process that uses the window reads the result of its sink.
 RESULT_BYTES_MAX: Final = 1024 * 1024
@@ -140,8 +144,8 @@ def check_function(value: object, *, what: str) -> None:
         raise ConfigError(f"{what} is {shown(value)}: give a function")
 
 
-def check_committable(group_id: str, plan: WindowPlan) -> None:
-    """Raise unless this is a plan of the group that can be committed: not a preview, not a part."""
+def check_plan_of(group_id: str, plan: WindowPlan) -> None:
+    """Raise unless this is a plan of the group."""
     check_plan(plan)
     if plan.group_id != group_id:
         raise WindowMismatchError(
@@ -149,32 +153,49 @@ def check_committable(group_id: str, plan: WindowPlan) -> None:
             window_id=plan.window_id,
             differences={"group": (plan.group_id, group_id)},
         )
-    if plan.part is not None:
-        raise ConfigError(
-            f"window {plan.window_id}: {plan.part} is reported, not committed; the whole window commits when "
-            "all parts have reported"
-        )
+
+
+def check_claims(group_id: str, plan: WindowPlan) -> None:
+    """Raise unless this is a plan of the group, or a part of one, that claims offsets: not a preview."""
+    check_plan_of(group_id, plan)
     if not plan.claim_id:
         raise ConfigError(
             f"window {plan.window_id}: a preview claims nothing and cannot be committed: plan the window"
         )
 
 
-def commits_of_others(
-    committed: CommittedOffsets, state: GroupState | None
-) -> dict[TopicPartition, int]:
-    """Return the committed offsets that this package did not write last.
+def check_processed(plan: WindowPlan, offsets: object) -> None:
+    """Raise `ConfigError` unless the value maps partitions to offsets, `WindowMismatchError` unless the plan takes them."""
+    if not isinstance(offsets, Mapping) or not all(
+        isinstance(tp, TopicPartition) and isinstance(one, OffsetSet) for tp, one in offsets.items()
+    ):
+        raise ConfigError(
+            f"the processed offsets are {shown(offsets)}: give a mapping from partitions to offset sets"
+        )
+    taken = plan.taken
+    others = {tp: more for tp, one in offsets.items() if (more := one - taken.get(tp, EMPTY_SET))}
+    if others:
+        tp, more = next(iter(others.items()))
+        start, end = more.ranges[0]
+        raise WindowMismatchError(
+            f"window {plan.window_id} of group {plan.group_id}: the plan does not take "
+            f"{sum(one.count for one in others.values()):,} of the processed offsets, {tp} [{start}, {end}) among them. "
+            "Nothing was changed: pass each window's own offsets",
+            window_id=plan.window_id,
+            differences={
+                str(one): (taken.get(one, EMPTY_SET).ranges, offsets[one].ranges) for one in others
+            },
+        )
 
-    Foreign commits carry no map with this base: a program that sets an offset back and passes our metadata on leaves a
-    map with another base. Of our own commits, older ones than `state` knows were restored by another program. Newer ones are
-    left out, whatever they hold: another attempt may have committed since the ledger was read.
-    """
-    others = {
-        tp: found.offset
-        for tp, found in committed.items()
-        if found is not None and not is_own_commit(found)
-    }
-    return {**others, **put_back(state, committed)}
+
+def check_committable(group_id: str, plan: WindowPlan) -> None:
+    """Raise unless this is a plan of the group that can be committed: not a preview, not a part."""
+    check_claims(group_id, plan)
+    if plan.part is not None:
+        raise ConfigError(
+            f"window {plan.window_id}: {plan.part} is reported, not committed; the whole window commits when "
+            "all parts have reported"
+        )
 
 
 def present(found: _T | None) -> _T:

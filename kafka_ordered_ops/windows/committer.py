@@ -16,18 +16,22 @@ from kafka_ordered_ops.core.errors import ForeignCommitError, KafkaOrderedOpsErr
 from kafka_ordered_ops.core.group import splitting, transitions
 from kafka_ordered_ops.core.group.checks import known_window
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
-from kafka_ordered_ops.core.group.ledger_rules import Decision, Prepare
+from kafka_ordered_ops.core.group.ledger_rules import Decision, Prepare, commits_of_others
 from kafka_ordered_ops.core.group.transitions import Outcome, in_turn
 from kafka_ordered_ops.core.group.unreadable import stand_in
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.client.calls import outside
 from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
 from kafka_ordered_ops.kafka.ledger.queue import COMMITTING
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
+    Accept,
+    check_claims,
     check_committable,
     check_plans,
-    commits_of_others,
+    check_processed,
     kept_result,
     present,
     until_decided,
@@ -59,6 +63,19 @@ class Committer:
         #: Of the group when it was last seen: its offsets on all of them are committed again with each window's.
         self._topics: frozenset[str] = frozenset()
 
+    def mark_processed(self, plan: WindowPlan, done: Mapping[TopicPartition, OffsetSet]) -> None:
+        """See `OrderedWindows.mark_processed`."""
+        check_claims(self._group, plan)
+        check_processed(plan, done)
+        if plan.status.is_done:
+            return
+        now_ms = self._now_ms()
+        self._change(
+            [plan],
+            lambda view, _: transitions.mark_processed(view, plan, done, now_ms=now_ms),
+            processed=[plan.window_id],
+        )
+
     def mark_written(
         self, plans: Sequence[WindowPlan], results: Sequence[Mapping[str, Any]]
     ) -> list[WindowPlan]:
@@ -74,11 +91,11 @@ class Committer:
         self,
         plans: Sequence[WindowPlan],
         staged: Sequence[Staged] | None,
-        adopt: Callable[[], object] | None,
+        accept: Accept,
     ) -> list[WindowPlan]:
         """Commit windows and their staged outputs in one transaction; see `OrderedWindows.commit_many`.
 
-        `adopt` accepts other programs' commits as the group's progress; without it they are an error.
+        `accept` takes other programs' commits as the group's progress, or raises the error about them.
         """
         # 1. The outputs must belong to these plans, and be complete.
         self._check(plans)
@@ -89,11 +106,9 @@ class Committer:
         # 2. Written and committed, all of it or nothing. Of a commit that is refused, written alone.
         try:
             return self._committed(plans, steps)
-        except ForeignCommitError:
-            if adopt is None:
-                raise
-        # 3. Offsets committed by another program are adopted, and the windows are committed after them.
-        adopt()
+        except ForeignCommitError as error:
+            # 3. Offsets committed by another program are adopted, and the windows are committed after them.
+            accept(error)
         return self._committed(plans, steps)
 
     def _committed(self, plans: Sequence[WindowPlan], steps: Sequence[_Step]) -> list[WindowPlan]:
@@ -229,16 +244,21 @@ class Committer:
             if plan.status.is_open
         ]
 
-    def _change(self, plans: Sequence[WindowPlan], decide: Decision) -> list[WindowRecord]:
+    def _change(
+        self, plans: Sequence[WindowPlan], decide: Decision, *, processed: Sequence[str] = ()
+    ) -> list[WindowRecord]:
         """Return the windows' records after a decision that always finds or makes them."""
-        return present(self._try(plans, lambda: decide))
+        return present(self._try(plans, lambda: decide, processed))
 
-    def _try(self, plans: Sequence[WindowPlan], prepare: Prepare) -> list[WindowRecord] | None:
+    def _try(
+        self, plans: Sequence[WindowPlan], prepare: Prepare, processed: Sequence[str] = ()
+    ) -> list[WindowRecord] | None:
         names = [plan.window_id for plan in plans]
         after = self._ledger.update(
             self._group,
             prepare,
             wanted=names,
+            processed=processed,
             # The offsets distinguish a lost ledger from one that never existed.
             partitions=[part.tp for plan in plans for part in plan],
             pace=COMMITTING,

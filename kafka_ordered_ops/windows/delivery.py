@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kafka_ordered_ops.core.errors import WindowSupersededError
+from kafka_ordered_ops.core.group.checks import check_owns_output
 from kafka_ordered_ops.core.group.group_state import WindowRecord
+from kafka_ordered_ops.core.group.transitions import check_parts
 from kafka_ordered_ops.core.types import PlanContent, WindowStatus
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.windows.checks import check_committable, check_plans
@@ -73,7 +75,7 @@ def deliver(
     if covered := [plan for plan in plans if plan.content is PlanContent.COVERED]:
         steps.commit_many(covered)
     with_records = [plan for plan in plans if plan.content is not PlanContent.COVERED]
-    # 3. Find an earlier attempt's output.
+    # 3. Find an earlier attempt's output; or find that another attempt, or tasks for its parts, have the window.
     found = _found(steps, with_records, reopen)
     # 4. Run the job for the rest.
     missing = [plan for plan in with_records if plan.window_id not in found]
@@ -97,10 +99,14 @@ def deliver(
 def _found(steps: Steps, plans: Sequence[WindowPlan], reopen: Reopen) -> dict[str, Staged]:
     """Return the outputs of earlier attempts that are still there, by window id."""
     records = steps.show_many([plan.window_id for plan in plans])
+    for plan, record in zip(plans, records, strict=True):
+        check_owns_output(record, plan)
+        check_parts(record)
     results = {
         plan.window_id: record.result or {}
         for plan, record in zip(plans, records, strict=True)
-        if plan.status is not WindowStatus.PLANNED
+        # The plan may be older: an earlier call of the same attempt may have ended after its job.
+        if record.status is not WindowStatus.PLANNED
     }
     return reopen_each(reopen, results)
 

@@ -1,118 +1,75 @@
-"""Maintain a group: adopt changes of other programs, and prune old windows."""
+"""Maintain a group: adopt changes of other programs, share it with Parallel Consumer, and prune old windows."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
 from kafka_ordered_ops.core.arguments import as_span
-from kafka_ordered_ops.core.cluster_facts import CommittedOffsets, TopicFacts
-from kafka_ordered_ops.core.group import adoption
-from kafka_ordered_ops.core.group.adoption import Adoption, LogNow
-from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
+from kafka_ordered_ops.core.errors import ForeignCommitError
+from kafka_ordered_ops.core.group import adoption, migrating
+from kafka_ordered_ops.core.group.adoption import Adoption
+from kafka_ordered_ops.core.group.checks import check_only_forward
 from kafka_ordered_ops.core.group.group_state import Change, GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_rules import is_own_commit
+from kafka_ordered_ops.core.group.migrating import Migration
 from kafka_ordered_ops.core.group.pruning import PRUNED_AT_ONCE_MAX, is_pruned, may_be_pruned, prune
+from kafka_ordered_ops.core.group.shared_commits import shared_commits
 from kafka_ordered_ops.core.group.transitions import Outcome
-from kafka_ordered_ops.core.group.truncation import KnownLogs, known_logs, seen_epochs
-from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka.facts.log_spans import log_spans
-from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
-from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
-from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
-from kafka_ordered_ops.windows.checks import commits_of_others, present, until_decided
+from kafka_ordered_ops.core.types import ProgressFormat
+from kafka_ordered_ops.windows.checks import present
+from kafka_ordered_ops.windows.group_facts import GroupFacts, GroupMover
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """A group and its logs as they were before the fence."""
-
-    view: GroupView
-    known: KnownLogs
-    committed: CommittedOffsets
-    topics: Mapping[str, TopicFacts]
-    logs: Mapping[TopicPartition, LogNow]
-
-    def adopted(self) -> tuple[Change | None, Adoption]:
-        """Return the change that adopts other programs' changes, and its summary."""
-        others = commits_of_others(self.committed, self.view.state)
-        return adoption.adopt(self.view, others, self.logs, self.topics)
-
-    def are_about(self, view: GroupView, committed: CommittedOffsets) -> bool:
-        """Return whether the logs were read for this very state, and no offset was committed beyond their ends since."""
-        then, now = known_state(self.view).topics, known_state(view).topics
-        return (
-            known_logs(view) == self.known
-            and all(now[name].topic_id == then[name].topic_id for name in now)
-            and all(
-                found is None
-                or found == self.committed.get(tp)
-                or found.offset <= self.logs[tp].end
-                for tp, found in committed.items()
-                if tp in self.logs
-            )
-        )
-
-
 class Maintenance:
-    """Adopts and prunes for one group."""
+    """Adopts, migrates and prunes for one group."""
 
-    def __init__(
-        self,
-        group_id: str,
-        lookup: LookupDoor,
-        ledger: LedgerDoor,
-        *,
-        lookup_timeout_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._group = group_id
-        self._lookup = lookup
-        self._ledger = ledger
-        self._lookup_timeout_s = lookup_timeout_s
+    def __init__(self, mover: GroupMover, *, clock: Callable[[], float]) -> None:
+        self._mover = mover
+        self._group = mover.group_id
+        self._ledger = mover.ledger
         self._clock = clock
 
     def adopt(self, *, dry_run: bool) -> Adoption:
         """See `OrderedWindows.adopt`."""
-        if dry_run:
-            return self._look(settle=False).adopted()[1]
-        adopted = Adoption()
-
-        def attempt() -> GroupView | None:
-            # 1. Before the fence: the group, its committed offsets, its logs. Usually there is nothing to adopt.
-            facts = self._look(settle=True)
-            self._lookup.check_no_members(self._group)
-            if not facts.adopted()[1]:
-                return facts.view
-
-            def decide(view: GroupView, committed: CommittedOffsets) -> Outcome:
-                nonlocal adopted
-                # 2. Inside: they must be unchanged.
-                if not facts.are_about(view, committed):
-                    return None
-                # 3. Other programs' changes become progress.
-                change, found = replace(facts, view=view, committed=committed).adopted()
-                # After a change with an unknown outcome, the next read finds nothing to do.
-                adopted = found or adopted
-                return () if change is None else change
-
-            return self._ledger.update(self._group, lambda: decide, everything=True)
-
-        until_decided(attempt, f"group {self._group}: an adoption")
-        for one in adopted.moved:
-            _log.warning(
-                "group %s: adopted %s: %s, progress moved from %d to %d",
-                self._group,
-                one.tp,
-                one.cause,
-                one.base_before,
-                one.base_after,
-            )
+        adopted = self._mover.move("an adoption", _adopted, dry_run=dry_run)
+        if not dry_run:
+            self._tell(adopted, logging.WARNING)
         return adopted
+
+    def take_over(self) -> None:
+        """Adopt what Parallel Consumer has done; raise `ForeignCommitError` for anything else."""
+
+        def decide(facts: GroupFacts) -> tuple[Change | None, Adoption]:
+            check_only_forward(facts.view, facts.others)
+            return _adopted(facts)
+
+        self._tell(self._mover.move("an adoption", decide, dry_run=False), logging.INFO)
+
+    def migrate(self, to: ProgressFormat, *, adopts: bool, dry_run: bool) -> Migration:
+        """See `OrderedWindows.migrate`."""
+
+        def decide(facts: GroupFacts) -> tuple[Change | None, Migration]:
+            return migrating.migrate(
+                facts.view,
+                facts.committed,
+                facts.others,
+                facts.logs,
+                facts.topics,
+                to,
+                adopts=adopts,
+            )
+
+        migration = self._mover.move("a migration", decide, dry_run=dry_run)
+        if migration.changed and not dry_run:
+            self._check_written(to)
+            _log.info("group %s: migrated from %s to %s", self._group, migration.before, to)
+        return migration
 
     def prune(self, older_than: timedelta | str, *, forget: bool) -> list[str]:
         """See `OrderedWindows.prune`."""
@@ -137,35 +94,50 @@ class Maintenance:
             pruned += [name for name in some if is_pruned(present(after), name, forget=forget)]
         return pruned
 
-    def _look(self, *, settle: bool) -> _Facts:
-        """Read the group first (older offsets were restored), then the offsets (no log ends below them)."""
-        view = self._ledger.read(self._group, everything=True, settle=settle)
-        state, known = known_state(view), known_logs(view)
-        topics = self._lookup.existing(state.topics)
-        partitions = partitions_of(topics)
-        committed = self._ledger.committed_offsets(
-            self._group, partitions, timeout_s=self._lookup_timeout_s
-        )
-        same = {
-            tp: one
-            for tp, one in known.items()
-            if tp.topic in topics and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
-        }
-        spans = log_spans(self._lookup, partitions, state.definition.isolation, seen_epochs(same))
-        cuts = find_cuts(
-            self._lookup, self._group, same, {tp: one.log_end for tp, one in spans.items()}
-        )
-        logs = {
-            tp: LogNow(
-                topics[tp.topic].topic_id,
-                one.start,
-                one.end,
-                cut=cuts.get(tp),
-                leader_epoch=one.log_end.leader_epoch,
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _tell(self, adopted: Adoption, level: int) -> None:
+        for one in adopted.moved:
+            _log.log(
+                level,
+                "group %s: adopted %s: %s, progress moved from %d to %d, %d offsets done beyond",
+                self._group,
+                one.tp,
+                one.cause,
+                one.base_before,
+                one.base_after,
+                one.done.count,
             )
-            for tp, one in spans.items()
+
+    def _check_written(self, to: ProgressFormat) -> None:
+        """Read the group's commits back, and raise `ForeignCommitError` if they are not those of the ledger, to the byte."""
+        facts = self._mover.look(settle=False)
+        state = facts.view.state
+        if state is None or state.format is not to:
+            # Migrated on by another process.
+            return
+        shared = shared_commits(state, facts.topics) if to.is_shared else {}
+        moved = {
+            str(tp): (partition.committed, None if found is None else found.offset)
+            for tp, partition in state
+            if tp in facts.logs
+            and (
+                (found := facts.committed.get(tp)) is None
+                or found.offset != partition.committed
+                or (found != shared.get(tp) if to.is_shared else not is_own_commit(found))
+            )
         }
-        return _Facts(view, known, committed, topics, logs)
+        if moved:
+            raise ForeignCommitError(
+                f"group {self._group}: the migration to {to} is stored, but the commits of {', '.join(list(moved)[:8])} "
+                "are not the ones it wrote: another program committed at the same moment. Stop it, and check the group "
+                "(`offsets show`)",
+                moved=moved,
+            )
+
+
+def _adopted(facts: GroupFacts) -> tuple[Change | None, Adoption]:
+    return adoption.adopt(facts.view, facts.others, facts.logs, facts.topics)
 
 
 def _pruning(

@@ -23,6 +23,7 @@ from kafka_ordered_ops.core.group import claiming, transitions
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_loss,
+    check_not_handed_over,
     check_owner,
     check_same_question,
     existing_window,
@@ -31,6 +32,7 @@ from kafka_ordered_ops.core.group.checks import (
 )
 from kafka_ordered_ops.core.group.claiming import ClaimWish, WindowWish
 from kafka_ordered_ops.core.group.group_state import GroupView, WindowRecord
+from kafka_ordered_ops.core.group.ledger_rules import commits_of_others
 from kafka_ordered_ops.core.offset_set import EMPTY_SET
 from kafka_ordered_ops.core.times import duration_text
 from kafka_ordered_ops.core.types import (
@@ -45,8 +47,8 @@ from kafka_ordered_ops.kafka.facts.plan_facts import PlanFacts
 from kafka_ordered_ops.kafka.facts.window_facts import SnapshotReader, partitions_of
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.windows.checks import (
+    Accept,
     check_cutoff,
-    commits_of_others,
     covers,
     expired_notes,
     newest,
@@ -112,11 +114,11 @@ class Planner:
         return [plans[name] for name in windows]
 
     def plan(
-        self, windows: Mapping[str, Window], policy: Policy, adopt: Callable[[], object] | None
+        self, windows: Mapping[str, Window], policy: Policy, accept: Accept
     ) -> list[WindowPlan]:
         """Plan windows by id, or resume existing ones; all in one pass and one transaction.
 
-        `adopt` accepts other programs' commits as the group's progress; without it they are an error.
+        `accept` takes other programs' commits as the group's progress, or raises the error about them.
         """
         # 1. Windows that can be planned together.
         self._check(windows)
@@ -133,6 +135,7 @@ class Planner:
             fresh = {name: one for name, one in wanted.items() if existing[name] is None}
             # 3. Other open windows in the way of new ones.
             if fresh:
+                check_not_handed_over(view.state)
                 self._lookup.check_no_members(self._group)
                 if open_claims.heed(view, fresh, wanted):
                     continue
@@ -145,10 +148,8 @@ class Planner:
                     raise
                 replayed[error.window_id] = self._replay_instead(error, wanted.pop(error.window_id))
                 continue
-            except ForeignCommitError:
-                if adopt is None:
-                    raise
-                adopt()
+            except ForeignCommitError as error:
+                accept(error)
                 after = None
             if after is not None:
                 planned = {name: _plan_of(known_window(after, name)) for name in wanted}
@@ -186,7 +187,7 @@ class Planner:
             if wish is not None:
                 if view.state is not None:
                     check_foreign(view.state, commits_of_others(committed, view.state))
-                if not claiming.are_committed_where_seen(view.state, wish.newcomers, committed):
+                if not claiming.are_committed_where_seen(view.state, wish, committed):
                     return None
                 # Claimed since the group was read: read again.
                 if open_claims.came_meanwhile(view, fresh, wanted):
@@ -198,6 +199,7 @@ class Planner:
             self._group,
             lambda: decide,
             wanted=list(wanted),
+            processed=list(resumed),
             partitions=[draft.facts.tp for draft in wish.drafts] if wish else (),
         )
         for name in wanted if after is not None else ():
@@ -302,6 +304,7 @@ class Planner:
             redefine=policy.redefine,
             owner=self._owner,
             notes=(*notes, *snapshot.notes, *expired_notes(view, committed)),
+            committed=committed,
         )
         return view, wish
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.arguments import (
     check_choice,
+    check_flag,
     check_group,
     check_owner_name,
     check_run_id,
@@ -24,10 +25,13 @@ from kafka_ordered_ops.core.arguments import (
     checked_clock,
     shown,
 )
-from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.errors import ConfigError, ForeignCommitError
 from kafka_ordered_ops.core.group.adoption import Adoption
 from kafka_ordered_ops.core.group.group_state import WindowRecord
-from kafka_ordered_ops.core.types import OnForeignCommit
+from kafka_ordered_ops.core.group.migrating import Migration
+from kafka_ordered_ops.core.group.resetting import OffsetReset
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import OnForeignCommit, ProgressFormat, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.policy import Policy, check_policy
 from kafka_ordered_ops.core.window.window import (
@@ -47,7 +51,9 @@ from kafka_ordered_ops.windows.checks import check_function, check_list
 from kafka_ordered_ops.windows.committer import Committer
 from kafka_ordered_ops.windows.delivery import Delivery, deliver
 from kafka_ordered_ops.windows.gate import Gate
+from kafka_ordered_ops.windows.group_facts import GroupMover
 from kafka_ordered_ops.windows.maintenance import Maintenance
+from kafka_ordered_ops.windows.offset_resets import NewOffsets, OffsetResets
 from kafka_ordered_ops.windows.planner import Planner
 from kafka_ordered_ops.windows.queries.group import GroupQueries
 from kafka_ordered_ops.windows.queries.rights import all_rights_named
@@ -141,13 +147,9 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             pause=gate.pause,
         )
         self._committer = Committer(group_id, self._lookup, self._ledger, clock=clock)
-        self._keeper = Maintenance(
-            group_id,
-            self._lookup,
-            self._ledger,
-            lookup_timeout_s=lookup_timeout_s,
-            clock=clock,
-        )
+        mover = GroupMover(group_id, self._lookup, self._ledger, lookup_timeout_s=lookup_timeout_s)
+        self._keeper = Maintenance(mover, clock=clock)
+        self._resets = OffsetResets(mover, settings, clock=clock)
         super().__init__(gate, closes=(self._ledger, self._lookup))
 
     # --- planning -------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         }
         if len(named) != len(windows):
             raise ConfigError("a window id is given twice: give each window its own id")
-        return self._planner.plan(named, policy, self._adopting())
+        return self._planner.plan(named, policy, self._accept)
 
     def replay(self, window_id: str) -> WindowPlan:
         """Return the plan of a committed window, to read the same records again. Committing it changes nothing.
@@ -258,6 +260,22 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
     # --- after planning --------------------------------------------------------------------
 
+    def mark_processed(self, plan: WindowPlan, done: Mapping[TopicPartition, OffsetSet]) -> None:
+        """Record that offsets of an open window are processed, so that a later attempt need not process them again.
+
+        They are added to those recorded before, in any order; see `processed`. A part of a split window adds its share.
+        Of a window that is written or committed nothing is recorded.
+
+        A call also keeps the claim young, with or without offsets: `Policy.claim_age` counts from the last one. The age
+        is recorded to within 30 s.
+
+        Raises:
+            ConfigError, WindowMismatchError: the plan does not take all of the offsets, or belongs to another group.
+            UnknownWindowError, WindowSupersededError: only the newest attempt of a live claim may record offsets.
+            LedgerRecordError: they have so many ranges that the ledger cannot hold them.
+        """
+        self._committer.mark_processed(plan, done)
+
     def mark_written(self, plan: WindowPlan, result: Mapping[str, Any]) -> WindowPlan:
         """Record that the sink holds the complete window, hidden: a retry then only commits.
 
@@ -290,7 +308,7 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
 
         Raises the errors of `commit`, for the first invalid window.
         """
-        done = self._committer.commit(plans, staged, self._adopting())
+        done = self._committer.commit(plans, staged, self._accept)
         return done if staged is None else self.publish_many(done, staged)
 
     def publish(self, plan: WindowPlan, staged: Staged) -> WindowPlan:
@@ -366,6 +384,76 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
         """
         return self._keeper.adopt(dry_run=dry_run)
 
+    def migrate(
+        self, to: ProgressFormat | str, *, dual: bool = False, dry_run: bool = False
+    ) -> Migration:
+        """Hand the group over to Confluent's Parallel Consumer, share it, or take it back.
+
+        To ``parallel-consumer``: the committed offsets carry the done offsets beyond them in Parallel Consumer's format,
+        exactly, and no window is planned any more. To ``ledger``: what Parallel Consumer has done since becomes the
+        group's progress, and windows continue with the rest. With `dual`, windows continue, and their commits carry
+        Parallel Consumer's maps: both may run in turn, never at the same time. Each plan and commit then first takes over
+        what Parallel Consumer has done.
+
+        The change is one transaction, and the commits are read back to the byte. After an error, run it again: a
+        migration that is done changes nothing. With `dry_run` the call only reports the change.
+
+        Args:
+            to: ``parallel-consumer`` or ``ledger``.
+            dual: write both formats from now on.
+            dry_run: change nothing; the group may have live members.
+
+        Raises:
+            UnknownWindowError: the group has no progress in the ledger.
+            GroupInUseError, OpenClaimError: the group has live members or open windows.
+            OffsetMapTooLargeError: done offsets do not fit into the maps; the message names partitions and sizes.
+            RecordsLostError: retention removed offsets that no window has delivered.
+            ForeignCommitError, TopicRecreatedError, LogTruncatedError: the group or a log was changed in another way, and
+                `on_foreign_commit` is not ``adopt``.
+            OffsetMapDecodeError: a map of Parallel Consumer is damaged, or reaches past the end of the log.
+        """
+        target = check_choice(to, ProgressFormat, what="to")
+        if target is ProgressFormat.DUAL:
+            raise ConfigError("to is 'dual': give 'parallel-consumer' or 'ledger', and dual=True")
+        if check_flag(dual, what="dual"):
+            target = ProgressFormat.DUAL
+        adopts = self._on_foreign_commit is OnForeignCommit.ADOPT
+        return self._keeper.migrate(
+            target, adopts=adopts, dry_run=check_flag(dry_run, what="dry_run")
+        )
+
+    def reset_offsets(
+        self,
+        starting_offsets: NewOffsets,
+        *,
+        topics: str | Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> OffsetReset:
+        """Set the group's progress: everything below an offset counts as done, and nothing at or above it.
+
+        Records in between are skipped or delivered again; the result counts their offsets. Committed windows with offsets
+        that are open again are *rewound*. Works for any consumer group: where the ledger has no progress of it, only its
+        committed offsets are set, without metadata.
+
+        Args:
+            starting_offsets: for all partitions, as for a `Window`: ``earliest``, ``latest``, ``committed`` (keeps the
+                committed offset, and nothing beyond it), a time, ``-PT1H`` (before now) or ``offset:N``; or a mapping from
+                partitions to offsets within their logs.
+            topics: names or patterns; None: all topics of the group's progress. Required if the ledger has none.
+            dry_run: change nothing; the group may have live members.
+
+        Raises:
+            ConfigError: an invalid argument, or an offset outside the log.
+            GroupInUseError, OpenClaimError: the group has live members or open windows.
+            CommittedOffsetMissingError: a partition has no committed offset to keep.
+            ForeignCommitError: another program moved offsets of partitions that are not reset.
+            LedgerLostError: the commits are those of windows that this ledger does not know.
+            TopicRecreatedError, LogTruncatedError: the progress is about another log: adopt that first.
+        """
+        return self._resets.reset(
+            starting_offsets, topics, dry_run=check_flag(dry_run, what="dry_run")
+        )
+
     def prune(self, older_than: timedelta | str, *, forget: bool = False) -> builtins.list[str]:
         """Reduce windows that ended longer ago than a duration; return their ids.
 
@@ -383,8 +471,14 @@ class OrderedWindows(GroupQueries, in_steps={"deliver", "deliver_many"}):
             default_window_id(self.group_id, window) if window_id is None else window_id
         )
 
-    def _adopting(self) -> Callable[[], object] | None:
-        return self.adopt if self._on_foreign_commit is OnForeignCommit.ADOPT else None
+    def _accept(self, error: ForeignCommitError) -> None:
+        """Take other programs' commits as progress if that was asked for, or if the group is shared with their writer."""
+        if self._on_foreign_commit is OnForeignCommit.ADOPT:
+            self.adopt()
+        elif error.by_parallel_consumer:
+            self._keeper.take_over()
+        else:
+            raise error
 
 
 def _rights_named(

@@ -73,7 +73,15 @@ def refused(capfd: Captured, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words", ["--version", "--help", "run --help", "doctor --help", "windows list --help"]
+    "words",
+    [
+        "--version",
+        "--help",
+        "run --help",
+        "doctor --help",
+        "windows list --help",
+        "offsets reset --help",
+    ],
 )
 def test_help_and_version_load_nothing_that_they_do_not_need(words: str) -> None:
     """Loading takes most of a short command's time."""
@@ -305,12 +313,14 @@ def test_bounds_may_be_relative(text: str, meant: str) -> None:
 def test_every_command_that_asks_a_cluster_takes_the_same_connection() -> None:
     """Its profile, its ledger and its allowed settings too."""
     root: Any = typer.main.get_command(app)
-    groups = [root.commands[name].commands.values() for name in ("windows", "groups")]
-    alone = [one for name, one in root.commands.items() if name not in ("windows", "groups")]
+    named = ("windows", "groups", "offsets", "relay")
+    groups = [root.commands[name].commands.values() for name in named]
+    alone = [one for name, one in root.commands.items() if name not in named]
+    without = ("broker", "demo", "decode", "encode", "token")
     for command in itertools.chain(alone, *groups):
         names = {one.name for one in command.params}
         wanted = {"bootstrap", "profile", "config", "setting", "allow_setting", "ledger_topic"}
-        assert names & wanted == (set() if command.name in ("broker", "demo") else wanted)
+        assert names & wanted == (set() if command.name in without else wanted)
 
 
 @given(st.dates())

@@ -142,3 +142,15 @@ def test_a_job_is_tried_again_behind_a_sensor(runs: Runs) -> None:
     assert runs.returned("waits", "live")["live"] is True
     facts = runs.returned("waits", "window")
     assert (facts["attempt"], facts["records"], facts["result"]) == (2, 5, 10 * 11)
+
+
+def test_a_record_that_fails_is_processed_by_the_next_try(runs: Runs) -> None:
+    """And only what the first try left: a second call for a record would fail."""
+    assert runs.states("processed") == {"run": "success", "charge": "success"}
+    facts = runs.returned("processed", "charge")
+    assert (facts["attempt"], facts["failed"], facts["output"]) == (2, 0, None)
+    assert facts["succeeded"] + facts["earlier_offsets"] == 5
+    assert facts["earlier_offsets"] > 0
+    calls = {path.name for path in (runs.output / "processed").iterdir()}
+    assert calls == {"failed", "0", "1", "2", "3", "5"}
+    assert runs.status("processed") is WindowStatus.PUBLISHED

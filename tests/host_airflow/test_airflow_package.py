@@ -199,6 +199,7 @@ from kafka_ordered_ops.airflow import (
     OrderedWindowOperator,
     PartitionsLiveSensor,
     PlanWindowOperator,
+    ProcessWindowOperator,
     WindowPartOperator,
     window_retry_policy,
 )
@@ -214,6 +215,10 @@ def job(spark, window):
     window.write(window.read())
 
 
+async def charge(record, table):
+    pass
+
+
 window = dict(topics="orders", group_id="g", kafka_conn_id="away", starting_offsets="earliest")
 with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, tzinfo=UTC)):
     wait = PartitionsLiveSensor(task_id="wait", deferrable=True, grace="PT10M", **window)
@@ -225,6 +230,10 @@ with DAG("every_operator", schedule="@hourly", start_date=datetime(2026, 11, 1, 
     submit = OrderedWindowOperator(
         mode="auto", task_id="submit", application="job.py", output="/o", submit={"master": "local[1]"},
         **{**window, "group_id": "submit"}
+    )
+    process = ProcessWindowOperator(
+        mode="auto", task_id="process", python_callable=charge, op_kwargs={"table": "{{ ds }}"}, max_concurrency=64,
+        dead_letter_topic="dead", **{**window, "group_id": "process"}
     )
     plan = PlanWindowOperator(
         mode="auto", task_id="plan", parts=4, cutoff="{{ dag_run.run_after }}", **retries,
@@ -251,7 +260,10 @@ def test_a_dag_with_every_operator_parses_without_asking_anybody(tmp_path: Path)
     told = stored_dag(tmp_path, code, **broken)
     assert told == {
         "tasks": sorted(
-            ["wait", "group", "copy", "spark", "submit", "plan", "part", "commit", "let_go"]
+            [
+                *("wait", "group", "copy", "spark", "submit"),
+                *("process", "plan", "part", "commit", "let_go"),
+            ]
         ),
         "links": ["Spark job", "Window"],
         "loaded": [],

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.core.types import WindowStatus
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_house import (
     HOUR,
-    LINEAGE,
     PARTITIONS,
     T0,
     House,
@@ -26,8 +25,10 @@ from tests.support.airflow_house import (
     up_to,
 )
 from tests.support.airflow_house import fill as fill
+from tests.support.airflow_house import hour as hour
 from tests.support.airflow_house import house as house
-from tests.support.airflow_support import Process
+from tests.support.airflow_house import orders as orders
+from tests.support.airflow_support import Process, worker_of
 from tests.support.delivered import Records, delivered, ms_of, times, within
 
 # Airflow alone takes most of a minute to start, and every wait below has an end of its own.
@@ -39,6 +40,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "orders_by_hour": ("orders-by-hour", "orders"),
     "orders_hourly": ("orders-hourly", "orders"),
     "orders_in_parts": ("orders-in-parts", "commit"),
+    "orders_one_by_one": ("orders-one-by-one", "charge"),
     "orders_when_live": ("orders-live", "orders"),
 }
 
@@ -49,7 +51,9 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
 def test_all_dag_files_are_imported(house: House) -> None:
     """The scenarios and the examples, also the DAG whose broker is away."""
     house.airflow.until(
-        lambda: house.airflow.dag_ids() >= {*EXAMPLES, "scheduled", "edited", "away"},
+        lambda: (
+            house.airflow.dag_ids() >= {*EXAMPLES, "orders_by_relay", "scheduled", "edited", "away"}
+        ),
         lambda: f"all DAGs to be there: {house.airflow.import_errors()}",
     )
     assert house.airflow.import_errors() == []
@@ -176,7 +180,7 @@ def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: s
     house.airflow.trigger(dag_id, "once", **up_to(T0 + HOUR))
     pid = int(house.told(dag_id, "1.ready"))
     if dag_id == "killed_worker":
-        os.kill(_worker(pid), signal.SIGKILL)
+        os.kill(worker_of(pid), signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
     house.told(dag_id, "2.ready")
     assert delivered(house.output / dag_id) == []
@@ -189,6 +193,36 @@ def test_killed_mid_window(house: House, fill: Callable[..., Records], dag_id: s
     assert house.statuses(dag_id) == [WindowStatus.PUBLISHED]
 
 
+@pytest.mark.parametrize(
+    "dag_id", ["processed_ended", pytest.param("processed_killed", marks=pytest.mark.long)]
+)
+def test_a_function_for_each_record_goes_on(
+    house: House, fill: Callable[..., Records], dag_id: str
+) -> None:
+    """After Airflow has ended its task, or kill -9: the next attempt calls it only for what is left."""
+    records = within(fill(dag_id, times(T0, T0 + 2 * HOUR, 480)), T0 + HOUR)
+    house.airflow.trigger(dag_id, "once", **up_to(T0 + HOUR))
+    file = house.output / f"{dag_id}.calls"
+    house.airflow.until(lambda: file.exists() and len(file.read_text()) > 600, lambda: "60 calls")
+    if dag_id == "processed_killed":
+        os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
+    else:
+        house.airflow.fail(dag_id, "once", "orders")
+        house.airflow.until(
+            lambda: "ProcessingStoppedError" in house.airflow.log(dag_id, "once", "orders", 1),
+            lambda: house.airflow.stories(dag_id),
+        )
+        house.airflow.clear(dag_id, "once")
+    house.airflow.await_task(dag_id, "once", "orders", "success", tries=2)
+    facts = house.airflow.xcom(dag_id, "once", "orders")
+    assert 0 < facts["earlier_offsets"] == len(records) - facts["succeeded"]
+    calls = [tuple(map(int, line.split()[1:])) for line in file.read_text().splitlines()]
+    assert sorted(set(calls)) == records
+    # What was done after the last save is repeated: of one call after another, in half a second.
+    assert len(calls) - len(records) <= (15 if dag_id == "processed_killed" else 0)
+    assert house.statuses(dag_id) == [WindowStatus.PUBLISHED]
+
+
 @pytest.mark.long
 def test_a_worker_killed_while_its_task_lives_on(
     house: House, fill: Callable[..., Records]
@@ -197,7 +231,7 @@ def test_a_worker_killed_while_its_task_lives_on(
     records = fill("orphaned", times(T0, T0 + 2 * HOUR))
     house.airflow.trigger("orphaned", "once", **up_to(T0 + HOUR))
     pid = int(house.told("orphaned", "1.ready"))
-    os.kill(_worker(pid), signal.SIGKILL)
+    os.kill(worker_of(pid), signal.SIGKILL)
     house.told("orphaned", "2.ready")
     orphan = Process.of(pid)
     assert orphan is not None
@@ -220,7 +254,7 @@ def test_a_spark_job_that_outlives_its_task(house: House, fill: Callable[..., Re
     house.airflow.trigger("submitted", "once", **up_to(T0 + HOUR))
     driver = int(house.told("submitted", "1.ready"))
     # The task has started a JVM, and this one the job.
-    task = _worker(_worker(driver))
+    task = worker_of(worker_of(driver))
     os.kill(task, signal.SIGKILL)
     house.told("submitted", "2.ready")
     orphan = Process.of(driver)
@@ -245,7 +279,7 @@ def test_two_tries_at_once(house: House, fill: Callable[..., Records], dag_id: s
     """
     records = fill(dag_id, times(T0, T0 + 2 * HOUR))
     house.airflow.trigger(dag_id, "once", **up_to(T0 + HOUR))
-    worker = _worker(int(house.told(dag_id, "1.ready")))
+    worker = worker_of(int(house.told(dag_id, "1.ready")))
     # Whoever would tell the task to end hears nothing; as with a worker that is cut off.
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -268,13 +302,6 @@ def test_two_tries_at_once(house: House, fill: Callable[..., Records], dag_id: s
     assert house.committed(dag_id) == before
     assert delivered(house.output / dag_id) == within(records, T0 + HOUR)
     assert house.statuses(dag_id) == [WindowStatus.PUBLISHED]
-
-
-def _worker(pid: int) -> int:
-    """The process that has started a task's, and watches it."""
-    task = Process.of(pid)
-    assert task is not None
-    return task.parent
 
 
 # --- waiting, and in vain --------------------------------------------------------------------------
@@ -386,8 +413,8 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
     house.airflow.await_run("lineage", "once")
     facts = house.airflow.xcom("lineage", "once", "orders")
     [event] = house.airflow.until(
-        lambda: [one for one in _lineage_of(house, "lineage.orders") if one["inputs"]],
-        lambda: f"the task's end: {_lineage_of(house, 'lineage.orders')}",
+        lambda: [one for one in house.lineage_of("lineage.orders") if one["inputs"]],
+        lambda: f"the task's end: {house.lineage_of('lineage.orders')}",
     )
     assert event["eventType"] == "COMPLETE"
     [topic] = event["inputs"]
@@ -401,38 +428,7 @@ def test_openlineage_is_told(house: House, fill: Callable[..., Records]) -> None
     assert {name: window[name] for name in told} == {name: facts[name] for name in told}
 
 
-def _lineage_of(house: House, job: str) -> list[dict[str, Any]]:
-    """The events of a job, in order."""
-    file = house.output / LINEAGE
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    # The last one may be on its way.
-    events = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [event for event in events if event["job"]["name"] == job]
-
-
 # --- the examples ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def hour() -> datetime:
-    """The end of the window that the examples ask for."""
-    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR
-
-
-@pytest.fixture(scope="module")
-def orders(house: House, hour: datetime) -> Records:
-    """The examples' topic, with the same records for all of them."""
-    name, records = f"orders-{house.run}", Records()
-    admin = AdminClient({"bootstrap.servers": house.bootstrap})
-    new = NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"})
-    admin.create_topics([new])[name].result(30)
-    producer = Producer({"bootstrap.servers": house.bootstrap, "enable.idempotence": True})
-    for place, time in enumerate(times(hour - 2 * HOUR, hour + HOUR)):
-        offset, partition = divmod(place, PARTITIONS)
-        producer.produce(name, b"x", partition=partition, timestamp=ms_of(time))
-        records[partition, offset] = time
-    assert producer.flush(30) == 0
-    return records
 
 
 @pytest.mark.parametrize(
@@ -464,4 +460,35 @@ def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) 
     else:
         assert delivered(facts["output"]) == expected
     with house.windows(group_id) as windows:
+        assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED
+
+
+@pytest.mark.long
+def test_the_example_with_the_relay(
+    house: House, orders: Records, hour: datetime, tmp_path: Path
+) -> None:
+    """Twenty mapped tasks take the records of three partitions from a server, and the window is committed after them."""
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_ordered_ops.cli",
+        "relay",
+        "serve",
+        f"orders-{house.run}",
+    ]
+    command += ["-b", house.bootstrap, "--bind", house.relay_address]
+    dag_id = "orders_by_relay"
+    with (tmp_path / "relay.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            house.airflow.trigger(dag_id, "example", **up_to(hour))
+            house.airflow.await_run(dag_id, "example")
+        finally:
+            server.terminate()
+            ended = server.wait(60)
+    assert ended == 0, (tmp_path / "relay.log").read_text()
+    taken = [house.airflow.xcom(dag_id, "example", "charge", map_index=n) for n in range(20)]
+    assert sum(taken) == len(within(orders, hour))
+    facts = house.airflow.xcom(dag_id, "example", "commit")
+    with house.windows("orders-by-relay") as windows:
         assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED

@@ -17,15 +17,18 @@ from kafka_ordered_ops.airflow.operators.follower import WindowFollower
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
 from kafka_ordered_ops.airflow.operators.plan_task import PlanTask
 from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.processing.options import ProcessorOptions
 from kafka_ordered_ops.dagster import (
     KafkaResource,
     WindowSettings,
     build_ordered_window_asset,
     build_ordered_window_op,
+    build_process_window_op,
     ordered_window_asset,
     ordered_window_op,
 )
 from kafka_ordered_ops.hosting.arguments import arguments
+from kafka_ordered_ops.processing import Processor
 
 if TYPE_CHECKING:
     # Each of these is an error for a type checker; one that lets it pass finds the comment to be of no use.
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     airflow_room.kafka_window_task(mode="auto", topics="t", group_id="g", ordered="yes")  # type: ignore[call-overload]
 
 Parameters = dict[str, inspect.Parameter]
+
+#: The options of a `Processor` that its hosts take as well.
+OF_PROCESSOR = inspect.signature(ProcessorOptions.of).parameters.keys()
 
 #: Of Airflow's own base class, which every provider passes on.
 _OF_AIRFLOW = {
@@ -84,6 +90,14 @@ def test_every_parameter_has_a_name_and_a_type(one: Any) -> None:
     [
         (airflow_room.OrderedWindowOperator, [WindowTask, PlanTask, JobTask], {"window_url"}),
         (airflow_room.PlanWindowOperator, [WindowTask, PlanTask], {"parts"}),
+        (
+            airflow_room.ProcessWindowOperator,
+            [WindowTask, PlanTask],
+            {
+                *(OF_PROCESSOR - {"retries"}),
+                *("python_callable", "op_kwargs", "batch_size", "record_retries", "window_url"),
+            },
+        ),
         (
             airflow_room.PartitionsLiveSensor,
             [WindowTask],
@@ -144,6 +158,30 @@ def test_a_builder_takes_what_the_decorator_takes(
     given = {"key": "a"} if "key" in wanted else {"name": "a"}
     with pytest.raises(ConfigError, match="give output= or table="):
         build(topics="t", group_id="g", **given)
+
+
+def test_hosts_take_the_options_of_a_processor_as_it_does() -> None:
+    """With the same types and defaults; an operator's own `retries` are the task's."""
+    processor, builder = spelled_out(Processor.__init__), spelled_out(build_process_window_op)
+    operator = spelled_out(airflow_room.ProcessWindowOperator.__init__)
+    for name in OF_PROCESSOR:
+        assert builder[name] == processor[name]
+        own = operator["record_retries" if name == "retries" else name]
+        assert (own.annotation, own.default) == (
+            processor[name].annotation,
+            processor[name].default,
+        )
+
+
+def test_an_op_for_records_takes_the_settings_of_windows() -> None:
+    """But what is about files and tables, and about the order of all records."""
+    found, wanted = spelled_out(build_process_window_op), spelled_out(ordered_window_op)
+    own = {*OF_PROCESSOR, "function", "batch_size"}
+    files = {
+        name for name in wanted if name.startswith(("table", "output", "storage", "partition_by"))
+    }
+    assert found.keys() - own == wanted.keys() - files - {"delete_tombstones", "ordered", "engine"}
+    assert all(found[name] == wanted[name] for name in found.keys() - own)
 
 
 def test_the_resource_opens_windows_by_arguments_with_names() -> None:

@@ -13,11 +13,10 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapTooLargeError,
 )
 from kafka_ordered_ops.core.types import TopicPartition
-from kafka_ordered_ops.kafka import committed_offsets as exact
+from kafka_ordered_ops.kafka.client.librdkafka import TransactionCallError, library
 from kafka_ordered_ops.kafka.committed_offsets import (
     METADATA_BYTES_MAX,
     CommittedOffset,
-    TransactionCallError,
     read_committed_offsets,
     send_offsets_to_transaction,
 )
@@ -152,7 +151,7 @@ def test_a_wrong_client_is_refused_before_its_memory_is_used(settings: ClientSet
     consumer = Consumer({"bootstrap.servers": "localhost:1", "group.id": "x"})
     for kind in ("producer", "consumer"):
         with pytest.raises(ConfigError, match="confluent-kafka"):
-            exact._library().handle_of(consumer, kind)
+            library().handle_of(consumer, kind)
         consumer.close()
 
 

@@ -31,13 +31,13 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.read.reader import RangeReader, read_ranges
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic
-from tests.support.guarded import AUTHORIZER, Guarded, right
+from tests.support.guarded import Guarded, right
+from tests.support.guarded import guarded as guarded
 from tests.support.logs import read_plan
 from tests.support.windows_support import (
     BASE_MS,
@@ -321,29 +321,6 @@ def first_offset(windows: OrderedWindows, place: TopicPartition) -> int:
 
 
 # --- missing rights ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Guarded]:
-    """A broker with access rules."""
-    port = free_port()
-    properties = {
-        **AUTHORIZER,
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.guarded.plain.sasl.jaas.config": (
-            'org.apache.kafka.common.security.plain.PlainLoginModule required user_job="secret";'
-        ),
-    }
-    way_in = Listener("GUARDED", port, "SASL_PLAINTEXT")
-    with EmbeddedKafka(properties, listeners=[way_in]) as kafka:
-        job = {
-            "bootstrap.servers": f"127.0.0.1:{port}",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "job",
-            "sasl.password": "secret",
-        }
-        yield Guarded(kafka.bootstrap, job)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
     WindowGroupError,
 )
 from kafka_ordered_ops.core.membership import Membership, MembershipChange, OnRevoke
+from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest
@@ -36,7 +36,7 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.testing.membership import expire_members
 from tests.conftest import MakeTopic
 from tests.support import wire
-from tests.support.broker_world import BrokerWorld
+from tests.support.both_worlds import world as world
 from tests.support.members import until, until_shared
 from tests.support.memory_world import MemoryWorld
 from tests.support.windows_support import TIMEOUT_S
@@ -45,18 +45,6 @@ from tests.support.worlds import World
 _LEAVE_GROUP = 13
 #: The shortest that brokers allow.
 _SESSION_TIMEOUT_S = 6.0
-
-
-@pytest.fixture(params=["memory", "broker"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Each test runs in both worlds."""
-    made: World = (
-        MemoryWorld()
-        if request.param == "memory"
-        else BrokerWorld(request.getfixturevalue("bootstrap"))
-    )
-    with made:
-        yield made
 
 
 def join(
@@ -107,6 +95,33 @@ def test_a_member_gets_the_partitions_and_commits_for_them(world: World) -> None
         assert caught.value.retriable
         assert member.committed(partitions) == expected
         assert member.poll() is None
+
+
+def test_metadata_is_committed_exactly(world: World) -> None:
+    """Empty where none is given, and gone with the next commit without any."""
+    world.create("orders", partitions=2)
+    first, second = world.tp("orders", 0), world.tp("orders", 1)
+    metadata = "m\u00e4p".encode() * 800
+    with join(world) as member:
+        until_shared(member, partitions=2)
+        member.commit({first: CommittedOffset(3, metadata), second: 4})
+        expected = {first: CommittedOffset(3, metadata), second: CommittedOffset(4)}
+        assert member.committed([first, second]) == expected
+        member.commit({first: 3})
+        assert member.committed([first]) == {first: CommittedOffset(3)}
+
+
+def test_only_a_member_that_keeps_maps_joins_a_group_of_parallel_consumer(world: World) -> None:
+    """Others would destroy its progress beyond the committed offset."""
+    world.create("orders")
+    world.foreign_commit(
+        "live", "orders", {0: 2}, encode_parallel_consumer_map(2, OffsetSet.of((4, 5)))
+    )
+    with pytest.raises(WindowGroupError, match="Parallel Consumer"), join(world):
+        pass
+    names = [world.named("orders")]
+    with open_member(world.settings, world.named("live"), names, keeps_maps=True) as member:
+        until_shared(member, partitions=1)
 
 
 def test_two_members_share_and_hand_over(world: World) -> None:

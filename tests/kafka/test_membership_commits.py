@@ -57,10 +57,10 @@ def test_a_commit_without_an_answer_is_read_back(
     stored: bool,
 ) -> None:
     """Found, it is done; not found, it is made again."""
-    tries: list[Mapping[TopicPartition, int]] = []
+    tries: list[Mapping[TopicPartition, CommittedOffset]] = []
 
     def lose_the_first(
-        consumer: Any, offsets: Mapping[TopicPartition, int], *, timeout_s: float
+        consumer: Any, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
     ) -> KafkaError | None:
         tries.append(offsets)
         if stored or len(tries) > 1:
@@ -173,7 +173,7 @@ def test_a_commit_ends_with_its_time(
         until_shared(member, partitions=1)
         assert member._consumer is not None
         # No time at all: too short for any answer.
-        error = commit_as_member(member._consumer, {tp: 4}, timeout_s=0)
+        error = commit_as_member(member._consumer, {tp: CommittedOffset(4)}, timeout_s=0)
         assert error is not None
         assert error.code() == KafkaError._TIMED_OUT
         member.commit({tp: 5})

@@ -16,8 +16,7 @@ from kafka_ordered_ops.core.errors import BrokerUnreachableError, LedgerUnavaila
 from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
-from kafka_ordered_ops.kafka import committed_offsets
-from kafka_ordered_ops.kafka.client import answers
+from kafka_ordered_ops.kafka.client import answers, librdkafka
 from kafka_ordered_ops.kafka.committed_offsets import read_committed_offsets
 from kafka_ordered_ops.kafka.facts.time_index import first_at_or_after
 from kafka_ordered_ops.kafka.ledger.topic import LEDGER_TOPIC
@@ -251,7 +250,7 @@ def test_a_group_has_committed_nothing_only_where_the_broker_says_so(
 ) -> None:
     """An answer that leaves a partition out, or holds a negative offset, is asked again, and an error in the end."""
     settings = ClientSettings.from_mapping({"bootstrap.servers": bootstrap})
-    tp, library = TopicPartition(orders, 0), committed_offsets._library()
+    tp, library = TopicPartition(orders, 0), librdkafka.library()
     assert read_committed_offsets(settings, group_id, [tp]) == {tp: None}
     real, left = library.rd_kafka_committed, 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError
@@ -23,24 +23,12 @@ from kafka_ordered_ops.kafka.read.explain import check_not_truncated
 from kafka_ordered_ops.kafka.read.progress import JUMP_OFFSETS_MIN, Progress
 from kafka_ordered_ops.kafka.read.reader import WAIT_SLICE_S, RangeReader
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from tests.support.broker_world import BrokerWorld
+from tests.support.both_worlds import world as world
 from tests.support.memory_world import MemoryWorld
 from tests.support.windows_support import TIMEOUT_S
 from tests.support.worlds import World
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-
-
-@pytest.fixture(params=["memory", "broker"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Each test runs in both worlds."""
-    name = request.param
-    with (
-        MemoryWorld()
-        if name == "memory"
-        else BrokerWorld(request.getfixturevalue("bootstrap")) as world
-    ):
-        yield world
 
 
 def from_(start: int) -> OffsetSet:

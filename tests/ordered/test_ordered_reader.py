@@ -15,8 +15,11 @@ from kafka_ordered_ops.core.errors import (
     RecordsLostError,
     TopicRecreatedError,
     UnknownTopicError,
+    WindowCoveredError,
 )
+from kafka_ordered_ops.core.types import OnCovered
 from kafka_ordered_ops.core.window.bounds import AtTime, Earliest, Latest, Relative
+from kafka_ordered_ops.core.window.policy import Policy
 from kafka_ordered_ops.ordered.engine import RELEASE_RECORDS
 from kafka_ordered_ops.ordered.ordered_reader import OrderedReader
 from kafka_ordered_ops.output.window_batches import read_batches
@@ -316,6 +319,17 @@ def test_an_empty_plan_has_no_records(world: World) -> None:
     plan = world.plan("w", 10.0, starting_offsets=Earliest())
     assert plan is not None
     assert of_plan(world, plan).num_rows == 0
+
+
+def test_a_covered_plan(world: World) -> None:
+    """Is refused, as `to_batches` does: what is empty here was delivered by another window."""
+    world.create("orders")
+    world.write("orders", 0, 5, 50)
+    world.run("w1", 20.0, starting_offsets=Earliest())
+    plan = world.plan("w2", 10.0, policy=Policy(on_covered=OnCovered.SKIP))
+    assert plan is not None
+    with pytest.raises(WindowCoveredError, match="w2"):
+        of_plan(world, plan)
 
 
 def test_a_plan_whose_records_are_lost(broker: BrokerWorld) -> None:

@@ -323,6 +323,28 @@ def test_a_group_reads_topics_that_match_later(world: World) -> None:
         assert tail.rows[2:] == rows(world.tp("old"), 3, 4)
 
 
+def test_a_group_commits_without_topics_that_were_deleted(world: World) -> None:
+    """Also when the commit is the first to find out: what patterns select goes on without them."""
+    world.create("old")
+    world.create("other")
+    with Tail(
+        world, pattern(world, "o"), grace=NEVER, group_id="live", commit_interval_s=1_000
+    ) as tail:
+        tail.until_live()
+        world.write("other", 0, 1)
+        world.write("old", 0, 2)
+        tail.until_rows(*rows(world.tp("other"), 1))
+        world.delete("other")
+        tail.reader.commit()
+        tail.until(lambda: len(tail.rows) == 2)
+        assert len(tail.reader.state()) == 1
+        # Asking for more says that the last ones are done with. Their commit waits for the group, which rebalances: it has
+        # one topic less.
+        tail.poll()
+    [committed] = world.committed("old", group_id="live").values()
+    assert committed[0] == 1
+
+
 @pytest.mark.slow
 def test_a_group_learns_of_new_partitions_within_seconds(broker: BrokerWorld) -> None:
     """Those were not there when it began, so they are read from their first record."""

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ordered_ops.core.types import WindowStatus
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.airflow_support import Airflow, free_ports, standalone
-from tests.support.delivered import Records, committed, ms_of
+from tests.support.delivered import Records, committed, ms_of, times
 from tests.support.spark_support import _java_home as java_home
 
 ROOT: Final = Path(__file__).parents[2]
@@ -42,6 +44,8 @@ class House:
     run: str
     output: Path
     dags: Path
+    #: Where the examples look for a server of the relay, which a test starts.
+    relay_address: str
 
     def name(self, dag_id: str) -> str:
         """A scenario's topic and group."""
@@ -75,6 +79,14 @@ class House:
         """Has a held task go on."""
         self.signal(dag_id, f"{attempt}.go").touch()
 
+    def lineage_of(self, job: str) -> list[dict[str, Any]]:
+        """What OpenLineage was told of a job, in order."""
+        file = self.output / LINEAGE
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        # The last one may be on its way.
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in events if event["job"]["name"] == job]
+
 
 @pytest.fixture(scope="module")
 def house(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
@@ -106,12 +118,15 @@ def airflow_house(
     home.mkdir()
     output.mkdir(exist_ok=True)
     java = java_home()
+    nobody, relay_port = free_ports(2)
+    relay_address = f"127.0.0.1:{relay_port}"
     environment = {
         "SCENARIO_RUN": run,
         "SCENARIO_OUTPUT": str(output),
         "ORDERS_TOPIC": f"orders-{run}",
         "ORDERS_OUTPUT": str(output),
         "ORDERS_POKE_S": "2",
+        "ORDERS_RELAY": f"http://{relay_address}",
         "KAFKA_BOOTSTRAP": bootstrap,
         "SPARK_MASTER": "local[1]",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
@@ -131,11 +146,10 @@ def airflow_house(
         **({} if java is None else {"JAVA_HOME": str(java)}),
         **(variables or {}),
     }
-    [nobody] = free_ports(1)
     with standalone(home, dags, environment) as airflow:
         airflow.connect("kafka_default", "kafka", _extra(bootstrap))
         airflow.connect("kafka_away", "kafka", _extra(f"127.0.0.1:{nobody}"))
-        yield House(airflow, bootstrap, run, output, dags)
+        yield House(airflow, bootstrap, run, output, dags, relay_address)
 
 
 def _extra(bootstrap: str) -> dict[str, Any]:
@@ -166,3 +180,25 @@ def scatter(produce: Produce, topic: str, times: Iterable[datetime]) -> Records:
 def up_to(cutoff: datetime) -> dict[str, Any]:
     """What a run is told of its time, beside its schedule."""
     return {"conf": {"cutoff": cutoff.isoformat()}}
+
+
+@pytest.fixture(scope="module")
+def hour() -> datetime:
+    """The end of the window that the examples ask for."""
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - HOUR
+
+
+@pytest.fixture(scope="module")
+def orders(house: House, hour: datetime) -> Records:
+    """The examples' topic, with the same records for all of them."""
+    name, records = f"orders-{house.run}", Records()
+    admin = AdminClient({"bootstrap.servers": house.bootstrap})
+    new = NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[name].result(30)
+    producer = Producer({"bootstrap.servers": house.bootstrap, "enable.idempotence": True})
+    for place, time in enumerate(times(hour - 2 * HOUR, hour + HOUR)):
+        offset, partition = divmod(place, PARTITIONS)
+        producer.produce(name, b"x", partition=partition, timestamp=ms_of(time))
+        records[partition, offset] = time
+    assert producer.flush(30) == 0
+    return records

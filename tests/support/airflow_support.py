@@ -415,6 +415,13 @@ class Process:
         return cls(pid, int(parent), int(session), state == "Z")
 
 
+def worker_of(pid: int) -> int:
+    """The process that has started a task's, and watches it."""
+    task = Process.of(pid)
+    assert task is not None
+    return task.parent
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends every process of a session: politely, then by force.
 

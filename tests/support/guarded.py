@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -18,6 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_ordered_ops.core.group.ledger_rules import transactional_id
+from kafka_ordered_ops.embedded import EmbeddedKafka, Listener, free_port
 from tests.support.windows_support import TIMEOUT_S
 
 #: Broker settings: access rules are on, and whoever comes over the plain listener may do everything.
@@ -105,3 +107,26 @@ class Guarded:
     def rights_of(self, topic: str, ledger: str, group_id: str) -> dict[str, AclBinding]:
         """All that planning and committing windows of a topic needs."""
         return rights_of(self.bootstrap, topic, ledger, group_id)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    """A broker with access rules."""
+    port = free_port()
+    properties = {
+        **AUTHORIZER,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.guarded.plain.sasl.jaas.config": (
+            'org.apache.kafka.common.security.plain.PlainLoginModule required user_job="secret";'
+        ),
+    }
+    way_in = Listener("GUARDED", port, "SASL_PLAINTEXT")
+    with EmbeddedKafka(properties, listeners=[way_in]) as kafka:
+        job = {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "job",
+            "sasl.password": "secret",
+        }
+        yield Guarded(kafka.bootstrap, job)

@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.group.group_state import (
     TopicState,
     WindowRecord,
 )
+from kafka_ordered_ops.core.group.others import OthersCommit
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.planning.planning import (
     PartitionDecision,
@@ -194,7 +195,8 @@ class ModelGroup:
         logs = {
             tp: LogNow(f"id of {tp.topic}", log.log_start, log.end) for tp, log in self.logs.items()
         }
-        change, adopted = adopt(self.view, others, logs, {})
+        commits = {tp: OthersCommit(offset) for tp, offset in others.items()}
+        change, adopted = adopt(self.view, commits, logs, {})
         if change is not None:
             self.apply(change)
         return adopted

@@ -20,7 +20,7 @@ _COLOURS: Final = 256
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium(*, bypass_csp: bool = True) -> Iterator[Any]:
     """Playwright's page of a browser with one."""
     from playwright.sync_api import sync_playwright
 
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Any]:
             executable_path=shutil.which("chromium"), args=options, chromium_sandbox=False
         )
         # Pages forbid scripts in texts, which is what waiting for them comes to.
-        page = browser.new_page(bypass_csp=True)
+        page = browser.new_page(bypass_csp=bypass_csp)
         page.set_default_timeout(_PAGE_TIMEOUT_MS)
         yield page
         browser.close()

@@ -107,6 +107,30 @@ def abandoned_and_planned_anew(world: World) -> None:
 
 
 @script
+def processed_bit_by_bit(world: World) -> None:
+    """Attempts add to what earlier ones processed; older ones may not, and a new claim begins with nothing."""
+    filled(world)
+    first = world.plan("w", 100, starting_offsets=Earliest())
+    assert first is not None
+    world.process("w", 0, 2)
+    world.process("w", 1, 3)
+    world.process("w", 1_000, 1_001)
+    world.plan("w", 100)
+    world.process("w", 4, 5)
+    older = world.windows().mark_processed
+    world.do("the first attempt records", lambda: older(first, first.taken))
+    world.abandon("w")
+    world.process("w", 5, 6)
+    world.plan("w", 100)
+    world.process("w", 2, 3)
+    world.do("written down", lambda: world.windows().mark_written(world.plans["w"], {"files": 3}))
+    world.process("w", 0, 2)
+    world.commit("w")
+    world.process("w", 0, 2)
+    world.look("orders")
+
+
+@script
 def covered_by_others(world: World) -> None:
     """Empty is not covered; each policy, and the plan of the window that holds the records."""
     filled(world)

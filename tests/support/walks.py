@@ -48,6 +48,7 @@ class _Walk:
             self.plan: 8,
             self.commit: 7,
             self.read: 3,
+            self.process: 2,
             self.take_up: 2,
             self.abandon: 2,
             self.replay: 1,
@@ -173,6 +174,11 @@ class _Walk:
     def read(self, _: int) -> None:
         if (window_id := self.chosen()) is not None:
             self.world.read(window_id)
+
+    def process(self, _: int) -> None:
+        if (window_id := self.chosen()) is not None:
+            start = self.random.randrange(20)
+            self.world.process(window_id, start, start + self.random.randrange(1, 10))
 
     def take_up(self, _: int) -> None:
         if (window_id := self.chosen()) is not None:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 _TIMEOUT_S = 30.0
-_PRODUCE, _OFFSET_COMMIT, _FIND_COORDINATOR, _OFFSET_DELETE = 0, 8, 10, 47
+_PRODUCE, _OFFSET_COMMIT, _OFFSET_FETCH, _FIND_COORDINATOR = 0, 8, 9, 10
+_LEAVE_GROUP, _OFFSET_DELETE = 13, 47
 _NO_LEADER_YET = frozenset({3, 5, 6})
 _NO_COORDINATOR_YET = frozenset({14, 15, 16})
+_UNKNOWN_MEMBER = 25
 _NONE = 0
 
 
@@ -68,6 +70,22 @@ def commit_offsets(
             raise WireError(f"committing {topic}[{partition}] for {group_id}", code)
 
 
+def stored_offset(
+    bootstrap: str, group_id: str, topic: str, partition: int
+) -> tuple[int, bytes | None]:
+    """Returns what a group has committed, offset and metadata, as the broker has it."""
+    body = _text(group_id) + struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
+    answer = _call(bootstrap, _OFFSET_FETCH, 1, body)
+    at = 4 + 2 + len(topic.encode()) + 4
+    _, offset, size = struct.unpack_from(">iqh", answer, at)
+    at += struct.calcsize(">iqh")
+    metadata = None if size < 0 else answer[at : at + size]
+    [code] = struct.unpack_from(">h", answer, len(answer) - 2)
+    if code != _NONE:
+        raise WireError(f"reading the offset of {topic}[{partition}] of {group_id}", code)
+    return offset, metadata
+
+
 def delete_offset(bootstrap: str, group_id: str, topic: str, partition: int) -> None:
     """Removes one committed offset of a group, as its expiry does."""
     body = _text(group_id) + struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
@@ -78,6 +96,14 @@ def delete_offset(bootstrap: str, group_id: str, topic: str, partition: int) -> 
         raise WireError(
             f"deleting the offset of {topic}[{partition}] of {group_id}", whole or single
         )
+
+
+def leave_group(bootstrap: str, group_id: str, member_id: str) -> None:
+    """Removes a member from a group, as the end of its session does."""
+    answer = _call(bootstrap, _LEAVE_GROUP, 0, _text(group_id) + _text(member_id))
+    [code] = struct.unpack_from(">h", answer)
+    if code not in (_NONE, _UNKNOWN_MEMBER):
+        raise WireError(f"removing {member_id} from {group_id}", code)
 
 
 def _await_coordinator(bootstrap: str, group_id: str) -> None:

@@ -258,6 +258,13 @@ class World(ABC):
         """Gives a window up."""
         self.do(f"abandon {window_id}", lambda: self.windows(group_id).abandon(window_id).status)
 
+    def process(self, window_id: str, start: int, end: int, group_id: str = "g") -> None:
+        """Records a range of offsets of every partition as processed, and looks at all that are."""
+        plan, service = self.plans[window_id], self.windows(group_id)
+        done = {tp: OffsetSet.of((start, end)) & taken for tp, taken in plan.taken.items()}
+        self.do(f"process {window_id}", lambda: service.mark_processed(plan, done))
+        self.do(f"processed of {window_id}", lambda: service.processed(plan))
+
     def replay(self, window_id: str, group_id: str = "g") -> None:
         """Replays a window, and reads it."""
         plan = self.do(f"replay {window_id}", lambda: self.windows(group_id).replay(window_id))
@@ -337,6 +344,16 @@ class World(ABC):
                     assert time_ms is not None
                     rows.append([*row.values(), _told(time_ms)])
         return sorted(rows, key=lambda row: row[:3])
+
+    def stored(self, topic: str) -> list[dict[str, Any]]:
+        """All that the only partition of a topic has, as rows of a reader of committed records."""
+        tp = self.tp(topic)
+        end = self._lookup.end_offsets([tp], Isolation.READ_COMMITTED)[tp]
+        if not end:
+            return []
+        wanted = {tp: OffsetSet.of((0, end))}
+        with open_reader(self.settings, "reads", Isolation.READ_COMMITTED, wanted) as reader:
+            return [row for batch in reader.batches() for row in batch.to_pylist()]
 
     def _greatest(self, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
         found = self._lookup.greatest_timestamps(partitions)

@@ -12,19 +12,21 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ordered_ops.core.errors import LedgerUnavailableError
+from kafka_ordered_ops.core.errors import BrokerUnreachableError, LedgerUnavailableError
 from kafka_ordered_ops.core.group.ledger_rules import (
     LEDGER_CONFIG,
     LEDGER_PARTITIONS,
     Replication,
-    ledger_config,
+    in_sync_config,
     ledger_replicas,
 )
 from kafka_ordered_ops.kafka.client.errors import FaultReasons
+from kafka_ordered_ops.kafka.internal_topics import InternalTopics
 from kafka_ordered_ops.kafka.ledger.topic import LedgerTopic
 from kafka_ordered_ops.kafka.lookup import Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.support.own_network import own_network
+from tests.support.relay_servers import wait_until
 from tests.support.three_brokers import ThreeBrokers
 
 TIMEOUT_S = 60.0
@@ -39,7 +41,7 @@ def test_a_new_ledger_gets_the_replicas_of_the_whole_cluster(
 ) -> None:
     """Three where the cluster has them, known by its brokers or by what it makes of its own transactions."""
     assert ledger_replicas(brokers=brokers, wanted=wanted) == replicas
-    assert ledger_config(replicas).get("min.insync.replicas") == ("2" if replicas == 3 else None)
+    assert in_sync_config(replicas).get("min.insync.replicas") == ("2" if replicas == 3 else None)
 
 
 @given(
@@ -105,9 +107,24 @@ def _topic(bootstrap: str, name: str) -> LedgerTopic:
     return LedgerTopic(settings, Lookup(settings), name, FaultReasons())
 
 
+def _ensure(bootstrap: str, name: str) -> None:
+    """Create another topic of this package's own, by the same rule."""
+    with InternalTopics(ClientSettings.from_mapping({"bootstrap.servers": bootstrap})) as topics:
+        topics.ensure(name, 2, {"retention.ms": "-1"})
+
+
 def _replicas(bootstrap: str, name: str) -> list[int]:
-    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S)
-    return [len(one.replicas) for one in found.topics[name].partitions.values()]
+    """How many each partition has; a new name spreads over the brokers one by one."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found: list[int] = []
+
+    def is_known() -> bool:
+        topic = admin.list_topics(timeout=TIMEOUT_S).topics.get(name)
+        found.extend(len(one.replicas) for one in (topic.partitions if topic else {}).values())
+        return topic is not None
+
+    wait_until(is_known)
+    return found
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -147,6 +164,8 @@ def test_a_ledger_made_while_a_broker_is_down_has_three_replicas(
     brokers.await_led(without=3)
     assert _topic(brokers.bootstrap, name).open(create=True)
     assert _replicas(brokers.bootstrap, name) == [3] * LEDGER_PARTITIONS
+    _ensure(brokers.bootstrap, f"{name}-other")
+    assert _replicas(brokers.bootstrap, f"{name}-other") == [3, 3]
     brokers.heal()  # and waits until all are in sync
     assert _topic(brokers.bootstrap, name).open(create=False)
     assert _warnings(caplog) == []
@@ -186,8 +205,13 @@ def test_no_ledger_is_made_while_the_third_broker_has_never_been_there(name: str
                 topic.open(create=True)
             assert caught.value.retriable
             assert not topic.open(create=False)
+            with pytest.raises(BrokerUnreachableError, match="too few brokers") as other:
+                _ensure(brokers.bootstrap, f"{name}-other")
+            assert other.value.retriable
             brokers.start(3)
             assert topic.open(create=True)
             assert _replicas(brokers.bootstrap, name) == [3] * LEDGER_PARTITIONS
+            _ensure(brokers.bootstrap, f"{name}-other")
+            assert _replicas(brokers.bootstrap, f"{name}-other") == [3, 3]
         finally:
             brokers.stop()

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, NewTopi
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import AuthenticationError, AuthorizationError, BrokerError
-from kafka_ordered_ops.core.group.ledger_rules import ledger_partition
+from kafka_ordered_ops.core.group.ledger_rules import LEDGER_PARTITIONS, ledger_partition
 from kafka_ordered_ops.core.window.bounds import Earliest
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.windows import OrderedWindows
@@ -180,18 +180,27 @@ def test_exactly_the_documented_rights_are_enough_and_each_is_needed(
         assert windows.commit(plan).status.is_done
 
 
+@pytest.mark.parametrize("of_the_group", [False, True])
 def test_asking_for_rights_does_not_disturb_a_change_that_is_under_way(
-    team: Callable[[str], Team], tmp_path: Path, capfd: Captured
+    team: Callable[[str], Team], tmp_path: Path, capfd: Captured, of_the_group: bool
 ) -> None:
-    """Doctor asks about the very id that a transaction has open, and that transaction commits."""
+    """Doctor asks about the very id that a transaction has open, and that transaction commits.
+
+    One that is open in the group's own partition hides its end, and doctor says so.
+    """
     own = team("ann")
+    of_group = ledger_partition(own.ledger, own.group_id).partition
+    partition = of_group if of_the_group else (of_group + 1) % LEDGER_PARTITIONS
     producer = Producer({**own.settings, "transactional.id": own.transactional_id})
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
-    producer.produce(own.ledger, key=b"other", value=b"x", partition=0)
-    producer.flush(TIMEOUT_S)
-    code, _ = run(own, tmp_path, capfd, "doctor", "-g", own.group_id)
-    assert code == 0
+    producer.produce(own.ledger, key=b"other", value=b"x", partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    code, found = run(own, tmp_path, capfd, "doctor", "-g", own.group_id)
+    failed = [one["text"] for one in found["checks"] if one["state"] == "failed"]
+    assert (code, len(failed)) == ((4, 1) if of_the_group else (0, 0)), failed
+    assert all(f"{own.ledger}[{partition}]" in one for one in failed)
+    assert all("a transaction of another process is open there" in one for one in failed)
     producer.commit_transaction(TIMEOUT_S)
 
 

@@ -81,6 +81,7 @@ def test_a_broker_that_is_away_is_a_named_error_at_every_step(
             "preview": lambda: windows.preview(window(20)),
             "plan": lambda: windows.plan(window(20), "other"),
             "take up": lambda: windows.plan(window(12), "w"),
+            "record": lambda: windows.mark_processed(plan, plan.taken),
             "write down": lambda: windows.mark_written(plan, {}),
             "commit": lambda: windows.commit(plan),
             "list": windows.list,

@@ -61,6 +61,8 @@ PUBLIC: dict[str, Callable[[OrderedWindows, WindowPlan], Any]] = {
     "replay": lambda windows, plan: windows.replay("w"),
     "split": lambda windows, plan: windows.split(plan, 2),
     "report": lambda windows, plan: windows.report(plan, {}),
+    "mark_processed": lambda windows, plan: windows.mark_processed(plan, plan.taken),
+    "processed": lambda windows, plan: windows.processed(plan),
     "mark_written": lambda windows, plan: windows.mark_written(plan, {}),
     "mark_written_many": lambda windows, plan: windows.mark_written_many([plan], [{}]),
     "commit": lambda windows, plan: windows.commit(plan),
@@ -77,6 +79,8 @@ PUBLIC: dict[str, Callable[[OrderedWindows, WindowPlan], Any]] = {
     "live": lambda windows, plan: windows.live(plan.window),
     "adopt": lambda windows, plan: windows.adopt(),
     "adopt dry": lambda windows, plan: windows.adopt(dry_run=True),
+    "migrate": lambda windows, plan: windows.migrate("parallel-consumer"),
+    "reset_offsets": lambda windows, plan: windows.reset_offsets("earliest", topics="orders"),
     "prune": lambda windows, plan: windows.prune(timedelta(days=1)),
 }
 

@@ -12,7 +12,7 @@ from kafka_ordered_ops.core.planning import scan_fold
 from tests.support.broker_world import BrokerWorld
 from tests.support.examples import examples
 from tests.support.memory_world import MemoryWorld
-from tests.support.race_scripts import SCRIPTS
+from tests.support.migration_scripts import SCRIPTS
 from tests.support.scripts import Script
 from tests.support.walks import wander
 from tests.support.window_machine import WindowMachine

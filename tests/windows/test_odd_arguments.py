@@ -88,6 +88,7 @@ def good(service: OrderedWindows, name: str) -> Any:
     given: dict[str, Any] = {
         "before": None,
         "count": 2,
+        "done": plan.taken,
         "dry_run": True,
         "forget": False,
         "grace": None,

@@ -29,6 +29,11 @@ def _commit(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.commit(plan)
 
 
+def _mark_processed(windows: OrderedWindows, plan: WindowPlan) -> object:
+    windows.mark_processed(plan, plan.taken)
+    return None
+
+
 def _mark_written(windows: OrderedWindows, plan: WindowPlan) -> object:
     return windows.mark_written(plan, {"rows": 1})
 
@@ -46,7 +51,9 @@ def _split(windows: OrderedWindows, plan: WindowPlan) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [_commit, _mark_written, _publish, _report, _split])
+@pytest.mark.parametrize(
+    "step", [_commit, _mark_processed, _mark_written, _publish, _report, _split]
+)
 @pytest.mark.parametrize("how", ["taken up", "abandoned", "planned anew"])
 def test_a_superseded_try_gets_nowhere(
     windows: OrderedWindows,

@@ -26,6 +26,7 @@ from kafka_ordered_ops.kafka.committed_offsets import CommittedOffset, read_comm
 from kafka_ordered_ops.windows import OrderedWindows
 from tests.conftest import MakeTopic, Produce
 from tests.support.logs import read_plan, write_afresh
+from tests.support.window_oracle import WindowOracle
 from tests.support.windows_support import (
     BASE_MS,
     TIMEOUT_S,
@@ -196,6 +197,7 @@ def test_open_transactions_end_a_window_at_the_last_stable_offset(
     assert offsets_of(read_plan(windows.settings, plan)) == {0, 1, 2, 3, 4, 5}
     windows.commit(plan)
     producer.commit_transaction(TIMEOUT_S)
+    WindowOracle(windows, bootstrap, [orders]).await_markers()
     rest = windows.plan(before(orders, 200), "rest")
     assert offsets_of(read_plan(windows.settings, rest)) == {6}
     windows.commit(rest)

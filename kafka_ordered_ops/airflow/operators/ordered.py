@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context, errors_for_airflow
+from kafka_ordered_ops.airflow.compat import Context
+from kafka_ordered_ops.airflow.operators.deliver_task import DeliverTask
 from kafka_ordered_ops.airflow.operators.job_task import JobTask
-from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_records
-from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
-from kafka_ordered_ops.airflow.support.lineage import lineage_of
+from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask
 from kafka_ordered_ops.airflow.support.links import SparkJobLink, WindowLink
-from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
 from kafka_ordered_ops.airflow.support.places import Output
 from kafka_ordered_ops.airflow.support.times import WindowMode
 from kafka_ordered_ops.core.types import (
@@ -33,10 +31,10 @@ if TYPE_CHECKING:
     from kafka_ordered_ops.airflow.support.times import WindowTimes
     from kafka_ordered_ops.core.window.plan import WindowPlan
     from kafka_ordered_ops.spark import SparkSubmit
-    from kafka_ordered_ops.windows import OrderedWindows, Staged
+    from kafka_ordered_ops.windows import Delivery, OrderedWindows, Staged
 
 
-class OrderedWindowOperator(JobTask, PlanTask):
+class OrderedWindowOperator(JobTask, DeliverTask):
     """Reads exactly the records before a time, once, in order; runs a job on them; commits if the job succeeds.
 
     The commit is one transaction after the job. An attempt that fails, is killed or is overtaken commits nothing, and
@@ -106,73 +104,24 @@ class OrderedWindowOperator(JobTask, PlanTask):
         window_url: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**arguments(locals(), own=["window_url"]))
-        self.window_url = window_url
-        #: The facts for the link, once the window is planned.
-        self.link_facts: dict[str, Any] | None = None
-        #: The facts for OpenLineage, as far as they are known.
-        self._known: dict[str, Any] = {}
-        self._brokers = ""
-
-    def windows_options(self, context: Context) -> dict[str, Any]:
-        """Return arguments of `OrderedWindows`: a scan ends when the task must end."""
-        return {**super().windows_options(context), "progress": self._scanned}
-
-    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """Return topics and files, for the OpenLineage provider."""
-        return lineage_of(self._known, self._brokers)
-
-    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
-        """Return the same for a failed task: without files, unless it had committed before."""
-        return lineage_of(self._known, self._brokers)
+        super().__init__(**arguments(locals()))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, run the job, commit."""
         self._ti = context.get("ti")
-        with errors_for_airflow():
-            times = self.times_of(context)
-            with self.open_windows(context) as windows, ExitStack() as stack:
-                check_partitioned(self.partition_by, self.output_root, [self.window_of(times)])
-                self.check_job(windows.settings, windows.group_id)
-                found = stack.enter_context(self.job_session())
-                plan = self.plan(windows, context, times)
-                self.link_facts = self._known = plan_facts(plan)
-                self._brokers = windows.settings.bootstrap_servers
-                if not plan.offsets and self.on_empty is OnEmpty.SKIP:
-                    self.skip_empty(windows, plan)
-                facts = self._delivered(windows, plan, times, found)
-        self._known = facts
-        add_to_outlets(context, self.outlets, facts)
-        return facts
+        return super().execute(context)
 
-    def _delivered(
-        self, windows: OrderedWindows, plan: WindowPlan, times: WindowTimes, found: Found
-    ) -> dict[str, Any]:
-        delivery = windows.deliver(
-            plan, lambda one: self.run_job(one, windows.settings), self._reopen(plan, found)
-        )
-        facts = delivery_facts(delivery.record, ran=delivery.ran, times=times)
-        self.log.info(
-            "Window %s is %s: %s records in %s offsets.",
-            plan.window_id,
-            delivery.plan.status.value,
-            "?" if facts["records"] is None else f"{facts['records']:,}",
-            f"{plan.offsets:,}",
-        )
-        if self.on_empty is OnEmpty.SKIP and facts["records"] == 0:
-            # It had offsets: of markers, or of compacted records.
-            raise AirflowSkipException(no_records(plan))
-        return facts
+    @contextmanager
+    def _opened_job(self, windows: OrderedWindows, times: WindowTimes) -> Iterator[Found]:
+        """Return what finds earlier outputs."""
+        check_partitioned(self.partition_by, self.output_root, [self.window_of(times)])
+        self.check_job(windows.settings, windows.group_id)
+        with self.job_session() as found:
+            yield found
 
-    def _scanned(self, done: int, total: int) -> None:
-        self._stop.check(self.window_id or self.task_id)
-
-    def _reopen(
-        self, plan: WindowPlan, found: Found
-    ) -> Callable[[Mapping[str, Any]], Staged | None]:
-        """Return a function that finds an earlier attempt's output; None for a published window, which is replayed."""
-
+    def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Found) -> Delivery:
         def reopen(result: Mapping[str, Any]) -> Staged | None:
-            return None if plan.status is WindowStatus.PUBLISHED else found(result)
+            # A published window is replayed.
+            return None if plan.status is WindowStatus.PUBLISHED else job(result)
 
-        return reopen
+        return windows.deliver(plan, lambda one: self.run_job(one, windows.settings), reopen)

@@ -107,13 +107,15 @@ def show_window(screen: Screen, connection: Connection, window_id: WindowId) -> 
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
         record, state = windows.show(window_id), windows.state()
+        kept = windows.processed(record.plan) if record.status.is_open else {}
+    processed = sum(offsets.count for offsets in kept.values()) or None
     now_ms = _now_ms()
     if screen.as_json:
-        screen.emit(record_json(record, state=state, now_ms=now_ms))
+        screen.emit(record_json(record, state=state, processed=processed, now_ms=now_ms))
         return
     # A pruned window has no partitions to show.
     tables = [plan_table(record.plan, state=state)] if record.pruned is None else []
-    screen.show(*tables, history_text(record, now_ms=now_ms))
+    screen.show(*tables, history_text(record, processed=processed, now_ms=now_ms))
     say_notes(screen, [record.plan])
 
 

@@ -10,13 +10,24 @@ from typer.core import TyperCommand, TyperGroup
 
 #: The sections after the first one; an option names its section as `rich_help_panel`.
 CLUSTER: Final = "The cluster"
+LISTENING: Final = "The server"
 RECORDS: Final = "The records"
 SERIES: Final = "Several windows"
 OTHERS: Final = "Conflicts with other windows"
 JOB: Final = "The job"
 MESSAGES: Final = "Messages"
 
-_ORDER: Final = ("Arguments", "Options", RECORDS, SERIES, JOB, OTHERS, CLUSTER, MESSAGES)
+_ORDER: Final = (
+    "Arguments",
+    "Options",
+    LISTENING,
+    RECORDS,
+    SERIES,
+    JOB,
+    OTHERS,
+    CLUSTER,
+    MESSAGES,
+)
 
 
 class _Sectioned(TyperCommand):

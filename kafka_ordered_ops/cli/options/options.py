@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -190,19 +190,23 @@ class Claiming(Connection):
         return self._open(screen, self.on_foreign_commit)
 
 
+#: The option ``--topic`` of commands that need one.
+TopicNames: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "-t",
+        "--topic",
+        metavar="TOPIC",
+        help="Topic name, or a pattern such as '^orders-.*' (repeatable).",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topics:
     """The topics."""
 
-    topic: Annotated[
-        list[str],
-        typer.Option(
-            "-t",
-            "--topic",
-            metavar="TOPIC",
-            help="Topic name, or a pattern such as '^orders-.*' (repeatable).",
-        ),
-    ]
+    topic: TopicNames
     exclude: Annotated[
         list[str],
         typer.Option(
@@ -228,6 +232,17 @@ class Cutoff(Topics):
     ]
 
 
+#: Which records of transactions are read.
+ReadLevel: TypeAlias = Annotated[
+    Isolation,
+    typer.Option(
+        "--isolation",
+        rich_help_panel=RECORDS,
+        help="Whether to read records of open and aborted transactions.",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Looking:
     """How the logs are searched for records."""
@@ -241,14 +256,7 @@ class Looking:
             help="Search for out-of-order records up to cutoff + span, such as PT10M. Default: the whole log.",
         ),
     ] = None
-    isolation: Annotated[
-        Isolation,
-        typer.Option(
-            "--isolation",
-            rich_help_panel=RECORDS,
-            help="Whether to read records of open and aborted transactions.",
-        ),
-    ] = Isolation.READ_COMMITTED
+    isolation: ReadLevel = Isolation.READ_COMMITTED
 
     @property
     def out_of_orderness(self) -> timedelta | None:

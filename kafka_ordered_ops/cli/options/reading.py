@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafka_ordered_ops.cli.options.help import MESSAGES, RECORDS
-from kafka_ordered_ops.cli.options.options import Cluster
+from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel
 from kafka_ordered_ops.cli.options.times import bound, moment
 from kafka_ordered_ops.cli.records.choices import Bytes, Format, Ordering
 from kafka_ordered_ops.core.arguments import as_span
@@ -94,14 +94,7 @@ class Source(Cluster):
             help="With --follow: how long others wait for a partition without new records. Default: PT5S.",
         ),
     ] = None
-    isolation: Annotated[
-        Isolation,
-        typer.Option(
-            "--isolation",
-            rich_help_panel=RECORDS,
-            help="Whether to read records of open and aborted transactions.",
-        ),
-    ] = Isolation.READ_COMMITTED
+    isolation: ReadLevel = Isolation.READ_COMMITTED
 
     def check(self) -> None:
         """Raise `ConfigError` for options that do not go together."""

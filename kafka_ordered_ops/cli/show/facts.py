@@ -15,7 +15,8 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
 from kafka_ordered_ops.output.reported import result_facts
-from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook
+from kafka_ordered_ops.windows.queries.group_offsets import PartitionOffsets
+from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook, PartitionLag
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
@@ -109,11 +110,14 @@ def summary_facts(group_id: str, summary: WindowSummary, *, now_ms: int) -> dict
     }
 
 
-def record_json(record: WindowRecord, *, state: GroupState | None, now_ms: int) -> dict[str, Any]:
-    """Return all facts of a window in the ledger."""
+def record_json(
+    record: WindowRecord, *, state: GroupState | None, processed: int | None, now_ms: int
+) -> dict[str, Any]:
+    """Return all facts of a window in the ledger; `processed` counts the offsets that its attempts have recorded."""
     return {
         **plan_json(record.plan, state=state),
         **record_facts(record, now_ms=now_ms),
+        "processed": processed,
         "result": record.result,
         # The input of `WindowPlan.from_text`.
         "plan": record.plan.to_json(),
@@ -152,21 +156,23 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
     }
 
 
+def partition_facts(one: PartitionLag | PartitionOffsets) -> dict[str, Any]:
+    """Return where a group is in a partition, and where the log is."""
+    return {
+        "topic": one.tp.topic,
+        "partition": one.tp.partition,
+        "committed": one.committed,
+        "log_start": one.log_start,
+        "end": one.end_offset,
+        "lag": one.lag,
+    }
+
+
 def lag_facts(found: GroupLag) -> dict[str, Any]:
     """Return the result of `lag`."""
     return {
         "lag": found.lag,
-        "partitions": [
-            {
-                "topic": one.tp.topic,
-                "partition": one.tp.partition,
-                "committed": one.committed,
-                "log_start": one.log_start,
-                "end": one.end_offset,
-                "lag": one.lag,
-            }
-            for one in found.partitions
-        ],
+        "partitions": [partition_facts(one) for one in found.partitions],
         "missing_topics": list(found.missing_topics),
     }
 

@@ -254,8 +254,8 @@ def adoption_table(adoption: Adoption) -> Table:
     return table
 
 
-def history_text(record: WindowRecord, *, now_ms: int) -> Text:
-    """Return a window's history and result."""
+def history_text(record: WindowRecord, *, processed: int | None, now_ms: int) -> Text:
+    """Return a window's history and result; `processed` counts the offsets that its attempts have recorded."""
     facts = record_facts(record, now_ms=now_ms)
     output = output_of(record.result)
     return _lines(
@@ -266,6 +266,7 @@ def history_text(record: WindowRecord, *, now_ms: int) -> Text:
         *_open_rows(facts),
         ("attempt", facts["attempt"]),
         *_parts_rows(record),
+        *_processed_rows(record, processed),
         ("committed", facts["committed_at"]),
         ("records", facts["records"]),
         ("output", _where(output.final_path, record.status) if output else record.result),
@@ -327,6 +328,14 @@ def _open_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _parts_rows(record: WindowRecord) -> list[tuple[str, str]]:
     return [] if record.parts is None else [("parts", f"{_reported(record)} reported")]
+
+
+def _processed_rows(record: WindowRecord, processed: int | None) -> list[tuple[str, str]]:
+    return (
+        []
+        if processed is None
+        else [("processed", f"{processed:,}/{record.plan.offsets:,} offsets")]
+    )
 
 
 def _reported(record: WindowRecord) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -18,12 +18,13 @@ from kafka_ordered_ops.core.group.group_state import (
     WindowRecord,
     next_state,
 )
+from kafka_ordered_ops.core.group.others import OthersCommits, check_usable
 from kafka_ordered_ops.core.group.transitions import (
     claimed_times,
     maps_with_freed,
     with_committed_bases,
 )
-from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps, TimeRange
 from kafka_ordered_ops.core.types import TopicPartition, WindowStatus
@@ -37,6 +38,12 @@ class Cause(StrEnum):
     BACK = "back"
     RECREATED = "recreated"
     TRUNCATED = "truncated"
+    #: Not by another program: a person set it.
+    RESET = "reset"
+
+
+#: After these, nothing at or above an offset counts any more.
+_CUTS = (Cause.BACK, Cause.TRUNCATED, Cause.RESET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class Moved:
     base_after: int
     #: Of a log that was cut while progress beyond the committed offset is lost: where.
     cut: int | None = None
+    #: Done offsets above the new committed offset, by the other program's offset map.
+    done: OffsetSet = EMPTY_SET
 
     @property
     def kept_below(self) -> int:
@@ -93,6 +102,7 @@ class Adoption:
                     "base_before": one.base_before,
                     "base_after": one.base_after,
                     **({} if one.cut is None else {"cut": one.cut}),
+                    **({"done_beyond": one.done.count} if one.done else {}),
                 }
                 for one in self.moved
             ],
@@ -102,14 +112,28 @@ class Adoption:
 
 
 def find_moved(
-    state: GroupState, others: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogNow]
+    state: GroupState, others: OthersCommits, logs: Mapping[TopicPartition, LogNow]
 ) -> tuple[Moved, ...]:
     """Return the partitions that are not where the group left them.
 
     `others` are committed offsets that another program wrote; `logs` are the partitions that still exist. A
-    position beyond the end of the log is believed up to the end.
+    position beyond the end of the log is believed up to the end, an offset map not at all.
+
+    Raises:
+        OffsetMapDecodeError: a map of Parallel Consumer cannot be used.
     """
     found = moved_by_others(state, others)
+    check_usable(
+        state.group_id,
+        {
+            tp: one
+            for tp, one in found.items()
+            # Of an older topic of the same name, or of a log that was cut, the map is of no use in any case.
+            if (log := logs.get(tp)) is not None
+            and log.topic_id == state.topics[tp.topic].topic_id
+            and log.cut is None
+        },
+    )
     moved = []
     for tp, partition in state:
         log = logs.get(tp)
@@ -119,23 +143,26 @@ def find_moved(
         if log.topic_id != state.topics[tp.topic].topic_id:
             moved.append(Moved(tp, Cause.RECREATED, base, log.log_start))
             continue
-        to = None if (offset := found.get(tp)) is None else min(offset, end)
+        other = found.get(tp)
+        to = None if other is None else min(other.offset, end)
+        told = EMPTY_SET if other is None else other.done
         if log.cut is not None:
             # An offset that another program committed counts as well, if it is before that.
             cut = log.cut if to is None or to >= base else min(to, log.cut)
             after = (partition.done & OffsetSet.of((0, cut))).first_missing(0)
             moved.append(Moved(tp, Cause.TRUNCATED, base, after, None if cut == after else cut))
         elif to is not None and to < base:
-            moved.append(Moved(tp, Cause.BACK, base, to))
+            moved.append(Moved(tp, Cause.BACK, base, told.first_missing(to), done=told))
         elif to is not None:
             # Done ranges beyond the base may begin there.
-            moved.append(Moved(tp, Cause.FORWARD, base, partition.done.first_missing(to)))
+            after = (partition.done | told).first_missing(to)
+            moved.append(Moved(tp, Cause.FORWARD, base, after, done=told))
     return tuple(moved)
 
 
 def adopt(
     view: GroupView,
-    others: Mapping[TopicPartition, int],
+    others: OthersCommits,
     logs: Mapping[TopicPartition, LogNow],
     present: Mapping[str, TopicFacts],
 ) -> tuple[Change | None, Adoption]:
@@ -144,15 +171,24 @@ def adopt(
     `present` are those of the group's topics that still exist, and `logs` their partitions.
 
     Forward: progress is joined with everything below the new offset. Back: it is cut there, and committed windows
-    with offsets after the cut are rewound. A recreated topic begins at its start.
+    with offsets after the cut are rewound. Done offsets of an offset map are joined in both cases. A recreated
+    topic begins at its start.
     """
+    moved = find_moved(known_state(view), others, logs)
+    return with_moved(view, moved, logs, present) if moved else (None, Adoption())
+
+
+def with_moved(
+    view: GroupView,
+    moved: Sequence[Moved],
+    logs: Mapping[TopicPartition, LogNow],
+    present: Mapping[str, TopicFacts],
+) -> tuple[Change, Adoption]:
+    """Return the change that moves the group's progress, and its summary; for the arguments see `adopt`."""
     state = known_state(view)
-    moved = find_moved(state, others, logs)
-    if not moved:
-        return None, Adoption()
     # An unreadable window may have to be rewound or abandoned.
     view.check_readable()
-    cut = {one.tp: one.kept_below for one in moved if one.cause in (Cause.BACK, Cause.TRUNCATED)}
+    cut = {one.tp: one.kept_below for one in moved if one.cause in _CUTS}
     lost = {one.tp: one.kept_below for one in moved if one.cause is Cause.TRUNCATED}
     anew = {one.tp.topic for one in moved if one.cause is Cause.RECREATED}
     rewound = [record for record in view.windows.values() if _reaches_behind(record, cut, state)]
@@ -215,7 +251,8 @@ def adopt(
         time_maps=time_maps,
         commits_to=present,
     )
-    return change, Adoption(moved, tuple(one.plan.window_id for one in rewound), tuple(closed))
+    gone_ids = tuple(one.plan.window_id for one in rewound)
+    return change, Adoption(tuple(moved), gone_ids, tuple(closed))
 
 
 def _anew(name: str, state: GroupState, logs: Mapping[TopicPartition, LogNow]) -> TopicState:
@@ -248,14 +285,19 @@ def _moved(partition: PartitionState, moved: Moved, kept: LateSteps) -> Partitio
     below = OffsetSet.of((0, moved.kept_below))
     done, late = below, NO_STEPS
     if moved.cause is Cause.FORWARD:
-        done, late = partition.done | below, partition.late
+        done, late = partition.done | below | moved.done, partition.late
+    elif moved.cause is Cause.RESET:
+        late = kept
     elif moved.cause is not Cause.RECREATED:
-        done, late = partition.done & below, kept
+        done, late = (partition.done & below) | moved.done, kept
         if moved.cause is Cause.TRUNCATED:
             # Later records there are written after every planned window.
             late = kept.up_to(moved.kept_below)
-    # Records below were delivered by other programs, or by rewound windows.
-    state = replace(partition, done=done, origin=moved.base_after)
+    # Records below were delivered by other programs, or by rewound windows; and so were some of those that Parallel
+    # Consumer had done beyond.
+    by_others = OffsetSet.of((0, moved.base_after)) | moved.done
+    by_others = by_others | (done & OffsetSet.of((0, partition.origin)))
+    state = replace(partition, done=done, origin=by_others.end if by_others else 0)
     return replace(state, late=late.from_offset(state.base))
 
 
@@ -272,7 +314,7 @@ def _known_times(
         return known.trimmed(now.done)
     if moved.cause is Cause.TRUNCATED:
         return known.within(OffsetSet.of((0, moved.kept_below)))
-    if moved.cause is not Cause.BACK:
+    if moved.cause is Cause.RECREATED:
         return EMPTY_MAP
     # Offsets that were done and are open again have the times that their window asked for; other times are unknown.
     topic = before.topics[moved.tp.topic]
@@ -285,6 +327,7 @@ def _known_times(
             if (part.tp, part.topic_id) == (moved.tp, topic.topic_id):
                 told = claimed_times(part, record.plan.window.times).within(opened)
                 newest = newest.replaced(told)
+    newest = newest.trimmed(now.done)
     return newest.limited().of_topic(topic.topic_id) if newest else EMPTY_MAP
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
     ForeignCommitError,
+    GroupHandedOverError,
     GroupMismatchError,
+    OpenClaimError,
     RecordsLostError,
     TopicRecreatedError,
     UnknownWindowError,
@@ -17,11 +19,20 @@ from kafka_ordered_ops.core.errors import (
     WindowRewoundError,
     WindowSupersededError,
 )
-from kafka_ordered_ops.core.group.group_state import GroupState, GroupView, WindowRecord
-from kafka_ordered_ops.core.offset_set import OffsetSet
-from kafka_ordered_ops.core.types import OnDataLoss, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.group.group_state import (
+    GroupState,
+    GroupView,
+    PartitionState,
+    WindowRecord,
+)
+from kafka_ordered_ops.core.group.others import OthersCommit, OthersCommits, check_usable
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.types import OnDataLoss, ProgressFormat, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.core.window.window import Window
+
+#: Windows named in one error.
+_NAMED_MAX = 8
 
 
 def known_window(view: GroupView, window_id: str) -> WindowRecord:
@@ -44,8 +55,17 @@ def unknown_window(group_id: str, window_id: str) -> UnknownWindowError:
 def known_state(view: GroupView) -> GroupState:
     """Return the group's state; raise `UnknownWindowError` where there is none."""
     if view.state is None:
-        raise UnknownWindowError(f"group {view.group_id} has no state in the ledger", window_id="")
+        raise no_state(view.group_id)
     return view.state
+
+
+def no_state(group_id: str) -> UnknownWindowError:
+    """Return the error for a group that the ledger does not have."""
+    return UnknownWindowError(
+        f"group {group_id} has no state in the ledger: none of its windows was planned yet. To continue after another "
+        'program, plan the first window with starting_offsets="committed"',
+        window_id="",
+    )
 
 
 def existing_window(view: GroupView, window_id: str) -> WindowRecord | None:
@@ -167,41 +187,110 @@ def check_loss(plan: WindowPlan) -> None:
     )
 
 
-def moved_by_others(
-    state: GroupState, others: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the commits of other programs, except the one that the group began with.
+def moved_by_others(state: GroupState, others: OthersCommits) -> dict[TopicPartition, OthersCommit]:
+    """Return the commits of other programs that change the group's progress.
 
-    A missing commit is not foreign: committed offsets of an idle group expire, and the next commit restores
-    them.
+    The commit that the group began with does not. A missing commit is not foreign: committed offsets of an idle group
+    expire, and the next commit restores them.
     """
     return {
-        tp: others[tp]
+        tp: one
         for tp, partition in state
-        if tp in others and others[tp] != partition.committed
+        if (one := others.get(tp)) is not None
+        and (one.offset != partition.committed or _does_more(state, tp, partition, one))
     }
 
 
-def check_foreign(state: GroupState, others: Mapping[TopicPartition, int]) -> None:
-    """Raise `ForeignCommitError` if another program moved the group's committed offset."""
+def _does_more(
+    state: GroupState, tp: TopicPartition, partition: PartitionState, found: OthersCommit
+) -> bool:
+    """Return whether a commit at the known offset has done more than the group knows.
+
+    A group that has not committed yet may have left out the map that it found: it may begin anywhere.
+    """
+    is_read = partition.origin > partition.base == partition.committed
+    is_known = state.topics[tp.topic].settled or is_read
+    return is_known and (found.problem is not None or not found.done <= partition.done)
+
+
+def check_foreign(state: GroupState, others: OthersCommits) -> None:
+    """Raise if another program changed the group's progress.
+
+    Raises:
+        ForeignCommitError: it moved a committed offset, or has done more beyond one.
+        OffsetMapDecodeError: a map of Parallel Consumer cannot be used.
+    """
     found = moved_by_others(state, others)
-    moved = {str(tp): (partition.committed, found[tp]) for tp, partition in state if tp in found}
-    if moved:
-        where, (known, now) = next(iter(moved.items()))
-        raise ForeignCommitError(
-            f"group {state.group_id}: the committed offset of {where} is {now}, but this group last wrote "
-            f"{'none' if known is None else known} ({len(moved)} partitions differ). Another program commits "
-            "to this group or restored older offsets. Use a separate group for the windows. If the group was moved on purpose, accept "
-            "the offset (`windows adopt`, or on_foreign_commit='adopt')",
-            moved=moved,
+    if not found:
+        return
+    check_usable(state.group_id, found)
+    moved = {
+        str(tp): (partition.committed, found[tp].offset) for tp, partition in state if tp in found
+    }
+    is_partner = state.format.is_shared and all(
+        one.by_parallel_consumer and one.offset >= partition.base
+        for tp, partition in state
+        if (one := found.get(tp)) is not None
+    )
+    where, (known, now) = next(iter(moved.items()))
+    what = (
+        f"the commit of {where} at offset {now} has done records beyond it that this group has not"
+        if known == now
+        else f"the committed offset of {where} is {now}, but this group last wrote "
+        f"{'none' if known is None else known}"
+    )
+    raise ForeignCommitError(
+        f"group {state.group_id}: {what} ({len(moved)} partitions differ). Another program commits "
+        "to this group or restored older offsets. Use a separate group for the windows. If the group was moved on "
+        "purpose, accept the offset (`windows adopt`, or on_foreign_commit='adopt')",
+        moved=moved,
+        by_parallel_consumer=is_partner,
+    )
+
+
+def check_only_forward(view: GroupView, others: OthersCommits) -> None:
+    """Raise unless Parallel Consumer, with which the group shares its progress, made all changes: see `check_foreign`."""
+    try:
+        check_foreign(known_state(view), others)
+    except ForeignCommitError as error:
+        if not error.by_parallel_consumer:
+            raise
+
+
+def check_not_handed_over(state: GroupState | None) -> None:
+    """Raise `GroupHandedOverError` if Parallel Consumer has the group."""
+    if state is not None and state.format is ProgressFormat.PARALLEL_CONSUMER:
+        raise GroupHandedOverError(
+            f"group {state.group_id} was handed over to Parallel Consumer: windows would deliver the same records. Stop "
+            "Parallel Consumer and take the group back (`offsets migrate --to ledger`), or plan in another group",
+            group_id=state.group_id,
         )
 
 
-def with_losses(plan: WindowPlan, log_starts: Mapping[TopicPartition, int]) -> WindowPlan:
-    """Return the plan after retention: removed offsets move from taken to lost."""
+def check_none_open(state: GroupState, doing: str) -> None:
+    """Raise `OpenClaimError` if a group has open windows: they hold offsets that are neither done nor free."""
+    if state.open:
+        named = ", ".join(state.open[:_NAMED_MAX])
+        more = f" and {len(state.open) - _NAMED_MAX} more" if len(state.open) > _NAMED_MAX else ""
+        raise OpenClaimError(
+            f"group {state.group_id} cannot be {doing} while windows are open: {named}{more}. Commit or abandon "
+            "them first",
+            window_id=state.open[0],
+            open_windows=state.open,
+        )
+
+
+def with_losses(
+    plan: WindowPlan,
+    log_starts: Mapping[TopicPartition, int],
+    processed: Mapping[TopicPartition, OffsetSet] | None = None,
+) -> WindowPlan:
+    """Return the plan after retention: removed offsets move from taken to lost, unless they are processed."""
+    processed = processed or {}
     parts: list[PartitionPlan] = []
     for part in plan:
         gone = part.taken & OffsetSet.of((0, log_starts.get(part.tp, 0)))
+        gone = gone - processed.get(part.tp, EMPTY_SET)
         parts.append(
             replace(part, taken=part.taken - gone, lost=part.lost | gone) if gone else part
         )
@@ -232,10 +321,16 @@ def owned_output(view: GroupView, plan: WindowPlan) -> WindowRecord:
     Also raises `WindowSupersededError` for an attempt that was open while a newer one committed: its output is a
     second copy of the records. Replays have the committed number, or a higher one.
     """
-    record = owned(view, plan)
+    record = known_window(view, plan.window_id)
+    check_owns_output(record, plan)
+    return record
+
+
+def check_owns_output(record: WindowRecord, plan: WindowPlan) -> None:
+    """Raise `WindowSupersededError` as `owned_output` does."""
+    check_owned(record, plan)
     if plan.status.is_open and plan.attempt < record.plan.attempt:
         raise superseded(record, plan)
-    return record
 
 
 def superseded(record: WindowRecord, plan: WindowPlan) -> WindowSupersededError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffsets
 from kafka_ordered_ops.core.errors import WindowCoveredError
 from kafka_ordered_ops.core.group.checks import (
     check_loss,
+    check_not_handed_over,
     check_same_group,
     check_same_question,
     existing_window,
@@ -71,6 +72,8 @@ class ClaimWish:
     #: The planner's name; None: not given.
     owner: str | None = None
     notes: tuple[str, ...] = ()
+    #: The group's commits when its new partitions were given a start.
+    committed: CommittedOffsets = field(default_factory=dict)
 
 
 def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...] | None:
@@ -80,6 +83,7 @@ def claim(view: GroupView, wish: ClaimWish) -> Change | tuple[WindowRecord, ...]
 
     Raises:
         GroupMismatchError: the group was planned otherwise so far.
+        GroupHandedOverError: Parallel Consumer has the group.
         WindowCoveredError: others have taken everything, and `on_covered` is fail or replay.
         RecordsLostError: retention took records of the window.
         PlanTooLargeError: too many ranges.
@@ -119,8 +123,9 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
     """Return the plans that a wish amounts to now; None when its draft no longer suffices.
 
     Raises:
-        GroupMismatchError, RecordsLostError, PlanTooLargeError
+        GroupHandedOverError, GroupMismatchError, RecordsLostError, PlanTooLargeError
     """
+    check_not_handed_over(view.state)
     if view.state is not None and not wish.redefine:
         for one in wish.windows:
             check_same_group(view.state, one.window, wish.owner)
@@ -181,18 +186,19 @@ def build_plans(view: GroupView, wish: ClaimWish) -> list[WindowPlan] | None:
 
 
 def are_committed_where_seen(
-    state: GroupState | None, newcomers: Mapping[str, TopicState], committed: CommittedOffsets
+    state: GroupState | None, wish: ClaimWish, committed: CommittedOffsets
 ) -> bool:
-    """Return whether the committed offsets that new partitions may begin at are still those that were seen."""
-    for name, topic in newcomers.items():
-        for number, one in topic.partitions.items():
-            tp = TopicPartition(name, number)
-            found = committed.get(tp)
-            if (state is None or state.partition(tp) is None) and one.committed != (
-                None if found is None else found.offset
-            ):
-                return False
-    return True
+    """Return whether the commits that new partitions may begin at are still those that were seen, maps included."""
+    new = (
+        TopicPartition(name, number)
+        for name, topic in wish.newcomers.items()
+        for number in topic.partitions
+    )
+    return all(
+        committed.get(tp) == wish.committed.get(tp)
+        for tp in new
+        if state is None or state.partition(tp) is None
+    )
 
 
 def state_with(view: GroupView, wish: ClaimWish) -> GroupState:
@@ -269,7 +275,8 @@ def resume(
     other offsets. Read again.
 
     A committed window is returned unchanged. Records that retention removed since are recorded as lost if the window
-    allows it. Reports of single parts belong to the older attempt.
+    allows it. Those that earlier attempts processed are not lost; the view must have been asked for them. Reports of single
+    parts belong to the older attempt.
 
     Raises:
         WindowMismatchError, WindowPrunedError, WindowRewoundError, RecordsLostError
@@ -285,7 +292,8 @@ def resume(
     if record.status is WindowStatus.PLANNED:
         # A written window needs its records no more.
         loss_policy = replace(plan.window, on_data_loss=window.on_data_loss)
-        plan = with_losses(replace(plan, window=loss_policy), log_starts)
+        processed = view.processed_offsets(record.plan)
+        plan = with_losses(replace(plan, window=loss_policy), log_starts, processed)
         check_loss(plan)
         parts = None
     state = known_state(view)

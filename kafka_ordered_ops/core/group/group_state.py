@@ -1,8 +1,9 @@
 """A group's contents in the ledger, as values and their JSON.
 
-One group-state record carries the progress of every partition and the ids of the open windows; each window
-has a record with its plan; each scanned partition has a time map. A decision reads all of it at one point
-in the log, and writes what it changes in one transaction, so the records never disagree.
+One group-state record carries the progress of every partition and the ids of the open windows; each window has a
+record with its plan, and may have another one with its processed offsets; each scanned partition has a time map. A
+decision reads all of it at one point in the log, and writes what it changes in one transaction, so the records never
+disagree.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import LedgerCorruptError
 from kafka_ordered_ops.core.group.claims import Claims as Claims
 from kafka_ordered_ops.core.group.claims import appeared_since as appeared_since
+from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.progress import PartitionState as PartitionState
 from kafka_ordered_ops.core.group.progress import TopicState as TopicState
 from kafka_ordered_ops.core.group.progress import topic_from_json, topic_to_json
 from kafka_ordered_ops.core.group.reports import PartReports as PartReports
 from kafka_ordered_ops.core.group.reports import Pruned as Pruned
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_ranges import TimeRange
-from kafka_ordered_ops.core.types import Isolation, Mode, TopicPartition, WindowStatus
+from kafka_ordered_ops.core.types import (
+    Isolation,
+    Mode,
+    ProgressFormat,
+    TopicPartition,
+    WindowStatus,
+)
 from kafka_ordered_ops.core.window.plan import (
     PartitionPlan,
     WindowPlan,
@@ -32,6 +41,9 @@ from kafka_ordered_ops.core.window.window import Window
 
 #: Version of every record in the ledger. A reader refuses a higher one.
 LEDGER_VERSION: Final = 1
+#: Version of the state of a group that shares its progress with Parallel Consumer: an older package, which would not
+#: see what Parallel Consumer has done, refuses the group.
+SHARED_STATE_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,8 @@ class GroupState:
     #: The sequence with which the group's committed offsets were last written to Kafka; None: never, or by an
     #: older version of this package.
     offsets_sequence: int | None = None
+    #: Where the progress is kept.
+    format: ProgressFormat = ProgressFormat.LEDGER
 
     def partition(self, tp: TopicPartition) -> PartitionState | None:
         """Return the state of a partition, or None where the group has none."""
@@ -125,9 +139,11 @@ class GroupState:
                 yield TopicPartition(name, number), partition
 
     def to_json(self) -> dict[str, Any]:
-        """Return versioned JSON."""
+        """Return versioned JSON; of a group in the ledger alone, in the format before others existed."""
+        shared = self.format.is_shared
         return {
-            "version": LEDGER_VERSION,
+            "version": SHARED_STATE_VERSION if shared else LEDGER_VERSION,
+            **({"format": self.format.value} if shared else {}),
             "kind": "windows",
             "group": self.group_id,
             "sequence": self.sequence,
@@ -143,7 +159,7 @@ class GroupState:
     @classmethod
     def from_json(cls, fields: Fields) -> GroupState:
         """Parse the JSON of `to_json`; raise `JsonError` if it is invalid."""
-        check_version(fields, "group state")
+        version = check_version(fields, "group state", newest=SHARED_STATE_VERSION)
         if (kind := fields.text("kind")) != "windows":
             raise JsonError(f"group state of kind {kind!r}, not 'windows'")
         state = cls(
@@ -157,6 +173,11 @@ class GroupState:
                 fields.integer("offsets_sequence", least=1)
                 if fields.has("offsets_sequence")
                 else None
+            ),
+            format=(
+                fields.choice("format", ProgressFormat)
+                if version == SHARED_STATE_VERSION
+                else ProgressFormat.LEDGER
             ),
         )
         fields.done()
@@ -172,7 +193,7 @@ class WindowRecord:
     result: Any = None
     #: Who planned or took it up last: a host's run id, for people.
     run_id: str | None = None
-    #: When an attempt last planned, took up or reported it: a claim's age.
+    #: When an attempt last planned, took up, reported or processed it: a claim's age.
     touched_at_ms: int = 0
     committed_at_ms: int | None = None
     #: Of a window that was split among several tasks.
@@ -229,6 +250,9 @@ class GroupView:
     #: Errors of windows whose records cannot be read, or disagree with the state. The offsets of open ones are
     #: unknown.
     unreadable: Mapping[str, LedgerCorruptError] = field(default_factory=dict)
+
+    #: Of the windows for which the view was asked, by id. They may be those of an older claim.
+    processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
 
     def disagreements(self) -> dict[str, LedgerCorruptError]:
         """Return the windows that are open in the state and not in their records, or the reverse, by id.
@@ -295,6 +319,20 @@ class GroupView:
                 appeared.setdefault(tp, []).append(times)
         return Claims(by_partition, appeared)
 
+    def processed_offsets(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
+        """Return the offsets of a plan that attempts of its claim have processed; empty if it is written or closed.
+
+        The view must have been asked for the window's processed offsets.
+        """
+        record, found = self.windows.get(plan.window_id), self.processed.get(plan.window_id)
+        if record is None or found is None or record.status is not WindowStatus.PLANNED:
+            return {}
+        if not plan.claim_id == record.plan.claim_id == found.claim_id:
+            return {}
+        # A part has its share of the window.
+        shares = {part.tp: part.taken & found.offsets.get(part.tp, EMPTY_SET) for part in plan}
+        return {tp: offsets for tp, offsets in shares.items() if offsets}
+
     def time_map(self, tp: TopicPartition, topic_id: str | None = None) -> TimeMap:
         """Return the known timestamps of a partition.
 
@@ -323,6 +361,14 @@ class Change:
     commits_to: Mapping[str, TopicFacts] | None = None
     #: Ids of windows of which nothing is kept.
     forgotten: tuple[str, ...] = ()
+    #: Processed offsets of planned windows, by id.
+    processed: Mapping[str, ProcessedOffsets] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """Ids of the windows that no attempt processes any more: their processed offsets are removed."""
+        written = (one.plan for one in self.records if one.status is not WindowStatus.PLANNED)
+        return frozenset({*self.forgotten, *(plan.window_id for plan in written)})
 
     def __post_init__(self) -> None:
         if self.commits_to is not None:
@@ -333,6 +379,7 @@ class Change:
         """Return the view after the transaction."""
         maps = {**view.time_maps, **self.time_maps}
         windows = {**view.windows, **{record.plan.window_id: record for record in self.records}}
+        processed, finished = {**view.processed, **self.processed}, self.finished
         return replace(
             view,
             state=self.state,
@@ -341,6 +388,7 @@ class Change:
                 name: one for name, one in view.unreadable.items() if name not in self.forgotten
             },
             time_maps={tp: time_map for tp, time_map in maps.items() if time_map},
+            processed={name: one for name, one in processed.items() if name not in finished},
         )
 
 
@@ -351,13 +399,17 @@ class Changes:
         # Written to from here on: copied once, and not for each of thousands of changes.
         self._windows = dict(view.windows)
         self._time_maps = dict(view.time_maps)
+        self._processed = dict(view.processed)
         self._last: Change | None = None
         self._records: dict[str, WindowRecord] = {}
         self._changed_maps: dict[TopicPartition, TimeMap] = {}
+        self._changed_processed: dict[str, ProcessedOffsets] = {}
         self._commits_to: Mapping[str, TopicFacts] | None = None
         self._forgotten: list[str] = []
         #: The group after all changes so far; good until the next one.
-        self.view = replace(view, windows=self._windows, time_maps=self._time_maps)
+        self.view = replace(
+            view, windows=self._windows, time_maps=self._time_maps, processed=self._processed
+        )
 
     def add(self, change: Change) -> None:
         """Add a change made on `view`."""
@@ -372,6 +424,10 @@ class Changes:
         for window_id in change.forgotten:
             self._windows.pop(window_id, None)
         self._time_maps |= change.time_maps
+        for held in (self._processed, self._changed_processed):
+            held |= change.processed
+            for window_id in change.finished & held.keys():
+                del held[window_id]
         self.view = replace(self.view, state=change.state)
 
     def joined(self) -> Change | None:
@@ -384,6 +440,7 @@ class Changes:
             time_maps=self._changed_maps,
             commits_to=self._commits_to,
             forgotten=tuple(self._forgotten),
+            processed=self._changed_processed,
         )
 
 
@@ -396,9 +453,8 @@ def next_state(
     return replace(state, sequence=state.sequence + 1, open=(*kept, *opened))
 
 
-def check_version(fields: Fields, what: str) -> None:
+def check_version(fields: Fields, what: str, *, newest: int = LEDGER_VERSION) -> int:
     """Take the version off a record; raises `JsonVersionError` for one of a newer package."""
-    if (version := fields.integer("version")) != LEDGER_VERSION:
-        raise JsonVersionError(
-            f"{what} of version {version}; this package reads version {LEDGER_VERSION}"
-        )
+    if not LEDGER_VERSION <= (version := fields.integer("version")) <= newest:
+        raise JsonVersionError(f"{what} of version {version}; this package reads version {newest}")
+    return version

@@ -6,6 +6,7 @@ same parser and with the same limits as when it is read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -49,10 +50,27 @@ class RecordName(NamedTuple):
 
 STATE: Final = RecordName("state")
 
+#: Keys of this package have no space around them, whose handling takes half of the standard function's time.
+_DECODER: Final = json.JSONDecoder()
+
 
 def record_key(group_id: str, record: RecordName, part: int) -> bytes:
     """Return the key of one part of a record."""
     return strict_json.dumps([group_id, record.kind, record.name, part]).encode()
+
+
+def parse_key(key: bytes) -> tuple[str, str, str, int] | None:
+    """Return the four parts of a key of ours; None for a record of anybody else's."""
+    try:
+        text = key.decode()
+        parts, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if end != len(text) or not isinstance(parts, list):
+        return None
+    if [type(part) for part in parts] != [str, str, str, int]:
+        return None
+    return parts[0], parts[1], parts[2], parts[3]
 
 
 def written(
@@ -81,14 +99,23 @@ def written(
             if size > MESSAGE_BYTES_MAX:
                 raise ValueError(f"a part of it has {size:,} bytes with its key")
     except (*UNREADABLE, RecursionError) as error:
-        what = f"window {record.name}" if record.kind == "window" else f"{record.kind} record"
         raise LedgerRecordError(
-            f"group {group_id}: the {what} cannot be written to the ledger {where}, because it could not be read back: "
+            f"group {group_id}: the {_described(record)} cannot be written to the ledger {where}, because it could not be read back: "
             f"{error}. Nothing was written and the group is unchanged: plan a smaller window, or report less",
             kind=record.kind,
             name=record.name,
         ) from error
     yield from made
+
+
+def _described(record: RecordName) -> str:
+    match record.kind:
+        case "window":
+            return f"window {record.name}"
+        case "processed":
+            return f"record of the processed offsets of window {record.name}"
+        case kind:
+            return f"{kind} record"
 
 
 def _checked(record: RecordName, value: Mapping[str, Any], read: Callable[[Fields], Any]) -> bytes:

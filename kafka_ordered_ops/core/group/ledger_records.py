@@ -1,15 +1,14 @@
 """A group's records in the ledger: how they are stored in a compacted topic, and how they are put together again.
 
-Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window`` and ``times`` (and ``turn``, see
-`kafka.ledger.queue`). Value: a part
-of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two headers, ``koo-generation`` and ``koo-parts``, name
-the write that the part belongs to and the number of parts. Parts of an older, longer write get tombstones in the same
-transaction. A record is complete when all parts of its newest generation exist; a transaction guarantees it.
+Key: the JSON list ``[group, kind, name, part]``; kinds are ``state``, ``window``, ``processed`` and ``times`` (and
+``turn``, see `kafka.ledger.queue`). Value: a part of a JSON text, at most `ledger_messages.PART_BYTES_MAX` long. Two
+headers, ``koo-generation`` and ``koo-parts``, name the write that the part belongs to and the number of parts. Parts of
+an older, longer write get tombstones in the same transaction. A record is complete when all parts of its newest
+generation exist; a transaction guarantees it.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +26,13 @@ from kafka_ordered_ops.core.group.ledger_messages import (
     STATE,
     SUMMARY,
     UNREADABLE,
+    parse_key,
     written,
 )
 from kafka_ordered_ops.core.group.ledger_messages import LedgerMessage as LedgerMessage
 from kafka_ordered_ops.core.group.ledger_messages import RecordName as RecordName
 from kafka_ordered_ops.core.group.ledger_messages import record_key as record_key
+from kafka_ordered_ops.core.group.processed import ProcessedOffsets
 from kafka_ordered_ops.core.group.summaries import Summaries, WindowSummary
 from kafka_ordered_ops.core.planning.time_map import TimeMap
 from kafka_ordered_ops.core.strict_json import Fields, JsonVersionError
@@ -43,9 +44,6 @@ HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 
 #: Windows parsed at once if all are read; only the wanted ones stay in memory.
 _WINDOWS_AT_ONCE: Final = 1_000
-
-#: Keys of this package have no space around them, whose handling takes half of the standard function's time.
-_DECODER: Final = json.JSONDecoder()
 
 #: As a client hands them out.
 Headers = Sequence[tuple[str, str | bytes | None]] | Mapping[str, str | bytes | None]
@@ -133,7 +131,7 @@ class LedgerFold:
         # The keys of other groups need no parsing.
         if data is None or not data.startswith(self._key_prefix):
             return
-        parsed = _parse_key(data)
+        parsed = parse_key(data)
         if parsed is not None and parsed[0] == self.group_id:
             _, kind, name, number = parsed
             self._fold(RecordName(kind, name), number, offset, value, headers() or [])
@@ -149,13 +147,15 @@ class LedgerFold:
         *,
         everything: bool = False,
         keep: Keep | None = None,
+        processed: Collection[str] = (),
         certain: bool = True,
     ) -> GroupView:
         """Return the group as folded: its state, time maps, open windows, and those wanted by id.
 
         With `everything` all of its windows; with `keep` also those that it accepts. A window that cannot be read is
-        in `unreadable`. A time map that cannot be read is left out, and rebuilt by reading. Unless the fold is
-        `certain`, because it was recreated, it is stale after any error.
+        in `unreadable`. A time map that cannot be read is left out, and rebuilt by reading. `processed` are windows
+        whose processed offsets are wanted; those that cannot be read are left out, and processed again. Unless the fold
+        is `certain`, because it was recreated, it is stale after any error.
 
         Raises:
             LedgerCorruptError: the group's state cannot be read.
@@ -190,6 +190,7 @@ class LedgerFold:
             {name.name: record for name, record in windows.items()},
             view.time_maps,
             unreadable,
+            self._processed(processed),
         )
 
     def summaries(self, *, certain: bool = True) -> Summaries:
@@ -213,7 +214,7 @@ class LedgerFold:
         return Summaries.made(found, unreadable)
 
     def newly_dropped(self) -> list[LedgerCorruptError]:
-        """Return the errors of time maps that were left out since the last call."""
+        """Return the errors of records that were left out since the last call."""
         dropped = list(self._dropped.values())
         self._dropped.clear()
         return dropped
@@ -260,6 +261,17 @@ class LedgerFold:
                 found[tp] = time_map
         return found
 
+    def _processed(self, window_ids: Collection[str]) -> dict[str, ProcessedOffsets]:
+        found: dict[str, ProcessedOffsets] = {}
+        for name in (RecordName("processed", one) for one in window_ids):
+            try:
+                parsed = self._parse_all([name], ProcessedOffsets.from_json)
+            except LedgerCorruptError as error:
+                self._dropped[name] = error
+            else:
+                found |= {name.name: one for name, one in parsed.items()}
+        return found
+
     def messages(self, change: Change) -> Iterator[LedgerMessage]:
         """Yield a change as (key, value, headers), leftovers of longer writings as tombstones."""
         generation = {GENERATION: str(change.state.sequence)}
@@ -281,6 +293,13 @@ class LedgerFold:
             for key, value, _ in self._tombstones(RecordName("window", window_id), 0):
                 yield key, value, told
                 told = {}
+        for window_id, processed in change.processed.items():
+            name = RecordName("processed", window_id)
+            yield from self._whole(
+                name, write(name, processed.to_json(), ProcessedOffsets.from_json, generation)
+            )
+        for window_id in sorted(change.finished):
+            yield from self._tombstones(RecordName("processed", window_id), 0)
         for tp, time_map in change.time_maps.items():
             # An empty map is written too: a tombstone is removed from the log after a day, and a process that had
             # been idle until then would continue with its older map.
@@ -338,13 +357,13 @@ class LedgerFold:
             self._forgotten_told = _count_of(found.get(FORGOTTEN))
         if record.kind == "times":
             self._times[record] = None
-        elif record.kind == "window" and isinstance(part, _Chunk):
+        elif record.kind in ("window", "processed") and isinstance(part, _Chunk):
             if number == 0 and (summary := found.get(SUMMARY)) is not None:
                 self._summaries[record] = summary.encode() if isinstance(summary, str) else summary
             self._hold(record, number, part, len(data))
 
     def _hold(self, record: RecordName, number: int, part: _Chunk, size: int) -> None:
-        """Hold a window's value for now, and let the oldest go when they become too many."""
+        """Hold a value of a window for now, and let the oldest go when they become too many."""
         if self._fetch is None:
             return
         self._held.append((record, number, part))
@@ -471,17 +490,3 @@ def _count_of(header: str | bytes | None) -> int:
         return int(header or 0)
     except ValueError:
         return 0
-
-
-def _parse_key(key: bytes) -> tuple[str, str, str, int] | None:
-    """Return the four parts of a key of ours; None for a record of anybody else's."""
-    try:
-        text = key.decode()
-        parts, end = _DECODER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    if end != len(text) or not isinstance(parts, list):
-        return None
-    if [type(part) for part in parts] != [str, str, str, int]:
-        return None
-    return parts[0], parts[1], parts[2], parts[3]

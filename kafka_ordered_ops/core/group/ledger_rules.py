@@ -19,9 +19,10 @@ from kafka_ordered_ops.core.errors import (
     OffsetMapDecodeError,
 )
 from kafka_ordered_ops.core.group.group_state import Change, GroupState, GroupView
+from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
+from kafka_ordered_ops.core.group.shared_commits import shared_commit
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.offset_map.ours import OffsetMap, decode_offset_map, encode_offset_map
-from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.window import is_topic_name
 
@@ -96,11 +97,10 @@ def ledger_replicas(*, brokers: int, wanted: int) -> int:
     return min(LEDGER_REPLICAS, max(brokers, wanted, 1))
 
 
-def ledger_config(replicas: int) -> dict[str, str]:
-    """Return the configuration of a new ledger topic with so many replicas."""
+def in_sync_config(replicas: int) -> dict[str, str]:
+    """Return how many of a new topic's replicas must have a record before it counts as stored; broker's default if few."""
     enough = replicas >= LEDGER_REPLICAS
-    safe = {"min.insync.replicas": str(LEDGER_MIN_IN_SYNC)} if enough else {}
-    return {**LEDGER_CONFIG, **safe}
+    return {"min.insync.replicas": str(LEDGER_MIN_IN_SYNC)} if enough else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,55 @@ def put_back(state: GroupState | None, committed: CommittedOffsets) -> dict[Topi
     return found
 
 
+def commits_of_others(
+    committed: CommittedOffsets,
+    state: GroupState | None,
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, OthersCommit]:
+    """Return the committed offsets that this package did not write last, with the progress in them.
+
+    Foreign commits carry no map with this base: a program that sets an offset back and passes our metadata on leaves a
+    map with another base. Of our own commits, older ones than `state` knows were restored by another program. Newer
+    ones are left out, whatever they hold: another attempt may have committed since the ledger was read.
+
+    `ends` are the ends of logs, if known: no map reaches past them.
+    """
+    group = "the group" if state is None else f"group {state.group_id}"
+    others = {
+        tp: others_commit(found, where=f"{group}, {tp}", end=None if ends is None else ends.get(tp))
+        for tp, found in committed.items()
+        if found is not None and not is_own_commit(found)
+    }
+    restored = {tp: OthersCommit(offset) for tp, offset in put_back(state, committed).items()}
+    return {**others, **restored}
+
+
+def are_of_one_moment(
+    before: GroupState | None, after: GroupState | None, committed: CommittedOffsets
+) -> bool:
+    """Return whether committed offsets can be compared with the state that was read after them.
+
+    `before` is the state read before them, if it was. Another process may commit between the two reads, and its newer
+    state then makes the offsets appear to be set back. Commits of other programs carry no sequence to compare:
+    where they differ from the state, they are believed only between two reads of one state.
+    """
+    if after is None or not (put_back(after, committed) or _differ(after, committed)):
+        return True
+    if before is None:
+        return False
+    same = before.offsets_sequence == after.offsets_sequence
+    return same or bool(put_back(before, committed))
+
+
+def _differ(state: GroupState, committed: CommittedOffsets) -> bool:
+    """Return whether offsets that other programs committed, or that look so, are not where the state says."""
+    return any(
+        found.offset != partition.committed and not is_own_commit(found)
+        for tp, partition in state
+        if (found := committed.get(tp)) is not None
+    )
+
+
 def with_written_only(
     change: Change, before: GroupState | None, offsets: CommittedOffsets
 ) -> Change:
@@ -263,12 +312,15 @@ def offsets_to_commit(change: Change, *, ledger_id: str) -> dict[TopicPartition,
         topic_id = state.topics[tp.topic].topic_id
         if (facts := present.get(tp.topic)) is None or facts.topic_id != topic_id:
             continue
+        if state.format.is_shared:
+            offsets[tp] = shared_commit(tp, partition)
+            continue
         offset_map = OffsetMap(
             topic_id=topic_id_bytes(topic_id),
             ledger_id=topic_id_bytes(ledger_id),
             sequence=state.sequence,
             base=partition.base,
-            beyond=partition.done - OffsetSet.of((0, partition.base)),
+            beyond=partition.beyond,
         )
         offsets[tp] = CommittedOffset(partition.base, encode_offset_map(offset_map))
     return offsets

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kafka_ordered_ops.core.cluster_facts import is_pattern
-from kafka_ordered_ops.core.group.group_state import GroupState, TopicState
+from kafka_ordered_ops.core.group.group_state import GroupState, PartitionState, TopicState
+from kafka_ordered_ops.core.group.others import OthersCommit
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.time_ranges import NO_STEPS, LateSteps
 from kafka_ordered_ops.core.window.window import Window
 
@@ -31,6 +33,12 @@ def covered_before(state: GroupState, topic: str) -> LateSteps:
     siblings = known.partitions.values() if known else (one for _, one in state)
     frozen = {times for one in siblings for times in one.late.times}
     return NO_STEPS.with_steps((0, times) for times in frozen)
+
+
+def begun(commit: OthersCommit) -> PartitionState:
+    """Return the state of a partition that begins where another program stands, done offsets beyond included."""
+    done = OffsetSet.of((0, commit.offset)) | commit.done
+    return PartitionState(origin=commit.end, done=done, committed=commit.offset)
 
 
 def with_newcomers(

@@ -16,10 +16,10 @@ from kafka_ordered_ops.core.window.plan import ranges_from_json, ranges_to_json
 class PartitionState:
     """A group's progress on one partition."""
 
-    #: The start of the group, or its new start after an adoption. Everything below counts as done, by any program;
-    #: above it, only windows that are not rewound have taken offsets.
+    #: The start of the group, or its new start after an adoption, and not below what Parallel Consumer has done. Any
+    #: program may have done offsets below it; above it, only windows that are not rewound have taken offsets.
     origin: int
-    #: Offsets that committed windows took; holds [0, origin).
+    #: Offsets that committed windows took, everything below the start, and what Parallel Consumer has done.
     done: OffsetSet
     #: The group's committed offset in Kafka when it was last written or seen; None: there was none.
     committed: int | None
@@ -32,6 +32,11 @@ class PartitionState:
     def base(self) -> int:
         """The first offset that is not done: the group's committed offset."""
         return self.done.first_missing(0)
+
+    @property
+    def beyond(self) -> OffsetSet:
+        """The done offsets above the base."""
+        return self.done - OffsetSet.of((0, self.base))
 
     def lag(self, log_start: int, end_offset: int) -> int:
         """Return the number of offsets of the log that are not done; done ranges beyond the first one do not count."""

@@ -13,7 +13,13 @@ from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.arguments import check_count
 from kafka_ordered_ops.core.errors import ConfigError, SinkError, WindowMismatchError
 from kafka_ordered_ops.core.group.checks import known_state, owned
-from kafka_ordered_ops.core.group.group_state import Change, GroupView, PartReports, next_state
+from kafka_ordered_ops.core.group.group_state import (
+    Change,
+    GroupView,
+    PartReports,
+    WindowRecord,
+    next_state,
+)
 from kafka_ordered_ops.core.group.transitions import Outcome
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import WindowStatus
@@ -114,18 +120,8 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
             f"window {plan.window_id}: only a part of a split window reports; commit the whole"
         )
     record = owned(view, plan)
-    if record.status is not WindowStatus.PLANNED:
-        # At most the commit remains: the existing report counts.
-        return record
-    parts = record.parts
-    if parts is None or parts.count != part.count:
-        raise WindowMismatchError(
-            f"window {plan.window_id} of group {plan.group_id}: {part} reports, and the ledger knows of "
-            f"{'no' if parts is None else parts.count} parts: split the plan before its parts are run",
-            window_id=plan.window_id,
-            differences={"parts": (None if parts is None else parts.count, part.count)},
-        )
-    if part.index in parts.results:
+    parts = waiting_parts(record, plan)
+    if parts is None:
         return record
     parts = replace(parts, results={**parts.results, part.index: result})
     _check_reports(plan, parts)
@@ -135,6 +131,31 @@ def report(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Ou
         in_order = [parts.results[index] for index in range(parts.count)]
         record = replace(record, plan=written, result={"parts": in_order})
     return Change(state=next_state(known_state(view)), records=(record,))
+
+
+def waiting_parts(record: WindowRecord, part: WindowPlan) -> PartReports | None:
+    """Return the reports of a split window that waits for one of its parts; None if it does not any more.
+
+    Raises:
+        WindowMismatchError: the window was not split like that.
+    """
+    if record.status is not WindowStatus.PLANNED:
+        # At most the commit remains: the existing report counts.
+        return None
+    parts, mine = record.parts, part.part
+    if parts is None or mine is None or parts.count != mine.count:
+        raise WindowMismatchError(
+            f"window {part.window_id} of group {part.group_id}: {mine} reports, and the ledger knows of "
+            f"{'no' if parts is None else parts.count} parts: split the plan before its parts are run",
+            window_id=part.window_id,
+            differences={
+                "parts": (
+                    None if parts is None else parts.count,
+                    None if mine is None else mine.count,
+                )
+            },
+        )
+    return None if mine.index in parts.results else parts
 
 
 def _check_reports(plan: WindowPlan, parts: PartReports) -> None:

@@ -11,12 +11,13 @@ abandoned    planned, under a new claim      `claiming.claim`
 rewound      planned, under a new claim      `claiming.claim`, when all of it was given back
 planned      planned, attempt + 1            `claiming.resume`
 written      written, attempt + 1            `claiming.resume`
+planned      planned                         `mark_processed`
 planned      written                         `mark_written`; `parts.report`, with the last part
 planned      committed                       `commit` (a sink that has nothing to publish)
 written      committed                       `commit`
 committed    published                       `publish`
 open         abandoned                       `abandon`; `adoption.adopt`, for a recreated topic
-done         rewound                         `adoption.adopt`, when progress was moved back
+done         rewound                         `adoption.with_moved`, when progress is moved back
 ===========  ==============================  ====================================================
 """
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
@@ -52,11 +53,18 @@ from kafka_ordered_ops.core.group.group_state import (
     appeared_since,
     next_state,
 )
-from kafka_ordered_ops.core.offset_set import union_of
+from kafka_ordered_ops.core.group.others import OthersCommits
+from kafka_ordered_ops.core.group.processed import ProcessedOffsets
+from kafka_ordered_ops.core.group.shared_commits import shared_commits
+from kafka_ordered_ops.core.offset_set import OffsetSet, union_of
 from kafka_ordered_ops.core.planning.time_map import EMPTY_MAP, TimeMap
 from kafka_ordered_ops.core.time_ranges import TimeRange
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition, WindowStatus
 from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
+
+#: While a window is processed, its claim's age is brought up to date this often. Its record holds the whole plan, and is
+#: not written with each report of processed offsets.
+TOUCH_EVERY_MS: Final = 30_000
 
 #: The result of a decision: a change to write; the unchanged records; or None, if it was prepared on a view that is
 #: too old.
@@ -79,6 +87,38 @@ def in_turn(view: GroupView, decisions: Iterable[Callable[[GroupView], Outcome]]
     return tuple(found) if change is None else change
 
 
+def mark_processed(
+    view: GroupView,
+    plan: WindowPlan,
+    offsets: Mapping[TopicPartition, OffsetSet],
+    *,
+    now_ms: int,
+) -> Outcome:
+    """Record that offsets of a planned window are processed. A later attempt of its claim need not process them again.
+
+    It is also a sign of life, even without offsets: the claim is touched. The view must have been asked for the
+    window's processed offsets. A written or committed window needs none.
+
+    Raises:
+        UnknownWindowError, WindowSupersededError
+    """
+    record = owned(view, plan)
+    if record.status is not WindowStatus.PLANNED:
+        return record
+    known = view.processed.get(plan.window_id)
+    if known is None or known.claim_id != plan.claim_id:
+        known = ProcessedOffsets(plan.claim_id, {})
+    newest = known.with_more(offsets)
+    is_due = now_ms - record.touched_at_ms >= TOUCH_EVERY_MS
+    if newest == known and not is_due:
+        return record
+    return Change(
+        state=next_state(known_state(view)),
+        records=(replace(record, touched_at_ms=now_ms),) if is_due else (),
+        processed={} if newest == known else {plan.window_id: newest},
+    )
+
+
 def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int) -> Outcome:
     """Record that the sink holds the complete window, hidden. From now on, a retry only commits.
 
@@ -87,7 +127,7 @@ def mark_written(view: GroupView, plan: WindowPlan, result: Any, *, now_ms: int)
         PartsMissingError: the window was split, and not all parts have reported.
     """
     record = owned_output(view, plan)
-    _check_parts(record)
+    check_parts(record)
     # Written again when the output of an earlier attempt is gone: the newest result counts.
     if record.status.is_done or (record.status is WindowStatus.WRITTEN and record.result == result):
         return record
@@ -105,7 +145,7 @@ def commit(
     plans: Sequence[WindowPlan],
     *,
     now_ms: int,
-    others: Mapping[TopicPartition, int],
+    others: OthersCommits,
     present: Mapping[str, TopicFacts],
 ) -> Outcome:
     """Add the windows' offsets to the group's progress; committing again changes nothing.
@@ -117,6 +157,7 @@ def commit(
         UnknownWindowError: the ledger has no such window.
         WindowSupersededError: a newer attempt, a new claim or an abandonment owns the window.
         ForeignCommitError: another program moved the group's committed offset.
+        OffsetMapTooLargeError: the group shares its progress with Parallel Consumer, and its map does not fit.
         PartsMissingError: a window was split, and not all parts have reported.
     """
     records = [owned(view, plan) for plan in plans]
@@ -126,7 +167,7 @@ def commit(
     state = known_state(view)
     check_foreign(state, others)
     for record in waiting.values():
-        _check_parts(record)
+        check_parts(record)
     taken: dict[TopicPartition, list[tuple[PartitionPlan, TimeRange]]] = {}
     for record in waiting.values():
         times = record.plan.window.times
@@ -138,8 +179,11 @@ def commit(
     state = _frozen_where_they_appeared(state, [record.plan for record in waiting.values()])
     moved = {tp: _with_windows(state, tp, held) for tp, held in taken.items()}
     trimmed = {tp: view.time_map(tp).trimmed(one.done) for tp, one in moved.items()}
+    state = _with_progress(state, moved)
+    if state.format.is_shared:
+        shared_commits(state, present)
     return Change(
-        state=next_state(_with_progress(state, moved), closed=waiting),
+        state=next_state(state, closed=waiting),
         records=tuple(
             replace(
                 record,
@@ -278,7 +322,7 @@ def claimed_times(part: PartitionPlan, times: TimeRange) -> TimeMap:
     return own.replaced(mixed)
 
 
-def _check_parts(record: WindowRecord) -> None:
+def check_parts(record: WindowRecord) -> None:
     """Raise `PartsMissingError` for a split window not all of whose parts have reported."""
     if record.parts is None or not record.parts.missing:
         return

@@ -15,8 +15,7 @@ big-endian:
 =========  =====================================================================
 bytes      meaning
 =========  =====================================================================
-1          encoding: 0 nothing beyond the base, 1 runs, 2 bits, 3 offsets, 127 see the ledger;
-           plus 128 when the payload is compressed (zstd)
+1          encoding of the payload; plus 128 when it is compressed (zstd)
 16         id of the topic
 16         id of the ledger topic
 8          sequence of the group's state in the ledger
@@ -26,41 +25,68 @@ n          payload
 4          CRC-32 of all of the above
 =========  =====================================================================
 
-*Runs*: gap, length, gap, length, ... from the base. *Offsets*: the distance of each done offset from the
-one before it (the first from the base). Both as LEB128 varints. *Bits*: bit i of byte j is set if base + 8 j + i is
-done, least significant first.
+=========  =====================================================================
+encoding   payload
+=========  =====================================================================
+0          none: nothing is done beyond the base
+1          runs from the base as LEB128 varints, alternating: not done, done, not done, ...
+2          bits: bit i of byte j is set if base + 8 j + i is done, least significant first
+3          the distance of each done offset from the one before it, the first from the base, as LEB128 varints
+4, 5       the runs as numbers of 2 or 4 bytes
+6          like 3, for the offsets that are not done; the last one is the end of the map
+7, 8       how many bits there are as a number of 2 or 4 bytes, the bits, a zero byte
+127        none: only the ledger has the done ranges
+=========  =====================================================================
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from kafka_ordered_ops.core.errors import OffsetMapDecodeError, OffsetMapTooLargeError
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
-
-#: Kafka's default for ``offset.metadata.max.bytes``.
-METADATA_BYTES_MAX: Final = 4_096
+from kafka_ordered_ops.core.errors import (
+    OffsetMapDecodeError,
+    OffsetMapFault,
+    OffsetMapTooLargeError,
+)
+from kafka_ordered_ops.core.offset_map.packing import (
+    METADATA_BYTES_MAX as METADATA_BYTES_MAX,
+)
+from kafka_ordered_ops.core.offset_map.packing import (
+    RANGES_MAX,
+    base64_of,
+    bits_of,
+    bits_pay,
+    counted_bits_of,
+    deflate,
+    edges_of_bits,
+    from_counted_bits,
+    from_numbers,
+    from_varints,
+    inflate,
+    numbers_of,
+    offsets_of_steps,
+    set_of_edges,
+    set_of_runs,
+    unbase64,
+    unreadable,
+    varints_of,
+)
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
 
 PREFIX: Final = b"~koo1:"
 _END: Final = b"."
 _HEAD: Final = struct.Struct(">B16s16sQqI")
 _CRC: Final = struct.Struct(">I")
 
-#: A map with more ranges than this cannot fit: a varint is a byte at least, and zstd finds little in them.
-_RANGES_TRIED_MAX: Final = 50_000
-#: Bits of a map tried as a bit set: 4,096 characters hold 24,000 plain; zstd seldom gains more than 40-fold.
-_BITS_TRIED_MAX: Final = 1_000_000
-#: The limit of a decompressed payload: a small one can claim gigabytes.
-_PAYLOAD_BYTES_MAX: Final = 1 << 20
+#: A payload that is not larger stays as it is: zstd's frame alone takes half of that. Parallel Consumer has a map of
+#: at most eight times this size, which it does not compress either.
+_PLAIN_BYTES_MAX: Final = 24
 _COMPRESSED: Final = 0x80
 
 
@@ -69,7 +95,23 @@ class _Encoding(IntEnum):
     RUNS = 1
     BITS = 2
     OFFSETS = 3
+    RUNS_OF_2_BYTES = 4
+    RUNS_OF_4_BYTES = 5
+    HOLES = 6
+    BITS_AFTER_2_BYTES = 7
+    BITS_AFTER_4_BYTES = 8
     IN_LEDGER = 127
+
+
+#: Numpy's names, and the largest number of each. These four are Parallel Consumer's bodies: with them no payload is
+#: larger than that program's.
+_WIDTHS: Final = {
+    _Encoding.RUNS_OF_2_BYTES: (">i2", 2**15 - 1),
+    _Encoding.RUNS_OF_4_BYTES: (">i4", 2**31 - 1),
+    _Encoding.BITS_AFTER_2_BYTES: (">i2", 2**15 - 1),
+    _Encoding.BITS_AFTER_4_BYTES: (">i4", 2**31 - 1),
+}
+_COUNTED_BITS: Final = (_Encoding.BITS_AFTER_2_BYTES, _Encoding.BITS_AFTER_4_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +126,8 @@ class OffsetMap:
     base: int
     #: Done offsets above the base; None where they did not fit and only the ledger has them.
     beyond: OffsetSet | None
+    #: The name of the encoding that the map was read in; None for a map that was not read.
+    encoding: str | None = field(default=None, compare=False)
 
 
 def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTES_MAX) -> bytes:
@@ -92,14 +136,17 @@ def encode_offset_map(offset_map: OffsetMap, *, limit_bytes: int = METADATA_BYTE
     Raises:
         OffsetMapTooLargeError: not even the pointer form fits the limit.
     """
-    texts = [_frame(offset_map, tag, payload) for tag, payload in _payloads(offset_map)]
-    fitting = next((text for text in texts if len(text) <= limit_bytes), None)
-    if fitting is None:
+    text = _frame(offset_map, *_payload(offset_map))
+    if len(text) > limit_bytes:
+        text = _frame(offset_map, _Encoding.IN_LEDGER, b"")
+    if len(text) > limit_bytes:
         raise OffsetMapTooLargeError(
-            f"an offset map needs at least {len(texts[-1])} bytes of commit metadata, and {limit_bytes} are "
-            "allowed: raise the broker's offset.metadata.max.bytes"
+            f"an offset map needs at least {len(text)} bytes of commit metadata, and {limit_bytes} are "
+            "allowed: raise the broker's offset.metadata.max.bytes",
+            size=len(text),
+            limit=limit_bytes,
         )
-    return fitting
+    return text
 
 
 def is_offset_map(metadata: bytes) -> bool:
@@ -115,63 +162,107 @@ def decode_offset_map(metadata: bytes) -> OffsetMap | None:
     """
     if not is_offset_map(metadata):
         return None
-    text, end, _ = metadata[len(PREFIX) :].partition(_END)
     try:
-        body = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise _damaged(metadata, f"not base64: {error}") from error
-    if not end or len(body) < _HEAD.size + _CRC.size:
-        raise _damaged(metadata, f"cut short at {len(metadata)} bytes")
+        return _decode(metadata)
+    except OffsetMapDecodeError as error:
+        raise OffsetMapDecodeError(
+            f"commit metadata {metadata[:24]!r}... ({len(metadata)} bytes) is a damaged offset map: {error.message}",
+            reason=error.reason,
+        ) from error
+
+
+def _decode(metadata: bytes) -> OffsetMap:
+    text, end, _ = metadata[len(PREFIX) :].partition(_END)
+    body = unbase64(text) if end else b""
+    if len(body) < _HEAD.size + _CRC.size:
+        raise unreadable(OffsetMapFault.CUT_SHORT, f"cut short at {len(metadata)} bytes")
     if zlib.crc32(body[: -_CRC.size]) != _CRC.unpack(body[-_CRC.size :])[0]:
-        raise _damaged(metadata, "its checksum differs")
+        raise unreadable(OffsetMapFault.CHECKSUM, "its checksum differs")
     tag, topic_id, ledger_id, sequence, base, length = _HEAD.unpack_from(body)
     payload = body[_HEAD.size : -_CRC.size]
-    if length != len(payload) or base < 0:
-        raise _damaged(metadata, f"{len(payload)} bytes of payload where {length} are named")
-    try:
-        beyond = _decode_payload(tag, payload, base)
-    except (ValueError, AssertionError, OverflowError, pa.ArrowException, OSError) as error:
-        raise _damaged(metadata, str(error)) from error
-    return OffsetMap(topic_id, ledger_id, sequence, base, beyond)
+    if length != len(payload):
+        raise unreadable(
+            OffsetMapFault.CUT_SHORT, f"{len(payload)} bytes of payload where {length} are named"
+        )
+    if base < 0:
+        raise unreadable(OffsetMapFault.NEGATIVE, f"it is about offset {base}")
+    beyond, encoding = _decode_payload(tag, payload, base)
+    return OffsetMap(topic_id, ledger_id, sequence, base, beyond, encoding)
 
 
-def _payloads(offset_map: OffsetMap) -> list[tuple[int, bytes]]:
-    """Return the encodings, the smallest first and the pointer last."""
-    pointer = (int(_Encoding.IN_LEDGER), b"")
+def _payload(offset_map: OffsetMap) -> tuple[int, bytes]:
+    """Return the smallest payload with its encoding."""
     beyond, base = offset_map.beyond, offset_map.base
-    if beyond is None:
-        return [pointer]
+    if beyond is None or len(beyond) > RANGES_MAX:
+        return _Encoding.IN_LEDGER, b""
     if not beyond:
-        return [(int(_Encoding.NOTHING), b"")]
-    ways: list[tuple[int, bytes]] = []
-    if len(beyond) <= _RANGES_TRIED_MAX:
-        ways.append((_Encoding.RUNS, _varints(np.diff(beyond.boundaries, prepend=base))))
-    if beyond.count <= _RANGES_TRIED_MAX:
-        ways.append((_Encoding.OFFSETS, _varints(np.diff(_each(beyond), prepend=base))))
-    if beyond.end - base <= _BITS_TRIED_MAX:
-        inside = beyond.mask(np.arange(base, beyond.end, dtype=np.int64))
-        ways.append((_Encoding.BITS, np.packbits(inside, bitorder="little").tobytes()))
-    codec = pa.Codec("zstd")
-    ways += [(tag | _COMPRESSED, codec.compress(payload, asbytes=True)) for tag, payload in ways]
-    ways.sort(key=lambda way: (len(way[1]), way[0]))
-    return [*ways[:1], pointer]
+        return _Encoding.NOTHING, b""
+    ways = _ways(beyond, base)
+    smallest = min(ways, key=lambda way: len(way[1]))
+    if len(smallest[1]) <= _PLAIN_BYTES_MAX:
+        return smallest
+    packed = [(tag | _COMPRESSED, deflate(payload)) for tag, payload in ways]
+    return min([smallest, *packed], key=lambda way: len(way[1]))
 
 
-def _decode_payload(tag: int, payload: bytes, base: int) -> OffsetSet | None:
+def _ways(beyond: OffsetSet, base: int) -> list[tuple[int, bytes]]:
+    """Return the payload in each encoding that may be the smallest."""
+    edges = beyond.boundaries - base
+    runs = np.diff(edges, prepend=0)
+    ways: list[tuple[int, bytes]] = [(_Encoding.RUNS, varints_of(runs))]
+    # Wider numbers, too: zstd finds patterns in them that narrow ones hide.
+    for tag, (kind, most) in _WIDTHS.items():
+        if tag not in _COUNTED_BITS and int(runs.max()) <= most:
+            ways.append((tag, numbers_of(runs, kind)))
+        elif tag in _COUNTED_BITS and int(edges[-1]) <= most and bits_pay(edges):
+            ways.append((tag, counted_bits_of(edges, kind)))
+    # Single offsets, done or not, between long ranges: then runs would say of each that its length is 1.
+    starts, ends = edges[::2], edges[1::2]
+    if beyond.count <= 2 * starts.size:
+        ways.append((_Encoding.OFFSETS, varints_of(np.diff(_each(starts, ends), prepend=0))))
+    if int(runs[::2].sum()) <= 2 * starts.size:
+        holes = _each(np.append(0, ends[:-1]), starts)
+        ways.append((_Encoding.HOLES, varints_of(np.diff(holes, prepend=0, append=ends[-1]))))
+    if bits_pay(edges):
+        ways.append((_Encoding.BITS, bits_of(edges)))
+    return ways
+
+
+def _decode_payload(tag: int, payload: bytes, base: int) -> tuple[OffsetSet | None, str]:
+    """Return the done offsets, and the name of the encoding."""
+    try:
+        encoding = _Encoding(tag & ~_COMPRESSED)
+    except ValueError:
+        raise unreadable(
+            OffsetMapFault.UNKNOWN_FORMAT,
+            f"a newer version of this package wrote it (encoding {tag & ~_COMPRESSED})",
+        ) from None
+    name = encoding.name.lower().replace("_", " ")
     if tag & _COMPRESSED:
-        payload = _decompress(payload)
-    match _Encoding(tag & ~_COMPRESSED):
+        payload, name = inflate(payload), f"{name}, compressed"
+    return _done(encoding, payload, base), name
+
+
+def _done(encoding: _Encoding, payload: bytes, base: int) -> OffsetSet | None:
+    match encoding:
         case _Encoding.NOTHING:
             return EMPTY_SET
         case _Encoding.IN_LEDGER:
             return None
         case _Encoding.RUNS:
-            return OffsetSet(base + np.cumsum(_from_varints(payload)))
+            return set_of_runs(base, from_varints(payload))
         case _Encoding.OFFSETS:
-            return OffsetSet.from_offsets(base + np.cumsum(_from_varints(payload)))
+            return OffsetSet.from_offsets(offsets_of_steps(base, from_varints(payload)))
+        case _Encoding.HOLES:
+            holes = offsets_of_steps(base, from_varints(payload))
+            end = int(holes[-1]) if holes.size else base
+            return OffsetSet.of((base, end)) - OffsetSet.from_offsets(holes[:-1])
         case _Encoding.BITS:
-            bits = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), bitorder="little")
-            return OffsetSet.from_offsets(base + np.flatnonzero(bits).astype(np.int64))
+            return set_of_edges(base, edges_of_bits(payload, 8 * len(payload)))
+        case _Encoding.RUNS_OF_2_BYTES | _Encoding.RUNS_OF_4_BYTES:
+            return set_of_runs(base, from_numbers(payload, _WIDTHS[encoding][0]))
+        case _Encoding.BITS_AFTER_2_BYTES | _Encoding.BITS_AFTER_4_BYTES:
+            return set_of_edges(base, from_counted_bits(payload, _WIDTHS[encoding][0])[1])
 
 
 def _frame(offset_map: OffsetMap, tag: int, payload: bytes) -> bytes:
@@ -184,48 +275,12 @@ def _frame(offset_map: OffsetMap, tag: int, payload: bytes) -> bytes:
         len(payload),
     )
     body = head + payload
-    return PREFIX + base64.b64encode(body + _CRC.pack(zlib.crc32(body))) + _END
+    return PREFIX + base64_of(body + _CRC.pack(zlib.crc32(body))) + _END
 
 
-def _decompress(payload: bytes) -> bytes:
-    stream = pa.CompressedInputStream(pa.BufferReader(payload), "zstd")
-    plain = stream.read(_PAYLOAD_BYTES_MAX + 1)
-    if len(plain) > _PAYLOAD_BYTES_MAX:
-        raise ValueError(f"it unpacks to more than {_PAYLOAD_BYTES_MAX:,} bytes")
-    return bytes(plain)
-
-
-def _each(offsets: OffsetSet) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in offsets])
-
-
-def _varints(values: np.ndarray[Any, np.dtype[np.int64]]) -> bytes:
-    out = bytearray()
-    for value in values.tolist():
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        out.append(value)
-    return bytes(out)
-
-
-def _from_varints(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    values: list[int] = []
-    value = shift = 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            values.append(value)
-            value = shift = 0
-        elif shift > 63:
-            raise ValueError("a number is too long")
-    if shift:
-        raise ValueError("the last number is cut short")
-    return np.array(values, dtype=np.int64)
-
-
-def _damaged(metadata: bytes, why: str) -> OffsetMapDecodeError:
-    return OffsetMapDecodeError(
-        f"commit metadata {metadata[:24]!r}... ({len(metadata)} bytes) is a damaged offset map: {why}"
-    )
+def _each(starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return every offset of some ranges."""
+    lengths = ends - starts
+    # Counting up goes on from range to range; what each range starts above that is added.
+    skipped: Int64Array = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return skipped + np.arange(skipped.size, dtype=np.int64)

@@ -14,7 +14,7 @@ from kafka_ordered_ops.core.release.sorting import Batch, Piece, count_by_lane, 
 from kafka_ordered_ops.core.release.spilled import KEY_COLUMN, LANE_COLUMN, Spill, SpilledRun
 
 #: Runs on disk. Each has a batch in memory while it is merged; when there are more, some become one.
-SPILLED_RUNS_MAX: Final = 48
+SPILLED_RUNS_MAX: Final = 64
 RUNS_MERGED: Final = 16
 #: A batch of a run on disk.
 SPILL_BATCH_BYTES: Final = 2 * 1024**2
@@ -31,9 +31,11 @@ class Held:
         """Add the next lane."""
         self._lanes.append(Lane(len(self._lanes)))
 
-    def add(self, lane: int, keys: Int64Array, rows: pa.RecordBatch, offset_min: int) -> None:
+    def add(
+        self, lane: int, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int
+    ) -> None:
         """Hold records of a lane, by offset."""
-        self._lanes[lane].add(keys, rows, offset_min)
+        self._lanes[lane].add(keys, rows, offset_min, row_bytes)
 
     @property
     def records(self) -> int:
@@ -127,10 +129,14 @@ class Held:
 def _step(runs: Sequence[SpilledRun], bound: Bound, ranks: Int64Array) -> tuple[Bound, int | None]:
     """Return up to where all runs have loaded their records, and the first run that ends there; None: the bound."""
     step, decider = bound, None
-    for number, run in enumerate(runs):
-        run.load(bound)
+    # Those that begin after the step stay on disk.
+    for number in sorted(range(len(runs)), key=lambda n: runs[n].first_key):
+        run = runs[number]
+        run.load(step)
         last = run.last_loaded(ranks)
-        if last is not None and (last < step or (last == step and decider is None)):
+        if last is not None and (
+            last < step or (last == step and (decider is None or number < decider))
+        ):
             step, decider = last, number
     return step, decider
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.offset_set import Int64Array
-from kafka_ordered_ops.core.release.sorting import Piece, in_order, joined_rows
+from kafka_ordered_ops.core.release.sorting import Piece, in_order, joined_rows, row_bytes_of
 from kafka_ordered_ops.core.types import INT64_MAX
 
 #: Runs of one partition in memory, before small ones are merged.
@@ -102,13 +102,14 @@ class Lane:
         """An offset at or below all that are held; None: nothing is held."""
         return min((chunk.offset_min for run in self._runs for chunk in run.chunks), default=None)
 
-    def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int) -> None:
+    def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int) -> None:
         """Hold records that came in this order."""
         places = None
         if keys.size > 1 and bool(np.any(keys[1:] < keys[:-1])):
             places = np.argsort(keys, kind="stable")
             keys = keys[places]
-        chunk = _Chunk(Piece(keys, self.number, rows, places), offset_min, rows.nbytes)
+        piece = Piece(keys, self.number, rows, row_bytes, places)
+        chunk = _Chunk(piece, offset_min, piece.nbytes)
         self.records += keys.size
         if self._runs and self._runs[-1].last_key <= chunk.first_key:
             self.nbytes += self._runs[-1].append(chunk)
@@ -159,7 +160,11 @@ class Lane:
         self.nbytes -= sum(chunk.nbytes for run in merged for chunk in run.chunks)
         ranks = np.zeros(self.number + 1, dtype=np.int64)
         chunks = [
-            _Chunk(Piece(batch.keys, self.number, rows := batch.rows()), offset_min, rows.nbytes)
+            _Chunk(
+                Piece(batch.keys, self.number, batch.rows(), batch.row_bytes),
+                offset_min,
+                batch.nbytes,
+            )
             for batch in in_order(pieces, ranks)
         ]
         self.nbytes += sum(chunk.nbytes for chunk in chunks)
@@ -170,8 +175,8 @@ def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
     """Return chunks that follow one another as one."""
     rows = joined_rows([_gathered(chunk.piece) for chunk in chunks])
     keys = np.concatenate([chunk.piece.keys for chunk in chunks])
-    piece = Piece(keys, chunks[0].piece.lanes, rows)
-    return _Chunk(piece, min(chunk.offset_min for chunk in chunks), rows.nbytes)
+    piece = Piece(keys, chunks[0].piece.lanes, rows, row_bytes_of(rows))
+    return _Chunk(piece, min(chunk.offset_min for chunk in chunks), piece.nbytes)
 
 
 def _gathered(piece: Piece) -> pa.RecordBatch:

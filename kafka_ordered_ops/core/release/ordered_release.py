@@ -19,12 +19,12 @@ from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
 from kafka_ordered_ops.core.release.frontier import Frontier, Source
 from kafka_ordered_ops.core.release.held import Held
-from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, Batch, Piece, in_order
+from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, Batch, Piece, in_order, row_bytes_of
 from kafka_ordered_ops.core.release.spilled import Spill
 from kafka_ordered_ops.core.types import INT64_MIN, TopicPartition
 
 #: Records in memory: their Arrow data. Sorting adds to it for a moment, and so does what is being written to disk.
-HELD_BYTES_MAX: Final = 96 * 1024**2
+HELD_BYTES_MAX: Final = 64 * 1024**2
 HELD_RECORDS_MAX: Final = 5_000_000
 #: Files of records on disk.
 SPILLED_BYTES_MAX: Final = 256 * 1024**3
@@ -126,7 +126,7 @@ class OrderedRelease:
             raise ConfigError(
                 f"records of {tp} have the columns {rows.schema}; needed: {self.schema}"
             )
-        source = self._frontier[tp]
+        source, row_bytes = self._frontier[tp], row_bytes_of(rows)
         times = _int64(rows, "timestamp")
         offset_min = int(_int64(rows, "offset")[0])
         sane = times if newest_ms is None else times[times <= newest_ms]
@@ -142,10 +142,11 @@ class OrderedRelease:
             late = late | (times > newest_ms)
         if late.any():
             source.late += int(np.count_nonzero(late))
-            self._late.append(Piece(keys[late], source.lane, rows.filter(pa.array(late))))
+            found = rows.filter(pa.array(late))
+            self._late.append(Piece(keys[late], source.lane, found, row_bytes))
             keys, rows = keys[~late], rows.filter(pa.array(~late))
         if keys.size:
-            self._held.add(source.lane, keys, rows, offset_min)
+            self._held.add(source.lane, keys, rows, offset_min, row_bytes)
 
     def advance(self, tp: TopicPartition, timestamp_ms: int) -> None:
         """Expect nothing of a partition that is stamped before a time."""

@@ -32,21 +32,28 @@ class Piece(NamedTuple):
     #: The partition of all records, or of each, as its number.
     lanes: int | Int64Array
     rows: pa.RecordBatch
+    #: About the size of one row: to measure rows takes as long as to read them.
+    row_bytes: int
     #: Where each record is among the rows; None: they lie as they are.
     places: Int64Array | None = None
 
     def split(self, count: int) -> tuple[Piece, Piece]:
         """Return the first records, and the others."""
-        keys, lanes, rows, places = self
+        keys, lanes, rows, row_bytes, places = self
         low, high = slice(None, count), slice(count, None)
         lanes_low, lanes_high = (
             (lanes, lanes) if isinstance(lanes, int) else (lanes[low], lanes[high])
         )
         if places is None:
-            first = Piece(keys[low], lanes_low, rows.slice(0, count))
-            return first, Piece(keys[high], lanes_high, rows.slice(count))
-        first = Piece(keys[low], lanes_low, rows, places[low])
-        return first, Piece(keys[high], lanes_high, rows, places[high])
+            first = Piece(keys[low], lanes_low, rows.slice(0, count), row_bytes)
+            return first, Piece(keys[high], lanes_high, rows.slice(count), row_bytes)
+        first = Piece(keys[low], lanes_low, rows, row_bytes, places[low])
+        return first, Piece(keys[high], lanes_high, rows, row_bytes, places[high])
+
+    @property
+    def nbytes(self) -> int:
+        """About the size of the records."""
+        return self.keys.size * self.row_bytes
 
 
 class _Rows:
@@ -88,7 +95,10 @@ class _Rows:
 
     def join_if_scattered(self, places: Int64Array) -> None:
         """Make few parts of many if rows like these come from very many: taking pays for each part."""
-        if np.unique(np.searchsorted(self.starts, places, side="right")).size <= _PARTS_MAX:
+        if len(self._parts) <= _PARTS_MAX:
+            return
+        counts = np.bincount(np.searchsorted(self.starts, places, side="right"))
+        if np.count_nonzero(counts) <= _PARTS_MAX:
             return
         nbytes = np.cumsum([part.nbytes for part in self._parts])
         groups = np.flatnonzero(np.diff(nbytes // _JOINED_BYTES, prepend=-1))
@@ -111,6 +121,11 @@ class Batch(NamedTuple):
     def num_rows(self) -> int:
         """How many records."""
         return int(self.places.size)
+
+    @property
+    def row_bytes(self) -> int:
+        """About the size of one row."""
+        return -(-self.nbytes // self.num_rows)
 
     def rows(self) -> pa.RecordBatch:
         """Return the records; any thread may do it."""
@@ -163,7 +178,7 @@ def in_order(
         [start + _places_of(piece) for start, piece in zip(source.starts, pieces, strict=False)]
     )
     keys, lanes, places = keys[order], lanes[order], places[order]
-    row_bytes = np.array([-(-piece.rows.nbytes // piece.rows.num_rows) for piece in pieces])
+    row_bytes = np.array([piece.row_bytes for piece in pieces])
     parts = np.repeat(np.arange(len(pieces)), [piece.keys.size for piece in pieces])[order]
     bytes_up_to = np.cumsum(row_bytes[parts])
     cuts = list(_cuts(bytes_up_to, rows_max, bytes_max))
@@ -172,6 +187,11 @@ def in_order(
     for first, end in cuts:
         nbytes = int(bytes_up_to[end - 1]) - (int(bytes_up_to[first - 1]) if first else 0)
         yield Batch(source, places[first:end], keys[first:end], lanes[first:end], nbytes)
+
+
+def row_bytes_of(rows: pa.RecordBatch) -> int:
+    """Return about the size of one row."""
+    return -(-rows.nbytes // rows.num_rows)
 
 
 def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.release.lanes import Bound
-from kafka_ordered_ops.core.release.sorting import Piece, count_by_lane
+from kafka_ordered_ops.core.release.sorting import Piece, count_by_lane, row_bytes_of
 
 #: Columns of a run beside those of the records.
 KEY_COLUMN: Final = "_koo_key"
@@ -22,11 +22,11 @@ class SpilledBatches(Protocol):
 
     @property
     def num_batches(self) -> int:
-        """How many batches; waits until they are written."""
+        """How many batches."""
 
     @property
     def nbytes(self) -> int:
-        """The size on disk, as far as it is written."""
+        """The size on disk."""
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Read one batch."""
@@ -39,7 +39,7 @@ class Spill(Protocol):
     """Where records go that memory may not hold; raises `SpillError` when it fails."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SpilledBatches:
-        """Write batches as one run; they may be computed and written after this returns."""
+        """Write batches as one run."""
 
 
 class SpilledRun:
@@ -88,7 +88,8 @@ class SpilledRun:
             self._next += 1
             keys = cast(Int64Array, batch.column(KEY_COLUMN).to_numpy())
             lanes = cast(Int64Array, batch.column(LANE_COLUMN).to_numpy())
-            self._head = Piece(keys, lanes, batch.drop_columns([KEY_COLUMN, LANE_COLUMN]))
+            rows = batch.drop_columns([KEY_COLUMN, LANE_COLUMN])
+            self._head = Piece(keys, lanes, rows, row_bytes_of(rows))
             self.first_key = int(keys[0])
 
     def last_loaded(self, ranks: Int64Array) -> Bound | None:
@@ -139,4 +140,5 @@ class SpilledRun:
         if kept.all():
             return piece
         lanes = cast(Int64Array, piece.lanes)
-        return Piece(piece.keys[kept], lanes[kept], piece.rows.filter(pa.array(kept)))
+        rows = piece.rows.filter(pa.array(kept))
+        return Piece(piece.keys[kept], lanes[kept], rows, piece.row_bytes)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from kafka_ordered_ops.core import strict_json
-from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError
+from kafka_ordered_ops.core.errors import ConfigError, PlanTooLargeError, WindowCoveredError
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.strict_json import Fields, JsonError, JsonVersionError
 from kafka_ordered_ops.core.time_ranges import LateSteps
@@ -345,3 +345,14 @@ def ranges_from_json(steps: Sequence[int]) -> OffsetSet:
     if len(steps) % 2 or steps[0] < 0 or min(steps[1:]) <= 0 or edges[-1] > INT64_MAX:
         raise JsonError("ranges do not rise")
     return OffsetSet.from_edges(edges)
+
+
+def check_not_covered(plan: WindowPlan) -> None:
+    """Raise `WindowCoveredError` for a plan whose records other windows deliver."""
+    if plan.content is PlanContent.COVERED:
+        raise WindowCoveredError(
+            f"window {plan.window_id} of group {plan.group_id} has no records: other windows have "
+            "taken all records that it asks for, and an empty output would hide theirs. Replay one of "
+            "them, or skip this window",
+            window_id=plan.window_id,
+        )

@@ -245,6 +245,7 @@ class Step:
                 keys,
                 windows.settings,
                 self.settings,
+                service=windows,
                 ledger_topic=self.kafka.ledger_topic,
                 storage_options=self._storage_options,
                 say=self.context.log.info,

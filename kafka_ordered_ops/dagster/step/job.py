@@ -13,7 +13,7 @@ from kafka_ordered_ops.dagster.settings import WindowSettings
 from kafka_ordered_ops.hosting.window_handle import Stop, WindowHandle
 
 if TYPE_CHECKING:
-    from kafka_ordered_ops.windows import ClientSettings
+    from kafka_ordered_ops.windows import ClientSettings, OrderedWindows
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class AssetWindows(WindowHandle):
         client: ClientSettings,
         settings: WindowSettings,
         *,
+        service: OrderedWindows | None = None,
         ledger_topic: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = _log.info,
@@ -55,6 +56,8 @@ class AssetWindows(WindowHandle):
         #: The partition of each window, by its id; None if the asset has none.
         self.partition_keys = partition_keys
         self.settings = settings
+        #: The service of their group, for jobs of this package.
+        self.service = service
         #: The topic that holds plans and progress; None: the default one.
         self.ledger_topic = ledger_topic
         #: More metadata of the result in Dagster, for all windows.

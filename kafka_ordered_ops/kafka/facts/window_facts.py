@@ -22,7 +22,8 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.core.group.checks import check_topic_id
 from kafka_ordered_ops.core.group.claiming import knows_times
 from kafka_ordered_ops.core.group.group_state import GroupView, PartitionState, TopicState
-from kafka_ordered_ops.core.group.newcomers import is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.newcomers import begun, is_first_plan, with_newcomers
+from kafka_ordered_ops.core.group.others import OthersCommit, check_usable, others_commit
 from kafka_ordered_ops.core.group.truncation import (
     KnownLogs,
     check_not_cut,
@@ -135,6 +136,7 @@ class SnapshotReader:
         Raises:
             TopicRecreatedError, PartitionSetChangedError, LogTruncatedError: the state is not about these logs.
             StartingOffsetsRequiredError, CommittedOffsetMissingError: where to start is not known.
+            OffsetMapDecodeError: a map of Parallel Consumer, where to start, cannot be used.
             ReadError, BrokerError: the scan failed.
         """
         check_identity(view, topics)
@@ -259,23 +261,54 @@ class SnapshotReader:
         later = [one for one in new if one.tp.topic not in begin]
         origins = {one.tp: one.log_start for one in later}
         origins |= self._origins(window, first, committed)
+        # Parallel Consumer may have been at new partitions before.
+        shared = later if view.state and view.state.format.is_shared else []
+        others = self._others(
+            [*shared, *(first if window.starting_offsets == Committed() else [])], committed
+        )
         states: dict[str, dict[int, PartitionState]] = {}
         for one in new:
             found = committed.get(one.tp)
-            origin = origins[one.tp]
-            states.setdefault(one.tp.topic, {})[one.tp.partition] = PartitionState(
-                origin=origin,
-                done=OffsetSet.of((0, origin)),
+            state = PartitionState(
+                origin=origins[one.tp],
+                done=OffsetSet.of((0, origins[one.tp])),
                 committed=None if found is None else found.offset,
+            )
+            states.setdefault(one.tp.topic, {})[one.tp.partition] = (
+                begun(others[one.tp]) if one.tp in others else state
             )
         newcomers = {
             name: TopicState(topics[name].topic_id, settled=False, partitions=partitions)
             for name, partitions in states.items()
         }
-        notes = [f"{one.tp} is new to the group and starts at earliest" for one in later]
+        notes = [
+            f"{one.tp} is new to the group and starts at earliest"
+            for one in later
+            if one.tp not in others
+        ]
         if len(notes) > 5:
             notes = [f"{len(notes)} partitions are new to the group and start at earliest"]
         return newcomers, tuple(notes)
+
+    def _others(
+        self,
+        facts: Sequence[PartitionFacts],
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+    ) -> dict[TopicPartition, OthersCommit]:
+        """Return the commits at which new partitions begin, with what Parallel Consumer has done beyond them.
+
+        Raises:
+            OffsetMapDecodeError: a map is damaged, or reaches past the end of the log.
+        """
+        found = {
+            one.tp: others_commit(
+                commit, where=f"group {self._group}, {one.tp}", end=one.high_watermark
+            )
+            for one in facts
+            if (commit := committed.get(one.tp)) is not None
+        }
+        check_usable(self._group, found)
+        return found
 
     def _origins(
         self,

@@ -45,9 +45,9 @@ from kafka_ordered_ops.core.group.ledger_records import Keep, LedgerMessage, Sta
 from kafka_ordered_ops.core.group.ledger_rules import (
     CALL_TIMEOUT_S,
     Prepare,
+    are_of_one_moment,
     check_not_lost,
     offsets_to_commit,
-    put_back,
     transactional_id,
     with_written_only,
 )
@@ -71,6 +71,9 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 _Seen = TypeVar("_Seen")
+
+#: A view of the state just read; with a flag whether the log was folded again.
+_Look = Callable[[LedgerLog, bool], GroupView]
 
 #: All attempts of one change together.
 UPDATE_TIMEOUT_S: Final = 120.0
@@ -139,12 +142,13 @@ class Ledger:
         *,
         everything: bool = False,
         keep: Keep | None = None,
+        processed: Collection[str] = (),
         settle: bool = False,
     ) -> GroupView:
         """Return the group as of now, without fencing anybody; an empty view where there is no ledger yet.
 
         It has the open windows, those wanted by id, and all others or those that `keep` accepts: a hundred thousand
-        old windows are a hundred thousand plans. With `settle`, a transaction that does not end by itself within
+        old windows are a hundred thousand plans. `processed` are windows whose processed offsets are wanted. With `settle`, a transaction that does not end by itself within
         moments is considered one of a dead process of this group and ended, so that a plan need not wait for its
         timeout.
         """
@@ -159,7 +163,13 @@ class Ledger:
                 raise
             self.update(group_id, lambda: lambda _view, _committed: None)  # fences, and so ends it
             self._read(group_id, deadline)
-        return self._view(self._logs[group_id], wanted, everything, keep, deadline)
+
+        def look(fold: LedgerLog, certain: bool) -> GroupView:
+            return fold.view(
+                wanted, everything=everything, keep=keep, processed=processed, certain=certain
+            )
+
+        return self._looked_at(self._logs[group_id], look, deadline)
 
     def summaries(self, group_id: str) -> Summaries:
         """Return all windows of the group as a list shows them; their plans are not read where that can be helped."""
@@ -176,13 +186,15 @@ class Ledger:
         *,
         wanted: Collection[str] = (),
         everything: bool = False,
+        processed: Collection[str] = (),
         partitions: Iterable[TopicPartition] = (),
         pace: Pace = PLANNING,
     ) -> GroupView | None:
         """Change a group's state; return the view after it, or None if the decision was None.
 
         `prepare` and the decision that it returns may run several times, each time on a newer view, and must not
-        have side effects. The decision sees the windows that are open, and those wanted by id, or every one.
+        have side effects. The decision sees the windows that are open, and those wanted by id, or every one, and the
+        processed offsets of windows for which they are wanted.
         `partitions` are those whose committed offsets it reads besides the ones the group knows.
 
         Raises:
@@ -196,18 +208,19 @@ class Ledger:
             self._topic.open(create=True)
         else:
             self._topic.check_same()
+
+        def look(fold: LedgerLog, certain: bool) -> GroupView:
+            return fold.view(wanted, everything=everything, processed=processed, certain=certain)
+
         where = self._topic.partition_of(group_id)
         with Place(self._settings, where, group_id, pace.rank) as place:
-            return self._try(
-                group_id, prepare, wanted, everything, set(partitions), pace, place, deadline
-            )
+            return self._try(group_id, prepare, look, set(partitions), pace, place, deadline)
 
     def _try(
         self,
         group_id: str,
         prepare: Prepare,
-        wanted: Collection[str],
-        everything: bool,
+        look: _Look,
         partitions: set[TopicPartition],
         pace: Pace,
         place: Place,
@@ -219,7 +232,7 @@ class Ledger:
             transaction = _Transaction(self, group_id, deadline)
             try:
                 place.wait(lambda: self._look(group_id), contended=attempt > 0, deadline=deadline)
-                return transaction.run(prepare(), wanted, everything, partitions)
+                return transaction.run(prepare(), look, partitions)
             except (KafkaException, KafkaOrderedOpsError) as error:
                 # The state inside the fence shows how an earlier commit ended.
                 unknown = transaction.outcome_unknown or (unknown and not transaction.has_read)
@@ -318,23 +331,8 @@ class Ledger:
                 log, certain = self._read(log.group_id, deadline), True
             else:
                 for dropped in log.newly_dropped():
-                    _log.warning("a time map is left out, and made again by reading: %s", dropped)
+                    _log.warning("a record is left out, and made again: %s", dropped)
                 return seen
-
-    def _view(
-        self,
-        log: LedgerLog,
-        wanted: Collection[str],
-        everything: bool,
-        keep: Keep | None,
-        deadline: float,
-    ) -> GroupView:
-        """Return the state just read as a view."""
-
-        def look(fold: LedgerLog, certain: bool) -> GroupView:
-            return fold.view(wanted, everything=everything, keep=keep, certain=certain)
-
-        return self._looked_at(log, look, deadline)
 
     def committed_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout_s: float
@@ -369,8 +367,7 @@ class _Transaction:
     def run(
         self,
         decide: Decision,
-        wanted: Collection[str],
-        everything: bool,
+        look: _Look,
         partitions: set[TopicPartition],
     ) -> GroupView | None:
         ledger = self._ledger
@@ -383,7 +380,7 @@ class _Transaction:
         waits_for("the coordinator of the group's transactions")
         self._warm_up(producer)
         producer.init_transactions(self._call_timeout_s())
-        log, view, committed = self._read(wanted, everything, partitions)
+        log, view, committed = self._read(look, partitions)
         ledger.check_not_lost(view, committed)
         self.has_read = True
         outcome = decide(view, committed)
@@ -412,7 +409,7 @@ class _Transaction:
             producer.list_topics(self._ledger._topic.name, timeout=self._call_timeout_s())
 
     def _read(
-        self, wanted: Collection[str], everything: bool, partitions: set[TopicPartition]
+        self, look: _Look, partitions: set[TopicPartition]
     ) -> tuple[LedgerLog, GroupView, dict[TopicPartition, CommittedOffset | None]]:
         """Return the committed offsets, then the ledger: never the other way round.
 
@@ -427,10 +424,10 @@ class _Transaction:
                 self._group, sorted(known), timeout_s=self._call_timeout_s()
             )
             log = ledger._read(self._group, self._deadline)
-            view = ledger._view(log, wanted, everything, None, self._deadline)
+            view = ledger._looked_at(log, look, self._deadline)
             held = {tp for tp, _ in view.state} if view.state else set()
             if held <= known:
-                if not put_back(view.state, committed) or put_back(seen, committed):
+                if are_of_one_moment(seen, view.state, committed):
                     return ledger._logs[self._group], view, committed
                 seen = view.state
             known |= held

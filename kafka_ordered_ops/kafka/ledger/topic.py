@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
 from kafka_ordered_ops.core.errors import (
@@ -20,15 +20,13 @@ from kafka_ordered_ops.core.errors import (
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.group.ledger_rules import (
+    LEDGER_CONFIG,
     LEDGER_PARTITIONS,
-    LEDGER_REPLICAS,
     Replication,
     check_ledger_policy,
     check_ledger_topic,
     check_same_ledger,
-    ledger_config,
     ledger_partition,
-    ledger_replicas,
 )
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC as LEDGER_TOPIC
 from kafka_ordered_ops.core.types import TopicPartition
@@ -37,20 +35,12 @@ from kafka_ordered_ops.kafka.client.calls import within
 from kafka_ordered_ops.kafka.client.errors import UNKNOWN_TOPIC, FaultReasons, translate
 from kafka_ordered_ops.kafka.lookup import TIMEOUT_S, Lookup
 from kafka_ordered_ops.kafka.settings import ClientSettings
+from kafka_ordered_ops.kafka.topic_creation import TopicCreation, number_of
 
 _log = logging.getLogger("kafka_ordered_ops.ledger")
 
 #: Different warnings that a process remembers to have given.
 _WARNINGS_MAX: Final = 64
-
-_ANSWERS_TO_CREATE: Final = (
-    KafkaError.TOPIC_ALREADY_EXISTS,
-    KafkaError.INVALID_REPLICATION_FACTOR,
-)
-_NOT_ALLOWED: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
 
 _Fact = TypeVar("_Fact")
 
@@ -101,63 +91,19 @@ class LedgerTopic:
         check_same_ledger(self.name, opened_id=self._id, found_id=found)
 
     def _create(self) -> None:
-        """Make the topic with as many replicas as the cluster should give it, or not at all.
-
-        A ledger is made once: one that is made while a broker is down must not be short of a replica for ever.
-        """
-        asker = Asker(self._settings, self._reasons)
-        # A cluster that knows three brokers makes three replicas of it, also while one of them is down.
-        if self._made(asker, LEDGER_REPLICAS):
-            return
-        replicas = self._replicas(asker)
-        if replicas == LEDGER_REPLICAS or not self._made(asker, replicas):
+        """Make the topic with as many replicas as the cluster should give it, or not at all."""
+        replicas = self._creation(Asker(self._settings, self._reasons)).missing_replicas(
+            self.name, LEDGER_PARTITIONS, LEDGER_CONFIG, self._uncreatable
+        )
+        if replicas is not None:
             raise LedgerUnavailableError(
                 f"the ledger topic {self.name} does not exist, and too few brokers are up to create it with "
                 f"{replicas} replicas. Nothing is stored; run the same command again when all brokers are "
                 f"up, or create it with {LEDGER_PARTITIONS} partitions and cleanup.policy=compact"
             )
 
-    def _made(self, asker: Asker, replicas: int) -> bool:
-        """Return whether the topic is there now; False where the brokers are too few for so many replicas."""
-        doing = f"creating the ledger topic {self.name}"
-        new = NewTopic(
-            self.name,
-            num_partitions=LEDGER_PARTITIONS,
-            replication_factor=replicas,
-            config=ledger_config(replicas),
-        )
-        _, refused = asker.ask(
-            doing,
-            [self.name],
-            lambda _, timeout_s: asker.admin.create_topics([new], request_timeout=timeout_s),
-            lambda _: True,
-            Rules(refusals_too=True),
-            TIMEOUT_S,
-        )
-        error = refused.get(self.name)
-        code = None if error is None else error.args[0].code()
-        if error is not None and code not in _ANSWERS_TO_CREATE:
-            raise self._uncreatable(error, doing) from error
-        return code != KafkaError.INVALID_REPLICATION_FACTOR
-
-    def _replicas(self, asker: Asker) -> int:
-        """Return how many replicas a new ledger should have, where three are refused.
-
-        Only replicas reveal brokers that are down, and the number of replicas of the cluster's own transactions,
-        which are as valuable.
-        """
-        doing = "asking for the size of the cluster"
-        try:
-            found = asker.admin.list_topics(timeout=within(TIMEOUT_S).left_s)
-        except KafkaException as error:
-            raise self._translated(error, doing) from error
-        brokers = set(found.brokers)
-        for topic in found.topics.values():
-            for partition in topic.partitions.values():
-                brokers.update(partition.replicas)
-        config = self._config(asker, ConfigResource(ResourceType.BROKER, str(min(found.brokers))))
-        wanted = _number((config or {}).get("transaction.state.log.replication.factor"))
-        return ledger_replicas(brokers=len(brokers), wanted=wanted or 0)
+    def _creation(self, asker: Asker) -> TopicCreation:
+        return TopicCreation(asker, self._translated, TIMEOUT_S)
 
     def _known(self) -> TopicFacts:
         """Return the topic that was just made: its name spreads over the brokers one by one."""
@@ -191,7 +137,7 @@ class LedgerTopic:
     def _check_kept(self, topic_id: str) -> None:
         """Refuse a topic that forgets progress, and warn of one that a lost broker may take along."""
         asker = Asker(self._settings, self._reasons)
-        config = self._config(asker, ConfigResource(ResourceType.TOPIC, self.name))
+        config = self._creation(asker).config(ConfigResource(ResourceType.TOPIC, self.name))
         if config is None:
             _log.warning(
                 "reading the configuration of %s is not allowed, so its cleanup.policy and min.insync.replicas are not checked: "
@@ -201,7 +147,7 @@ class LedgerTopic:
             min_in_sync = None
         else:
             check_ledger_policy(self.name, config["cleanup.policy"].value)
-            min_in_sync = _number(config.get("min.insync.replicas"))
+            min_in_sync = number_of(config.get("min.insync.replicas"))
         replicas = self._asked(
             asker,
             lambda timeout_s: asker.admin.describe_topics(
@@ -235,40 +181,13 @@ class LedgerTopic:
         )
         return facts[self.name]
 
-    def _config(self, asker: Asker, resource: ConfigResource) -> Mapping[str, ConfigEntry] | None:
-        """Return a configuration; None where this principal may not read it."""
-        doing = f"reading the configuration of {resource.name}"
-        found, refused = asker.ask(
-            doing,
-            [resource],
-            lambda some, timeout_s: asker.admin.describe_configs(some, request_timeout=timeout_s),
-            _entries,
-            Rules(refusals_too=True, passing=UNKNOWN_TOPIC),
-            TIMEOUT_S,
-        )
-        for error in refused.values():
-            if error.args[0].code() not in _NOT_ALLOWED:
-                raise self._translated(error, doing) from error
-        return found.get(resource)
-
     def _translated(self, error: KafkaException, doing: str) -> KafkaOrderedOpsError:
         return translate(error, doing=doing, where=self.name, reasons=self._reasons)
-
-
-def _entries(found: Any) -> Mapping[str, ConfigEntry]:
-    entries: Mapping[str, ConfigEntry] = found
-    return entries
 
 
 def _replicas_of(found: Any) -> tuple[tuple[int, ...], ...]:
     partitions = sorted(found.partitions, key=lambda one: one.id)
     return tuple(tuple(node.id for node in one.replicas) for one in partitions)
-
-
-def _number(setting: ConfigEntry | None) -> int | None:
-    """Return a setting's number; None where the broker names none."""
-    value = None if setting is None else setting.value
-    return int(value) if value is not None and value.isdecimal() else None
 
 
 @lru_cache(maxsize=_WARNINGS_MAX)

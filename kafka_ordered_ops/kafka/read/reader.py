@@ -161,6 +161,19 @@ class RangeReader:
         """The offset of each partition below which everything wanted has been returned."""
         return {tp: one.position for tp, one in self._all.items()}
 
+    @property
+    def log_ends(self) -> dict[TopicPartition, int]:
+        """Where the logs of partitions that are being read end, as the last fetches told; without those not known yet."""
+        found = {}
+        for one in self._unfinished.values():
+            with suppress(
+                ck.KafkaException
+            ):  # Not fetched yet, or its topic is gone, which `turn` reports.
+                _, end = self._open_consumer().get_watermark_offsets(one.start, cached=True)
+                if (known := client_position(end)) is not None:
+                    found[one.tp] = known
+        return found
+
     def add(self, tp: TopicPartition, wanted: OffsetSet) -> None:
         """Start reading one more partition, or one that was finished or stopped, at its first wanted offset.
 

@@ -141,3 +141,12 @@ def check_times(batch: pa.RecordBatch) -> None:
             offset=offset,
             timestamp_ms=ms,
         )
+
+
+def with_late(rows: pa.RecordBatch, is_late: bool) -> pa.RecordBatch:
+    """Return records with their column ``late``: windows have judged each by itself."""
+    if rows.num_columns == len(STAGE_SCHEMA) and not is_late:
+        return rows
+    late: Any = pa.repeat(is_late, rows.num_rows)
+    columns = rows.columns[: len(RECORD_SCHEMA)]
+    return pa.RecordBatch.from_arrays([*columns, late], schema=STAGE_SCHEMA)

@@ -23,13 +23,12 @@ from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError, SinkError
 from kafka_ordered_ops.core.window.partition import check_partition_by, partition_of
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.kafka.settings import ClientSettings, GivenSettings
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import control_folder, is_local
 from kafka_ordered_ops.output.filesystem import as_sink_error, normal_root
 from kafka_ordered_ops.output.folders import check_scheme
-from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import StagedOutput
 from kafka_ordered_ops.spark.applications.driver import MAIN, MAIN_NAME
 from kafka_ordered_ops.spark.applications.log_lines import LogLines
@@ -234,7 +233,7 @@ def check_windows(plans: Sequence[WindowPlan]) -> None:
     """Raise for windows that cannot be delivered in one pass, or have no output."""
     check_together(plans)
     for plan in plans:
-        check_has_output(plan)
+        check_not_covered(plan)
 
 
 def run(

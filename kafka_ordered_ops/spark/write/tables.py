@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
 from kafka_ordered_ops.core.types import WindowStatus
-from kafka_ordered_ops.core.window.plan import WindowPlan
-from kafka_ordered_ops.output.stage import check_has_output
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark, check_spark
 from kafka_ordered_ops.spark.table_target import TableMode, TableTarget
 from kafka_ordered_ops.spark.write.table_delta import Delta
@@ -121,7 +120,7 @@ class TableSink:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        check_has_output(plan)
+        check_not_covered(plan)
         check_frame(df)
         check_whole(plan)
         started = time.monotonic()

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ordered_ops.core.errors import ConfigError, JobFailedError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.partition import columns_of
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.ordered.records.columns import ORDER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error
-from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
 from kafka_ordered_ops.spark.failures import named_error
@@ -89,7 +88,7 @@ def write_window(
     """
     check_pyspark()
     check_together([plan])
-    check_has_output(plan)
+    check_not_covered(plan)
     check_frame(df)
     started = time.monotonic()
     output = StagedOutput.of(plan, path, storage_options, partition_by)

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError, SinkError
-from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.core.window.plan import WindowPlan, check_not_covered
 from kafka_ordered_ops.ordered.records.columns import MANY_ORDER, ORDER, WINDOW_NUMBER
 from kafka_ordered_ops.ordered.records.pieces import check_together
 from kafka_ordered_ops.output.address import spark_path
 from kafka_ordered_ops.output.draft import Draft, drafts_of
 from kafka_ordered_ops.output.filesystem import as_sink_error, data_names
 from kafka_ordered_ops.output.ports import Files
-from kafka_ordered_ops.output.stage import check_has_output
 from kafka_ordered_ops.output.stage_files import FILES_MAX
 from kafka_ordered_ops.output.staged_output import Facts, StagedOutput
 from kafka_ordered_ops.spark.environment import check_frame, check_pyspark
@@ -94,7 +93,7 @@ def write_windows(
     check_pyspark()
     check_together(plans)
     for plan in plans:
-        check_has_output(plan)
+        check_not_covered(plan)
     check_frame(df)
     if dict(df.dtypes).get("window_id") != "string":
         raise ConfigError(

@@ -8,21 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from kafka_ordered_ops.core.arguments import as_span, check_count, shown
+from kafka_ordered_ops.core.arguments import as_names, as_span, check_count, shown
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.group.checks import known_window, unknown_window
 from kafka_ordered_ops.core.group.gaps import Gap, gaps_of
 from kafka_ordered_ops.core.group.group_state import GroupState, WindowRecord
 from kafka_ordered_ops.core.group.summaries import Summaries
 from kafka_ordered_ops.core.liveness.liveness import Liveness
-from kafka_ordered_ops.core.types import INT64_MAX
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window, check_window, check_window_id
+from kafka_ordered_ops.kafka.lookup import TIMEOUT_S
 from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
 from kafka_ordered_ops.kafka.settings import ClientSettings
-from kafka_ordered_ops.windows.checks import check_function, check_list, check_plan
+from kafka_ordered_ops.windows.checks import check_function, check_list, check_plan, check_plan_of
 from kafka_ordered_ops.windows.gate import Gated
 from kafka_ordered_ops.windows.planner import Planner
+from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, read_offsets
 from kafka_ordered_ops.windows.queries.live import check_live
 
 _log = logging.getLogger("kafka_ordered_ops.windows")
@@ -49,6 +52,21 @@ class GroupQueries(Gated):
             check_window_id(window_id)
         view = self._ledger.read(self.group_id, window_ids)
         return [known_window(view, name) for name in window_ids]
+
+    def processed(self, plan: WindowPlan) -> dict[TopicPartition, OffsetSet]:
+        """Return the offsets of a plan that attempts of its claim have recorded as processed (`mark_processed`).
+
+        Empty if the window is written or committed, or has another claim by now.
+
+        Raises:
+            WindowMismatchError: the plan belongs to another group.
+            UnknownWindowError: the window does not exist.
+        """
+        check_plan_of(self.group_id, plan)
+        names = [plan.window_id]
+        view = self._ledger.read(self.group_id, names, processed=names)
+        known_window(view, plan.window_id)
+        return view.processed_offsets(plan)
 
     def check_readable(self, plan: WindowPlan) -> None:
         """Raise `RecordsLostError` when a committed window can no longer be read from Kafka."""
@@ -103,6 +121,19 @@ class GroupQueries(Gated):
         Reads only the ledger, where earlier plans recorded the gaps.
         """
         return gaps_of(self._ledger.read(self.group_id))
+
+    def offsets(self, topics: str | Sequence[str] = ()) -> GroupOffsets:
+        """Return which offsets the group has done, whoever keeps its progress: windows, a consumer, or Parallel Consumer.
+
+        Args:
+            topics: names or patterns. None given: those of the group's windows, or for a group without windows every
+                topic that this principal may describe.
+
+        Raises:
+            UnknownTopicError: a topic does not exist.
+        """
+        names = as_names(topics, what="topics")
+        return read_offsets(self._lookup, self._ledger, self.group_id, names, timeout_s=TIMEOUT_S)
 
     def live(
         self,

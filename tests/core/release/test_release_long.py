@@ -78,29 +78,28 @@ class _Case:
     def released(self, folder: Path) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Partition, offset, and whether it is late, of everything in the order in which it came."""
         found: list[tuple[Any, Any, Any]] = []
-        with SpillFiles(lambda: str(folder)) as spill:
-            release = OrderedRelease(
-                _SCHEMA,
-                order=self.order,
-                max_out_of_orderness_ms=self.slack_ms,
-                limits=self.limits,
-                spill=spill,
-            )
-            tps = [TopicPartition("t", number) for number in range(len(self.logs))]
-            for tp, log in zip(tps, self.logs, strict=True):
-                release.add(tp)
-                if not log.size:
-                    release.finish(tp)
-            for number, low, high in self.turns():
-                release.feed(tps[number], _rows(number, low, self.logs[number][low:high]))
-                if high == self.logs[number].size:
-                    release.finish(tps[number])
-                if self.random.random() < 0.3 or high == self.logs[number].size:
-                    found += _taken(release)
-                release.relieve()
-            found += _taken(release)
-            assert release.held.records == 0
-            release.close()
+        release = OrderedRelease(
+            _SCHEMA,
+            order=self.order,
+            max_out_of_orderness_ms=self.slack_ms,
+            limits=self.limits,
+            spill=SpillFiles(lambda: str(folder)),
+        )
+        tps = [TopicPartition("t", number) for number in range(len(self.logs))]
+        for tp, log in zip(tps, self.logs, strict=True):
+            release.add(tp)
+            if not log.size:
+                release.finish(tp)
+        for number, low, high in self.turns():
+            release.feed(tps[number], _rows(number, low, self.logs[number][low:high]))
+            if high == self.logs[number].size:
+                release.finish(tps[number])
+            if self.random.random() < 0.3 or high == self.logs[number].size:
+                found += _taken(release)
+            release.relieve()
+        found += _taken(release)
+        assert release.held.records == 0
+        release.close()
         assert list(folder.iterdir()) == []
         partitions, offsets, late = (np.concatenate(one) for one in zip(*found, strict=True))
         return partitions, offsets, late

@@ -20,6 +20,7 @@ from kafka_ordered_ops.airflow import (
     OrderedWindowOperator,
     PartitionsLiveSensor,
     PlanWindowOperator,
+    ProcessWindowOperator,
     WindowPartOperator,
 )
 
@@ -130,10 +131,36 @@ with dag_of("waits", until=25) as waits:
     live >> window
 
 
+def charged(record: Any, cent: int) -> int:
+    """A job for each record: one of them fails once, and the task is tried again."""
+    folder = Path(output("processed"))
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = folder / "failed"
+    if record.offset == 3 and not failed.exists():
+        failed.touch()
+        raise OSError("the service is away")
+    # Fails for a record that is processed twice.
+    (folder / str(record.offset)).touch(exist_ok=False)
+    return cent
+
+
+with dag_of("processed", until=25) as processed:
+    ProcessWindowOperator(
+        task_id="charge",
+        python_callable=charged,
+        op_kwargs={"cent": "{{ 1 + 1 }}"},
+        record_retries=0,
+        max_concurrency=1,
+        retries=1,
+        retry_delay=timedelta(0),
+        **CATCH_UP,
+    )
+
+
 def main() -> None:
     """Runs every DAG once."""
     told = {}
-    for dag in (separate, parts, empty, let_go, waits):
+    for dag in (separate, parts, empty, let_go, waits, processed):
         run = dag.test(logical_date=datetime.now(UTC))
         tasks = {
             f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: ti

@@ -1,0 +1,105 @@
+"""The base of every task that plans a window, delivers it and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from kafka_ordered_ops.airflow.compat import AirflowSkipException, Context, errors_for_airflow
+from kafka_ordered_ops.airflow.operators.plan_task import OnEmpty, PlanTask, no_records
+from kafka_ordered_ops.airflow.support.facts import delivery_facts, plan_facts
+from kafka_ordered_ops.airflow.support.lineage import lineage_of
+from kafka_ordered_ops.airflow.support.outlets import add_to_outlets
+from kafka_ordered_ops.hosting.window_handle import Stop
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.airflow.support.times import WindowTimes
+    from kafka_ordered_ops.core.window.plan import WindowPlan
+    from kafka_ordered_ops.windows import Delivery, OrderedWindows
+
+
+class DeliverTask(PlanTask):
+    """A task that plans a window, delivers it and commits.
+
+    Args:
+        window_url: a page about the window, for the task's link; see `links.WindowLink`.
+    """
+
+    #: Set when the task must end.
+    _stop: Stop
+
+    def __init__(self, *, window_url: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.window_url = window_url
+        #: The facts for the link, once the window is planned.
+        self.link_facts: dict[str, Any] | None = None
+        #: The facts for OpenLineage, as far as they are known.
+        self._known: dict[str, Any] = {}
+        self._brokers = ""
+
+    def windows_options(self, context: Context) -> dict[str, Any]:
+        """Return arguments of `OrderedWindows`: a scan ends when the task must end."""
+        return {**super().windows_options(context), "progress": self._scanned}
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """Return topics and files, for the OpenLineage provider."""
+        return lineage_of(self._known, self._brokers)
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> Any:
+        """Return the same for a failed task: without files, unless it had committed before."""
+        return lineage_of(self._known, self._brokers)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan, deliver, commit."""
+        with errors_for_airflow():
+            times = self.times_of(context)
+            with (
+                self.open_windows(context) as windows,
+                self._opened_job(windows, times) as job,
+            ):
+                plan = self.plan(windows, context, times)
+                self.link_facts = self._known = plan_facts(plan)
+                self._brokers = windows.settings.bootstrap_servers
+                if not plan.offsets and self.on_empty is OnEmpty.SKIP:
+                    self.skip_empty(windows, plan)
+                facts = self._delivered(self._deliver(windows, plan, job), plan, times)
+        self._known = facts
+        add_to_outlets(context, self.outlets, facts)
+        return facts
+
+    def _opened_job(
+        self, windows: OrderedWindows, times: WindowTimes
+    ) -> AbstractContextManager[Any]:
+        """Check the job before its window is planned, and return what stays open until the window is delivered."""
+        raise NotImplementedError
+
+    def _deliver(self, windows: OrderedWindows, plan: WindowPlan, job: Any) -> Delivery:
+        """Deliver the window; `job` is from `_opened_job`."""
+        raise NotImplementedError
+
+    def _job_facts(self, result: Any) -> Mapping[str, Any]:
+        """Return more facts for the XCom, from the window's result in the ledger."""
+        return {}
+
+    def _delivered(
+        self, delivery: Delivery, plan: WindowPlan, times: WindowTimes
+    ) -> dict[str, Any]:
+        facts = {
+            **delivery_facts(delivery.record, ran=delivery.ran, times=times),
+            **self._job_facts(delivery.record.result),
+        }
+        self.log.info(
+            "Window %s is %s: %s records in %s offsets.",
+            plan.window_id,
+            delivery.plan.status.value,
+            "?" if facts["records"] is None else f"{facts['records']:,}",
+            f"{plan.offsets:,}",
+        )
+        if self.on_empty is OnEmpty.SKIP and facts["records"] == 0:
+            # It had offsets: of markers, or of compacted records.
+            raise AirflowSkipException(no_records(plan))
+        return facts
+
+    def _scanned(self, done: int, total: int) -> None:
+        self._stop.check(self.window_id or self.task_id)

@@ -1,0 +1,300 @@
+"""``relay``: serve records over HTTP, and make access tokens."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kafka_ordered_ops.cli.exits import ExitCode
+from kafka_ordered_ops.cli.options.help import LISTENING, RECORDS, Commands
+from kafka_ordered_ops.cli.options.options import Cluster, ReadLevel, command
+from kafka_ordered_ops.cli.options.times import bound
+from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.core.arguments import as_span
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
+
+if TYPE_CHECKING:
+    from kafka_ordered_ops.relay.http_server import Listening
+    from kafka_ordered_ops.relay.options import RelayOptions
+
+_SERVE_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops relay serve orders -b localhost:9092
+  kafka-ordered-ops relay serve orders payments --config client.properties --bind 0.0.0.0:8642 --tls-cert relay.pem --tokens tokens
+
+Exit codes: 0 ended by SIGTERM; 1 failed, retry; 2 usage; 4 failed, retrying does not help; 130 Ctrl-C."""
+
+_TOKEN_EXAMPLES: Final = """\b
+Examples:
+  kafka-ordered-ops relay token workers --tokens tokens
+  kafka-ordered-ops relay token scheduler --tokens tokens --topics orders,payments --verbs read,acknowledge,admin --expires P90D"""
+
+app = Commands(help="Hand out records to any number of workers over HTTP.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Where the server listens, and who may call."""
+
+    bind: Annotated[
+        str,
+        typer.Option(
+            "--bind",
+            metavar="HOST:PORT",
+            rich_help_panel=LISTENING,
+            help="Address to listen on. Any other than this machine's own needs TLS, and tokens or client certificates.",
+        ),
+    ] = "127.0.0.1:8642"
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            rich_help_panel=LISTENING,
+            help="Certificate with its chain, in PEM. A renewed one is used after a restart.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key",
+            metavar="FILE",
+            rich_help_panel=LISTENING,
+            help="Key of the certificate, in PEM. Default: in the same file.",
+        ),
+    ] = None
+    client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--client-ca",
+            metavar="FILE",
+            rich_help_panel=LISTENING,
+            help="Authority, in PEM: only clients with a certificate of it can connect.",
+        ),
+    ] = None
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            metavar="FILE",
+            rich_help_panel=LISTENING,
+            help="File with access tokens, made by relay token. It is read again when it changes.",
+        ),
+    ] = None
+
+    def listening(self) -> Listening:
+        """Return what the options say; raises `ConfigError`."""
+        from kafka_ordered_ops.relay.http_server import Listening
+
+        return Listening.at(
+            self.bind,
+            tls_certificate=self.tls_cert,
+            tls_key=self.tls_key,
+            client_authority=self.client_ca,
+            tokens=self.tokens,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What is served, and how."""
+
+    topic: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC", help="Names of the topics.", show_default=False),
+    ]
+    relay_group: Annotated[
+        str,
+        typer.Option(
+            "--relay-group",
+            metavar="GROUP",
+            rich_help_panel=LISTENING,
+            help="Consumer group of the servers, which share the partitions.",
+        ),
+    ] = "kafka-ordered-ops-relay"
+    server_name: Annotated[
+        str | None,
+        typer.Option(
+            "--server-name",
+            metavar="NAME",
+            rich_help_panel=LISTENING,
+            help="Unique among the servers, and the same after a restart: a server that comes back soon keeps its partitions.",
+        ),
+    ] = None
+    session_timeout: Annotated[
+        str,
+        typer.Option(
+            "--session-timeout",
+            metavar="SPAN",
+            rich_help_panel=LISTENING,
+            help="After a server died, how long its partitions wait for another one.",
+        ),
+    ] = "PT10S"
+    group_protocol: Annotated[
+        GroupProtocol,
+        typer.Option(
+            "--group-protocol",
+            rich_help_panel=LISTENING,
+            help="How the servers share the partitions. With consumer (KIP-848), brokers set the session timeout.",
+        ),
+    ] = GroupProtocol.CLASSIC
+    starting_offsets: Annotated[
+        str,
+        typer.Option(
+            "--starting-offsets",
+            metavar="BOUND",
+            rich_help_panel=RECORDS,
+            help="Where a new client group begins: earliest, latest, a time, or offset:N.",
+        ),
+    ] = "earliest"
+    isolation: ReadLevel = Isolation.READ_COMMITTED
+    dead_letter_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letter-topic",
+            metavar="TOPIC",
+            rich_help_panel=RECORDS,
+            help="Where records go that were leased --attempts times and not acknowledged. Default: they are leased again.",
+        ),
+    ] = None
+    attempts: Annotated[
+        int,
+        typer.Option(
+            "--attempts",
+            min=1,
+            rich_help_panel=RECORDS,
+            help="How often a record is leased before it goes to the dead-letter topic.",
+        ),
+    ] = 5
+    on_data_loss: Annotated[
+        OnDataLoss,
+        typer.Option(
+            "--on-data-loss",
+            rich_help_panel=RECORDS,
+            help="What to do if retention removed records before they were read.",
+        ),
+    ] = OnDataLoss.FAIL
+
+    def options(self) -> RelayOptions:
+        """Return what the options say; raises `ConfigError`."""
+        from kafka_ordered_ops.core.window.bounds import parse_bound
+        from kafka_ordered_ops.relay.options import RelayOptions
+
+        return RelayOptions(
+            topics=frozenset(self.topic),
+            relay_group=self.relay_group,
+            server_name=self.server_name,
+            protocol=self.group_protocol,
+            session_timeout_s=as_span(self.session_timeout, what="session timeout").total_seconds(),
+            isolation=self.isolation,
+            starting_offsets=parse_bound(bound(self.starting_offsets)),
+            attempts_max=self.attempts,
+            dead_letter_topic=self.dead_letter_topic,
+            on_data_loss=self.on_data_loss,
+        )
+
+
+@app.command("serve", epilog=_SERVE_EXAMPLES)
+@command
+def serve(screen: Screen, cluster: Cluster, served: Served, server: Server) -> None:
+    """Serve records of topics until Ctrl-C: workers read, acknowledge and cancel them."""
+    _check_installed()
+    from kafka_ordered_ops.relay.http_server import RelayServer
+    from kafka_ordered_ops.relay.service import Relay
+
+    settings, options = cluster.reported_settings(screen), served.options()
+    running = RelayServer(server.listening(), lambda: Relay(settings, options))
+    signal.signal(signal.SIGTERM, _terminate)
+    if screen.as_json:
+        screen.emit({"url": running.url, "topics": sorted(served.topic)})
+    else:
+        screen.show(running.url)
+    screen.say(f"serving {', '.join(sorted(served.topic))} at {running.url}; press Ctrl-C to stop")
+    running.run()
+
+
+@app.command("token", epilog=_TOKEN_EXAMPLES)
+@command
+def token(
+    screen: Screen,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Who uses the token.", show_default=False)
+    ],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--tokens", metavar="FILE", help="File to add it to; it is created if need be."
+        ),
+    ],
+    topics: Annotated[
+        str | None,
+        typer.Option(
+            "--topics", metavar="TOPICS", help="Topics, separated by commas. Default: all."
+        ),
+    ] = None,
+    verbs: Annotated[
+        str,
+        typer.Option(
+            "--verbs",
+            metavar="VERBS",
+            help="read, acknowledge (also cancel and extend) and admin (open windows), separated by commas.",
+        ),
+    ] = "read,acknowledge",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires",
+            metavar="SPAN",
+            help="The token expires after this long, such as P90D. Default: never.",
+        ),
+    ] = None,
+) -> None:
+    """Make an access token, and print it once. Of two tokens of the name, the older is removed."""
+    _check_installed()
+    from kafka_ordered_ops.relay.access import Verb, add_entry, new_token
+
+    span = None if expires is None else as_span(expires, what="expires")
+    ends = None if span is None else time.time_ns() // 1_000_000 + span // timedelta(milliseconds=1)
+    try:
+        allowed = [Verb(one) for one in _listed(verbs)]
+    except ValueError as error:
+        known = ", ".join(Verb)
+        raise ConfigError(f"--verbs {verbs}: {error}. Give some of {known}") from error
+    made, entry = new_token(name, allowed, None if topics is None else _listed(topics), ends)
+    removed = add_entry(file, entry)
+    if screen.as_json:
+        screen.emit({"name": name, "token": made, "removed": removed})
+    else:
+        screen.show(made)
+    screen.say("the file has only its hash: keep the token now, it is not shown again")
+    if removed:
+        screen.say(f"{removed} older token(s) of {name} were removed")
+
+
+def _listed(text: str) -> list[str]:
+    found = [one for one in re.split(r"\s*,\s*", text.strip()) if one]
+    if not found:
+        raise ConfigError("an empty list: give names separated by commas")
+    return found
+
+
+def _check_installed() -> None:
+    missing = [name for name in ("fastapi", "httptools", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the relay needs {', '.join(missing)}: run pip install 'kafka-ordered-ops[relay]'"
+        )
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise typer.Exit(ExitCode.DONE)

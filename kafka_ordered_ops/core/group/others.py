@@ -1,0 +1,70 @@
+"""Committed offsets that other programs wrote for a group, and the progress in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import OffsetMapDecodeError
+from kafka_ordered_ops.core.offset_map.reading import (
+    DecodePolicy,
+    MetadataKind,
+    metadata_kind,
+    read_committed_progress,
+)
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OthersCommit:
+    """A committed offset of another program."""
+
+    offset: int
+    #: Done offsets above it, by the offset map of Parallel Consumer. Text of other programs names none.
+    done: OffsetSet = EMPTY_SET
+    #: Whether Parallel Consumer may have written it. It commits without metadata if nothing above the offset is done.
+    by_parallel_consumer: bool = False
+    #: Why the map of Parallel Consumer cannot be used; None: it can, or there is none.
+    problem: OffsetMapDecodeError | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one that is done."""
+        return self.done.end if self.done else self.offset
+
+
+#: By partition.
+OthersCommits = Mapping[TopicPartition, OthersCommit]
+
+
+def others_commit(found: CommittedOffset, *, where: str, end: int | None = None) -> OthersCommit:
+    """Return the progress in a commit of another program.
+
+    Args:
+        found: the commit, as the broker has it.
+        where: group and partition, for messages.
+        end: the end of the log: a map that reaches past it is about another log. None: unknown, and not checked.
+    """
+    kind = metadata_kind(found.metadata)
+    if kind is not MetadataKind.PARALLEL_CONSUMER:
+        return OthersCommit(found.offset, by_parallel_consumer=kind is MetadataKind.NONE)
+    try:
+        read = read_committed_progress(
+            found.offset, found.metadata, end=end, policy=DecodePolicy.FAIL, where=where
+        )
+    except OffsetMapDecodeError as error:
+        return OthersCommit(found.offset, by_parallel_consumer=True, problem=error)
+    return OthersCommit(found.offset, read.done or EMPTY_SET, by_parallel_consumer=True)
+
+
+def check_usable(group_id: str, others: OthersCommits) -> None:
+    """Raise `OffsetMapDecodeError` if a map of Parallel Consumer cannot be used: its records would be read twice."""
+    wrong = sorted((tp, one.problem) for tp, one in others.items() if one.problem is not None)
+    for _, problem in wrong:
+        raise OffsetMapDecodeError(
+            f"{problem.message}: `offsets reset --to committed` keeps the committed offsets of group {group_id} and drops "
+            f"the maps ({len(wrong)} partitions have such a map)",
+            reason=problem.reason,
+        ) from problem

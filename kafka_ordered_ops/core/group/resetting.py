@@ -1,0 +1,132 @@
+"""Set a group's progress to offsets of a person's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_ordered_ops.core.cluster_facts import TopicFacts
+from kafka_ordered_ops.core.group.adoption import Cause, LogNow, Moved, with_moved
+from kafka_ordered_ops.core.group.checks import (
+    check_foreign,
+    check_none_open,
+    check_topic_id,
+    known_state,
+)
+from kafka_ordered_ops.core.group.group_state import Change, GroupView
+from kafka_ordered_ops.core.group.others import OthersCommits
+from kafka_ordered_ops.core.group.truncation import check_not_cut, known_logs
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPartition:
+    """One partition of a group that is reset. Counts are of offsets: an upper bound for records."""
+
+    tp: TopicPartition
+    #: The first offset that was not done; None: the group had no committed offset.
+    before: int | None
+    #: The committed offset from now on: everything below counts as done, nothing at or above.
+    after: int
+    #: Offsets of the log below it that were not done, and are never delivered.
+    skipped: int
+    #: Offsets of the log at or above it that were done, and are delivered again.
+    repeated: int
+
+    @classmethod
+    def of(
+        cls,
+        tp: TopicPartition,
+        *,
+        before: int | None,
+        after: int,
+        done: OffsetSet,
+        log: tuple[int, int],
+    ) -> ResetPartition:
+        """Return the summary for a partition with these done offsets and a log with this start and end."""
+        below, above = OffsetSet.of((log[0], min(after, log[1]))), OffsetSet.of((after, log[1]))
+        return cls(tp, before, after, (below - done).count, (above & done).count)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """The change that a reset makes, or has made."""
+
+    group_id: str
+    partitions: tuple[ResetPartition, ...]
+    #: Committed windows some of whose offsets are open again.
+    rewound: tuple[str, ...] = ()
+    #: Whether the ledger has progress of the group; otherwise only its committed offsets are written.
+    has_ledger: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "group": self.group_id,
+            "has_ledger": self.has_ledger,
+            "partitions": [
+                {
+                    "topic": one.tp.topic,
+                    "partition": one.tp.partition,
+                    "before": one.before,
+                    "after": one.after,
+                    "skipped_offsets": one.skipped,
+                    "repeated_offsets": one.repeated,
+                }
+                for one in self.partitions
+            ],
+            "rewound": list(self.rewound),
+        }
+
+
+def reset(
+    view: GroupView,
+    wanted: Mapping[TopicPartition, int],
+    others: OthersCommits,
+    logs: Mapping[TopicPartition, LogNow],
+    present: Mapping[str, TopicFacts],
+) -> tuple[Change | None, OffsetReset]:
+    """Set the progress of partitions: everything below the wanted offset is done, and nothing at or above it.
+
+    Committed windows with later offsets are rewound. For the arguments see `adoption.adopt`; commits of other programs
+    on the wanted partitions are overwritten.
+
+    Raises:
+        UnknownWindowError: the ledger has no state of the group.
+        OpenClaimError: windows are open.
+        TopicRecreatedError, LogTruncatedError: the progress is about another log. Adopt that first.
+        ForeignCommitError: another program moved offsets of other partitions.
+    """
+    state = known_state(view)
+    check_none_open(state, "reset")
+    _check_same_logs(view, wanted, logs, present)
+    check_foreign(state, {tp: one for tp, one in others.items() if tp not in wanted})
+    moved, partitions = [], []
+    for tp, offset in sorted(wanted.items()):
+        known, log = state.topics[tp.topic].partitions[tp.partition], logs[tp]
+        partitions.append(
+            ResetPartition.of(
+                tp, before=known.base, after=offset, done=known.done, log=(log.log_start, log.end)
+            )
+        )
+        if tp in others or known.committed != offset or known.done != OffsetSet.of((0, offset)):
+            moved.append(Moved(tp, Cause.RESET, known.base, offset))
+    if not moved:
+        return None, OffsetReset(view.group_id, tuple(partitions), has_ledger=True)
+    change, adopted = with_moved(view, moved, logs, present)
+    return change, OffsetReset(view.group_id, tuple(partitions), adopted.rewound, has_ledger=True)
+
+
+def _check_same_logs(
+    view: GroupView,
+    wanted: Collection[TopicPartition],
+    logs: Mapping[TopicPartition, LogNow],
+    present: Mapping[str, TopicFacts],
+) -> None:
+    state = known_state(view)
+    for name in {tp.topic for tp in wanted}:
+        check_topic_id(view.group_id, present[name], state.topics[name].topic_id)
+    cuts = {tp: log.cut for tp, log in logs.items() if log.cut is not None}
+    check_not_cut(view.group_id, known_logs(view), cuts)

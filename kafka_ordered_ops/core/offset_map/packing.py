@@ -1,0 +1,242 @@
+"""Pack numbers, bits and bytes for offset maps, and unpack them from hostile input in bounded memory.
+
+Every function that unpacks raises `OffsetMapDecodeError` with a reason and a part of a sentence; its caller adds which
+metadata it was. A set is packed from its *edges*: the boundaries of its ranges, counted from the committed offset.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import OffsetMapDecodeError, OffsetMapFault
+from kafka_ordered_ops.core.offset_set import Int64Array, OffsetSet
+from kafka_ordered_ops.core.types import INT64_MAX
+
+#: Kafka's default for ``offset.metadata.max.bytes``.
+METADATA_BYTES_MAX: Final = 4_096
+
+#: Ranges of one map, as many as a whole plan may have. More are neither written nor believed.
+RANGES_MAX: Final = 1_000_000
+
+#: A payload when unpacked: the ranges above as four-byte numbers, or the bits of 67 million offsets. A few compressed
+#: bytes can claim gigabytes.
+PAYLOAD_BYTES_MAX: Final = 8 * RANGES_MAX
+
+#: zstd's efforts: Parallel Consumer's, and for payloads of few bytes the most that takes milliseconds.
+_LEVEL: Final = 3
+_SMALL_LEVEL: Final = 12
+_SMALL_BYTES: Final = 1 << 16
+
+#: Bytes of the longest varint that fits int64.
+_VARINT_BYTES_MAX: Final = 9
+
+_BITS_SET: Final = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
+
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def unreadable(reason: OffsetMapFault, why: str) -> OffsetMapDecodeError:
+    """Return the error for a part of a map."""
+    return OffsetMapDecodeError(why, reason=reason)
+
+
+def unbase64(text: bytes) -> bytes:
+    """Return the bytes behind standard base64. Padding may be missing at the end, as Java allows."""
+    try:
+        return binascii.a2b_base64(text + b"=" * (-len(text) % 4), strict_mode=True)
+    except binascii.Error as error:
+        raise unreadable(OffsetMapFault.NOT_BASE64, f"it is not base64 ({error})") from error
+
+
+def base64_of(body: bytes) -> bytes:
+    """Return standard base64, padded, on one line."""
+    return base64.b64encode(body)
+
+
+def deflate(plain: bytes) -> bytes:
+    """Return a zstd frame that does not name its size, as Parallel Consumer writes them."""
+    levels = (_LEVEL, _SMALL_LEVEL) if len(plain) <= _SMALL_BYTES else (_LEVEL,)
+    frames = (
+        pa.Codec("zstd", compression_level=one).compress(plain, asbytes=True) for one in levels
+    )
+    frame = min(frames, key=len)
+    # RFC 8878, 3.1.1.1: four bytes of magic, the descriptor, the window unless bit 5 is set, and the size, whose width is
+    # in the two highest bits. The size takes up to four bytes, of twenty in all where the pattern is regular.
+    descriptor, single = frame[4], frame[4] & 0x20
+    width = (int(bool(single)), 2, 4, 8)[descriptor >> 6]
+    window = bytes([max((len(plain) - 1).bit_length() - 10, 0) << 3]) if single else frame[5:6]
+    blocks = frame[5 + width if single else 6 + width :]
+    return frame[:4] + bytes([descriptor & 0x1F]) + window + blocks
+
+
+def inflate(frame: bytes) -> bytes:
+    """Return the contents of zstd frames, at most `PAYLOAD_BYTES_MAX`; frames need not name their size."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
+            plain = bytes(stream.read(PAYLOAD_BYTES_MAX + 1))
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(OffsetMapFault.NOT_ZSTD, f"its zstd frame is damaged ({error})") from error
+    if len(plain) > PAYLOAD_BYTES_MAX:
+        raise unreadable(
+            OffsetMapFault.TOO_LARGE, f"it unpacks to more than {PAYLOAD_BYTES_MAX:,} bytes"
+        )
+    return plain
+
+
+def varints_of(values: Int64Array) -> bytes:
+    """Return numbers, none negative, as LEB128."""
+    lengths = np.ones(values.size, dtype=np.int64)
+    for k in range(1, _VARINT_BYTES_MAX):
+        lengths += values >= 1 << 7 * k
+    starts = np.cumsum(lengths) - lengths
+    packed = np.empty(int(lengths.sum()), dtype=np.uint8)
+    for k in range(int(lengths.max(initial=0))):
+        reached = lengths > k
+        more = np.where(lengths[reached] > k + 1, 0x80, 0)
+        packed[starts[reached] + k] = values[reached] >> 7 * k & 0x7F | more
+    return packed.tobytes()
+
+
+def from_varints(data: bytes) -> Int64Array:
+    """Return the numbers of `varints_of`."""
+    packed = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(packed < 0x80) + 1
+    if int(ends[-1] if ends.size else 0) != packed.size:
+        raise unreadable(OffsetMapFault.CUT_SHORT, "its last number is cut short")
+    _check_ranges(ends.size // 2)
+    lengths = np.diff(ends, prepend=0)
+    longest = int(lengths.max(initial=0))
+    if longest > _VARINT_BYTES_MAX:
+        raise unreadable(OffsetMapFault.TOO_LARGE, f"a number has {longest} bytes")
+    starts = ends - lengths
+    values = np.zeros(ends.size, dtype=np.int64)
+    for k in range(longest):
+        reached = lengths > k
+        values[reached] |= (packed[starts[reached] + k] & 0x7F).astype(np.int64) << 7 * k
+    return values
+
+
+def numbers_of(values: Int64Array, kind: str) -> bytes:
+    """Return numbers of a fixed width; `kind` is numpy's name of it (">i2", ">i4")."""
+    return values.astype(kind).tobytes()
+
+
+def from_numbers(data: bytes, kind: str) -> Int64Array:
+    """Return the numbers of `numbers_of`, none of them negative; an incomplete last one is ignored."""
+    count = len(data) // np.dtype(kind).itemsize
+    _check_ranges(count // 2)
+    values = np.frombuffer(data, dtype=kind, count=count).astype(np.int64)
+    if count and (least := int(values.min())) < 0:
+        raise unreadable(OffsetMapFault.NEGATIVE, f"it has a run of {least} offsets")
+    return values
+
+
+def bits_pay(edges: Int64Array) -> bool:
+    """Return whether bits may be the smallest form, compressed or not.
+
+    They are not where they take more than eight bytes for each edge: runs are smaller then, and zstd gets less out of
+    long zeros than out of few numbers.
+    """
+    return int(edges[-1]) // 8 <= 8 * edges.size
+
+
+def bits_of(edges: Int64Array) -> bytes:
+    """Return a bit for each offset up to the last edge, the least significant first; O(edges + bits / 8)."""
+    packed = np.zeros((int(edges[-1]) + 7) // 8, dtype=np.uint8)
+    inner = edges[:-1]
+    # First only the bits at which the set changes...
+    places = inner >> 3
+    firsts = np.flatnonzero(np.diff(places, prepend=-1))
+    changes = np.left_shift(1, inner & 7).astype(np.uint8)
+    packed[places[firsts]] = np.bitwise_or.reduceat(changes, firsts)
+    # ... then each bit becomes the sum of those up to it: in its byte, and of all bytes before.
+    for shift in (1, 2, 4):
+        packed ^= packed << shift
+    packed[1:] ^= np.bitwise_xor.accumulate(packed >> 7)[:-1] * 0xFF
+    _clear_from(packed, int(edges[-1]))
+    return packed.tobytes()
+
+
+def edges_of_bits(data: bytes, count: int) -> Int64Array:
+    """Return the edges of the first `count` bits; missing bytes are zeros."""
+    used = min((count + 7) // 8, len(data))
+    # A zero behind the end closes the last range.
+    packed = np.zeros(used + 1, dtype=np.uint8)
+    packed[:used] = np.frombuffer(data, dtype=np.uint8, count=used)
+    _clear_from(packed[:used], count)
+    changes = (packed ^ packed << 1).astype(np.uint8, copy=False)
+    changes[1:] ^= packed[:-1] >> 7
+    _check_ranges(int(_BITS_SET[changes].sum(dtype=np.int64)) // 2)
+    places = np.flatnonzero(changes)
+    rows, bits = np.nonzero(np.unpackbits(changes[places, None], axis=1, bitorder="little"))
+    edges: Int64Array = places[rows] * 8 + bits
+    return edges
+
+
+def counted_bits_of(edges: Int64Array, kind: str) -> bytes:
+    """Return how many bits there are, as a number of a fixed width, the bits, and a zero byte."""
+    return numbers_of(edges[-1:], kind) + bits_of(edges) + b"\0"
+
+
+def from_counted_bits(data: bytes, kind: str) -> tuple[int, Int64Array]:
+    """Return how many bits there are, and their edges; the zero byte may be missing."""
+    width = np.dtype(kind).itemsize
+    if len(data) < width:
+        raise unreadable(OffsetMapFault.CUT_SHORT, f"its length has {len(data)} of {width} bytes")
+    count = int.from_bytes(data[:width], "big", signed=True)
+    if count < 0:
+        raise unreadable(OffsetMapFault.NEGATIVE, f"it covers {count} offsets")
+    return count, edges_of_bits(data[width:], count)
+
+
+def set_of_runs(base: int, runs: Int64Array) -> OffsetSet:
+    """Return the done offsets of alternating runs from the base: not done, done, not done, ..."""
+    return set_of_edges(base, _sums(base, runs) - base)
+
+
+def set_of_edges(base: int, edges: Int64Array) -> OffsetSet:
+    """Return the set; edges rise, not strictly, and a last one without a partner ends nothing."""
+    edges = edges[: edges.size // 2 * 2]
+    if not edges.size:
+        return OffsetSet()
+    if int(edges[-1]) > INT64_MAX - base:
+        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
+    if not bool(np.all(edges[:-1] < edges[1:])):
+        # Runs of no offsets: edges at the same place cancel each other.
+        edges, times = np.unique(edges, return_counts=True)
+        edges = edges[times % 2 == 1]
+    return OffsetSet(base + edges)
+
+
+def offsets_of_steps(base: int, steps: Int64Array) -> Int64Array:
+    """Return offsets, each a step after the one before it, the first after the base."""
+    offsets = _sums(base, steps)
+    if offsets.size and int(offsets[-1]) == INT64_MAX:
+        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
+    return offsets
+
+
+def _sums(base: int, values: Int64Array) -> Int64Array:
+    sums = np.cumsum(np.concatenate(([base], values)), dtype=np.int64)
+    # Sums of what is not negative fall only where they leave int64.
+    if bool(np.any(sums[1:] < sums[:-1])):
+        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
+    return sums[1:]
+
+
+def _clear_from(packed: _Bytes, count: int) -> None:
+    """Clear the bits at or after `count` in the last byte."""
+    if packed.size and packed.size * 8 > count:
+        packed[-1] &= 0xFF >> packed.size * 8 - count
+
+
+def _check_ranges(count: int) -> None:
+    if count > RANGES_MAX:
+        raise unreadable(
+            OffsetMapFault.TOO_LARGE, f"it has {count:,} ranges; {RANGES_MAX:,} are the limit"
+        )

@@ -1,0 +1,251 @@
+"""The joined state of one partition of the relay's log.
+
+The state is the join of the log's records, each with its position: acknowledged offsets are united, a lease ends at the
+latest of its times, the first claim of an epoch counts. So it is the same whatever order the records are read in, and
+however often; and what one server knows joins with what another one knows.
+
+A lease is *void* if a claim of a newer epoch is at a lower position: its server had been replaced before the lease was
+stored, and never gave the records to a client. Positions decide that, and not the order of reading.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from kafka_ordered_ops.core.numpy_later import np
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.relay.group_progress import GroupProgress
+from kafka_ordered_ops.core.relay.log_batch import LogBatch
+from kafka_ordered_ops.core.relay.log_records import (
+    Acknowledged,
+    Extended,
+    Finished,
+    Leased,
+    LogRecord,
+    Opened,
+    Owned,
+    Released,
+    Snapshot,
+    StateRecord,
+    decode,
+)
+
+#: A lease that is read after more claims than these were made after it: this happens in no log.
+_CLAIMS_MAX: Final = 1_000
+#: Ends of windows that are kept, some 100 bytes each: a year of hourly windows. What comes late for an older one is
+#: taken as the beginning of a new group.
+FINISHED_MAX: Final = 10_000
+#: Of a part of a snapshot, as `_bytes_most` counts them.
+_PART_BYTES_MAX: Final = 900_000
+_CUT_RANGES: Final = 10_000
+
+
+class Claim(NamedTuple):
+    """A claim that counts: no claim before it has its epoch or a newer one."""
+
+    position: int
+    owned: Owned
+
+
+class PartitionState:
+    """The joined state of one partition, of all groups. Not safe for threads."""
+
+    def __init__(self) -> None:
+        #: The next offset of the log.
+        self.position = 0
+        #: Both positions and epochs rise.
+        self._claims: list[Claim] = []
+        self._groups: dict[str, GroupProgress] = {}
+        #: Where windows have ended, by group.
+        self._finished: dict[str, int] = {}
+
+    @property
+    def groups(self) -> Mapping[str, GroupProgress]:
+        """By name: the groups that any record is about."""
+        return self._groups
+
+    def owner(self) -> Owned | None:
+        """Return the newest claim that counts."""
+        return self._claims[-1].owned if self._claims else None
+
+    def counts(self, lease_id: str) -> bool:
+        """Return whether a lease was read and is not void; one that is fully acknowledged may be forgotten."""
+        return any(group.has_lease(lease_id) for group in self._groups.values())
+
+    def apply(self, record: LogRecord, position: int) -> None:
+        """Join a record of the log."""
+        if position >= self.position:
+            self.position = position + 1
+        self._apply(record, position)
+
+    def fold(self, batch: LogBatch) -> None:
+        """Join records of the log that were read together; raises as `decode` does.
+
+        Acknowledgements come first, whatever the order is, and what is about leases of acknowledged offsets is not even
+        decoded. That is nearly everything when a server starts.
+        """
+        self.position = max(self.position, batch.end)
+        for position, record in batch.others:
+            self._apply(record, position)
+        for name, ranges in batch.acknowledged:
+            self._group(name).acknowledge(OffsetSet.from_ranges(ranges), len(ranges))
+        for name, leases in batch.leases:
+            matter = ~self._group(name).covers(leases.ranges)
+            for index in np.flatnonzero(matter).tolist():
+                self._apply(decode(leases.values[index]), leases.positions[index])
+
+    def merge(self, other: PartitionState) -> None:
+        """Join what another server knows."""
+        self.position = max(self.position, other.position)
+        for position, record in other.records():
+            self._join(record, position)
+
+    def snapshot(self) -> list[Snapshot]:
+        """Return this state as records of the log, as few as can be written. Together, they mean the same."""
+        parts = list(_parts(self.records()))
+        return [
+            Snapshot(self.position, number, len(parts), tuple(part))
+            for number, part in enumerate(parts, start=1)
+        ]
+
+    def forget_replaced(self) -> None:
+        """Forget leases that later ones replaced; see `GroupProgress.forget_replaced`."""
+        for group in self._groups.values():
+            group.forget_replaced()
+
+    def records(self) -> Iterator[tuple[int, StateRecord]]:
+        """Yield records, with positions, whose join is this state; equal states yield the same."""
+        for claim in self._claims:
+            yield claim.position, claim.owned
+        for name in sorted(self._groups):
+            for position, record in self._groups[name].records():
+                yield 0 if position is None else position, record
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionState):
+            return NotImplemented
+        return self.position == other.position and list(self.records()) == list(other.records())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _apply(self, record: LogRecord, position: int) -> None:
+        if isinstance(record, Snapshot):
+            for at, one in record.records:
+                self._join(one, at)
+        else:
+            self._join(record, position)
+
+    def _group(self, name: str) -> GroupProgress:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = GroupProgress(name)
+        return group
+
+    def _join(self, record: StateRecord, position: int) -> None:
+        if isinstance(record, Owned):
+            self._claim(record, position)
+            return
+        group = self._group(record.group)
+        match record:
+            case Acknowledged():
+                group.acknowledge(record.offsets)
+            case Leased():
+                if record.epoch >= self._epoch_before(position):
+                    group.lease(record, position)
+            case Extended():
+                group.extend(record)
+            case Released():
+                group.release(record)
+            case Opened():
+                group.open(record, position)
+            case Finished():
+                group.finished(record, position)
+                self._forget_finished(group)
+
+    def _forget_finished(self, group: GroupProgress) -> None:
+        """Forget the window that ended first, if there are too many: all servers forget it at the same place of the log."""
+        self._finished[group.group] = group.finished_at or 0
+        if len(self._finished) > FINISHED_MAX:
+            first = min(self._finished, key=lambda name: (self._finished[name], name))
+            del self._finished[first], self._groups[first]
+
+    def _claim(self, record: Owned, position: int) -> None:
+        at = bisect_left(self._claims, position, key=lambda one: one.position)
+        if at and self._claims[at - 1].owned.epoch >= record.epoch:
+            return
+        if at < len(self._claims) and self._claims[at].position == position:
+            return
+        end = at
+        while end < len(self._claims) and self._claims[end].owned.epoch <= record.epoch:
+            end += 1
+        is_newest = at == len(self._claims)
+        self._claims[at:end] = [Claim(position, record)]
+        del self._claims[:-_CLAIMS_MAX]
+        if not is_newest or position < self.position - 1:
+            self._void()
+
+    def _void(self) -> None:
+        """Forget leases that a claim read after them makes void."""
+        for group in self._groups.values():
+            group.void(
+                [
+                    one.lease_id
+                    for one in group.all_leases()
+                    if one.leased and one.leased.epoch < self._epoch_before(one.position)
+                ]
+            )
+
+    def _epoch_before(self, position: int) -> int:
+        """Return the newest epoch that was claimed before a position; 0: none."""
+        claims = self._claims
+        if not claims:
+            return 0
+        # Most leases are after all claims.
+        if claims[-1].position < position:
+            return claims[-1].owned.epoch
+        at = bisect_left(claims, position, key=lambda one: one.position)
+        return claims[at - 1].owned.epoch if at else 0
+
+
+def _parts(records: Iterator[tuple[int, StateRecord]]) -> Iterator[list[tuple[int, StateRecord]]]:
+    """Yield the records in parts that fit into one record of the log; at least one part."""
+    part: list[tuple[int, StateRecord]] = []
+    size = 0
+    for position, whole in records:
+        for record in _cut(whole):
+            added = _bytes_most(record)
+            if part and size + added > _PART_BYTES_MAX:
+                yield part
+                part, size = [], 0
+            part.append((position, record))
+            size += added
+    yield part
+
+
+def _bytes_most(record: StateRecord) -> int:
+    """Return an upper bound of the size: characters have up to four bytes, and compression may add a little."""
+    if isinstance(record, Owned):
+        names, ranges = (record.server_id, record.topic_id), 0
+    elif isinstance(record, Finished):
+        names, ranges = (record.group, record.digest), 0
+    elif isinstance(record, Opened | Acknowledged):
+        names, ranges = (record.group, ""), len(record.offsets or ())
+    else:
+        names, ranges = (record.group, record.lease_id), len(record.offsets)
+    return 100 + 4 * sum(map(len, names)) + 17 * ranges
+
+
+def _cut(record: StateRecord) -> Iterator[StateRecord]:
+    """Cut records of joined offsets. Others were in the log as they are, and fit."""
+    if (
+        not isinstance(record, Acknowledged | Extended | Released)
+        or len(record.offsets) <= _CUT_RANGES
+    ):
+        yield record
+        return
+    edges = record.offsets.boundaries
+    for at in range(0, len(edges), 2 * _CUT_RANGES):
+        yield replace(record, offsets=OffsetSet(edges[at : at + 2 * _CUT_RANGES]))

@@ -1,0 +1,228 @@
+"""librdkafka's C interface, for what confluent-kafka does not pass on exactly.
+
+Reached by ctypes, through the library that confluent-kafka is linked with and on the client that
+confluent-kafka made: one configuration, one producer, one transaction.
+
+The only thing taken on trust is where confluent-kafka keeps its client: in the first field after the object
+header. That is checked before its first use, on each client.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import confluent_kafka as ck
+from confluent_kafka import cimpl
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.client.answers import UNANSWERED, committed_offset
+
+
+class TransactionCallError(ck.KafkaException):
+    """A failed transactional call, with everything that the client reports about it."""
+
+    def __init__(
+        self, code: int, name: str, text: str, fatal: bool, retriable: bool, abortable: bool
+    ) -> None:
+        super().__init__(ck.KafkaError(code, text, fatal, retriable, abortable))
+        self.code = code
+        self.name = name
+        self.text = text
+        #: The producer is of no more use.
+        self.fatal = fatal
+        #: The same call may be made again.
+        self.retriable = retriable
+        #: The transaction must be aborted.
+        self.abortable = abortable
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a time-out in milliseconds; never 0, which would not wait at all."""
+    return max(1, round(seconds * 1_000))
+
+
+class _Partition(c.Structure):
+    """librdkafka's ``rd_kafka_topic_partition_t``."""
+
+    _fields_ = (
+        ("topic", c.c_char_p),
+        ("partition", c.c_int32),
+        ("offset", c.c_int64),
+        ("metadata", c.c_void_p),
+        ("metadata_size", c.c_size_t),
+        ("opaque", c.c_void_p),
+        ("err", c.c_int),
+        ("_private", c.c_void_p),
+    )
+
+
+class _PartitionList(c.Structure):
+    """librdkafka's ``rd_kafka_topic_partition_list_t``."""
+
+    _fields_ = (
+        ("cnt", c.c_int),
+        ("size", c.c_int),
+        ("elems", c.POINTER(_Partition)),
+    )
+
+
+_ListPointer = c.POINTER(_PartitionList)
+#: name -> (result type, argument types)
+_FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+    "rd_kafka_version": (c.c_int, ()),
+    "rd_kafka_name": (c.c_char_p, (c.c_void_p,)),
+    "rd_kafka_mem_malloc": (c.c_void_p, (c.c_void_p, c.c_size_t)),
+    "rd_kafka_topic_partition_list_new": (_ListPointer, (c.c_int,)),
+    "rd_kafka_topic_partition_list_add": (
+        c.POINTER(_Partition),
+        (_ListPointer, c.c_char_p, c.c_int32),
+    ),
+    "rd_kafka_topic_partition_list_destroy": (None, (_ListPointer,)),
+    "rd_kafka_committed": (c.c_int, (c.c_void_p, _ListPointer, c.c_int)),
+    "rd_kafka_queue_new": (c.c_void_p, (c.c_void_p,)),
+    "rd_kafka_queue_destroy": (None, (c.c_void_p,)),
+    "rd_kafka_queue_poll": (c.c_void_p, (c.c_void_p, c.c_int)),
+    "rd_kafka_commit_queue": (
+        c.c_int,
+        (c.c_void_p, _ListPointer, c.c_void_p, c.c_void_p, c.c_void_p),
+    ),
+    "rd_kafka_event_error": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_event_destroy": (None, (c.c_void_p,)),
+    "rd_kafka_consumer_group_metadata_new": (c.c_void_p, (c.c_char_p,)),
+    "rd_kafka_consumer_group_metadata": (c.c_void_p, (c.c_void_p,)),
+    "rd_kafka_consumer_group_metadata_member_id": (c.c_char_p, (c.c_void_p,)),
+    "rd_kafka_consumer_group_metadata_destroy": (None, (c.c_void_p,)),
+    "rd_kafka_send_offsets_to_transaction": (
+        c.c_void_p,
+        (c.c_void_p, _ListPointer, c.c_void_p, c.c_int),
+    ),
+    "rd_kafka_error_code": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_error_name": (c.c_char_p, (c.c_void_p,)),
+    "rd_kafka_error_string": (c.c_char_p, (c.c_void_p,)),
+    "rd_kafka_error_is_fatal": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_error_is_retriable": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_error_txn_requires_abort": (c.c_int, (c.c_void_p,)),
+    "rd_kafka_error_destroy": (None, (c.c_void_p,)),
+}
+
+
+class Library:
+    """The librdkafka that confluent-kafka runs on. Calls release the interpreter lock."""
+
+    def __init__(self) -> None:
+        # The extension module is linked with the library, so its symbols are found through it, wherever
+        # the wheel has put the file.
+        try:
+            loaded = c.CDLL(str(cimpl.__file__))
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(loaded, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name, function)
+        except (OSError, AttributeError) as error:
+            raise _unfit(str(error)) from error
+        found, expected = self.rd_kafka_version(), ck.libversion()[1]
+        if found != expected:
+            raise _unfit(f"version {found:#010x} is loaded, {expected:#010x} was built against")
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the C functions, set by `__init__`; here for the type checker, and for a clear mistake."""
+        raise AttributeError(name)
+
+    def handle_of(self, client: ck.Producer | ck.Consumer, kind: str) -> int:
+        """Return the address of a client's ``rd_kafka_t``; `kind` is ``producer`` or ``consumer``.
+
+        Raises `ConfigError` if the client's internals differ from those expected.
+        """
+        size = object.__basicsize__
+        if type(client).__basicsize__ < size + c.sizeof(c.c_void_p):
+            raise _unfit(f"a {kind} object of {type(client).__basicsize__} bytes holds no client")
+        handle = c.c_void_p.from_address(id(client) + size).value
+        name = self.rd_kafka_name(handle) if handle else None
+        if handle is None or name is None or not re.search(rb"#%b-\d+$" % kind.encode(), name):
+            raise _unfit(f"no {kind} where one was expected, but {name!r}")
+        return handle
+
+    @contextmanager
+    def partition_list(
+        self, offsets: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> Iterator[Any]:
+        """Yield a native list of these partitions, freed with all that it then holds."""
+        partition_list = self.rd_kafka_topic_partition_list_new(len(offsets))
+        try:
+            for tp, committed in offsets.items():
+                added = self.rd_kafka_topic_partition_list_add(
+                    partition_list, tp.topic.encode(), tp.partition
+                ).contents
+                if committed is None:
+                    # Otherwise a missing answer would read as "nothing is committed".
+                    added.offset = UNANSWERED
+                    continue
+                added.offset = committed.offset
+                if size := len(committed.metadata):
+                    # The list frees it, so the library's own allocator must provide it.
+                    added.metadata = self.rd_kafka_mem_malloc(None, size)
+                    c.memmove(added.metadata, committed.metadata, size)
+                    added.metadata_size = size
+            yield partition_list
+        finally:
+            self.rd_kafka_topic_partition_list_destroy(partition_list)
+
+    def committed(
+        self, handle: int, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> tuple[int, dict[TopicPartition, tuple[CommittedOffset | None, int]]]:
+        """Return the call's error code, and each partition's committed offset and error code."""
+        found: dict[TopicPartition, tuple[CommittedOffset | None, int]] = {}
+        with self.partition_list(dict.fromkeys(partitions)) as partition_list:
+            code = self.rd_kafka_committed(handle, partition_list, milliseconds(timeout_s))
+            elements = partition_list.contents
+            for index in range(elements.cnt):
+                element = elements.elems[index]
+                tp = TopicPartition(element.topic.decode(), element.partition)
+                if code or element.err:
+                    found[tp] = None, element.err
+                    continue
+                committed = None
+                if (offset := committed_offset(element.offset)) is not None:
+                    size = element.metadata_size if element.metadata else 0
+                    metadata = c.string_at(element.metadata, size) if size else b""
+                    committed = CommittedOffset(offset, metadata)
+                found[tp] = committed, element.err
+        return code, found
+
+    def raise_and_free(self, error: int | None) -> None:
+        """Raise `TransactionCallError` for an ``rd_kafka_error_t``, and free it; do nothing for NULL."""
+        if not error:
+            return
+        try:
+            raise TransactionCallError(
+                self.rd_kafka_error_code(error),
+                self.rd_kafka_error_name(error).decode(),
+                self.rd_kafka_error_string(error).decode(errors="replace"),
+                bool(self.rd_kafka_error_is_fatal(error)),
+                bool(self.rd_kafka_error_is_retriable(error)),
+                bool(self.rd_kafka_error_txn_requires_abort(error)),
+            )
+        finally:
+            self.rd_kafka_error_destroy(error)
+
+
+@functools.cache
+def library() -> Library:
+    """Return the loaded library; raise `ConfigError` if it is not the one that was built against."""
+    return Library()
+
+
+def _unfit(found: str) -> ConfigError:
+    return ConfigError(
+        f"the librdkafka of confluent-kafka {ck.version()} (librdkafka {ck.libversion()[0]}, Python "
+        f"{sys.version.split()[0]}) cannot be used for exact commit metadata: {found}. Install a version "
+        "of confluent-kafka that this package names in its requirements"
+    )

@@ -1,0 +1,143 @@
+"""Write records, and report of each whether it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import confluent_kafka as ck
+
+from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.client.interrupts import interruptible
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: For one record, from `send` to its report.
+TIMEOUT_S: Final = 10.0
+#: How long a topic may be unknown before its records fail: a broker learns of a new one this late at most. The client's
+#: own 30 s would outlast every deadline.
+PROPAGATION_S: Final = 2.0
+
+
+class RecordWriter:
+    """Writes records, each acknowledged by all in-sync replicas. A context manager, for one thread.
+
+    Every record that `send` takes is reported once, inside `poll`. A record that is reported as not stored may be stored
+    nevertheless, if brokers did not answer in time.
+
+    Args:
+        settings: how to reach the cluster.
+        doing: what the records are, for messages: ``writing ...``.
+        timeout_s: the time of one record.
+        batch_records: how many records of one partition are sent together. More than one only where none is too large:
+            a broker refuses a batch as a whole, and then nobody knows which record was too large.
+        linger_ms: how long a batch waits for more records.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        doing: str,
+        timeout_s: float = TIMEOUT_S,
+        batch_records: int = 1,
+        linger_ms: float = 0,
+    ) -> None:
+        self._doing = doing
+        config = settings.producer(
+            batch_num_messages=batch_records,
+            linger_ms=linger_ms,
+            delivery_timeout_ms=round(timeout_s * 1_000),
+            topic_metadata_propagation_max_ms=round(min(PROPAGATION_S, timeout_s) * 1_000),
+        )
+        # The other names of these settings.
+        for name in ("message.timeout.ms", "queue.buffering.max.ms"):
+            config.pop(name, None)
+        self._config = config
+        self._reasons = FaultReasons(settings.secret_values())
+        self._producer: ck.Producer | None = None
+        #: The client has failed for good; the next one is made when all its records are reported.
+        self._is_spent = False
+        self._waiting = 0
+        self._home = Home()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop what is not reported yet; may be called twice."""
+        producer, self._producer = self._producer, None
+        self._waiting, self._is_spent = 0, False
+        if producer is not None and self._home.is_here:
+            producer.purge()
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not reported yet."""
+        return self._waiting
+
+    def send(self, record: NewRecord, report: Report) -> bool:
+        """Take a record to be written; False: there is no room, so poll first.
+
+        Raises `ConfigError` when the client refuses its settings.
+        """
+        self._home.check("a producer")
+        if self._is_spent:
+            if self._waiting:
+                return False
+            self._producer, self._is_spent = None, False
+        if self._producer is None:
+            self._reasons.clear()
+            self._producer = open_client(ck.Producer, self._config, self._reasons)
+        try:
+            produce(self._producer, record, partial(self._reported, record, report))
+        except BufferError:
+            return False
+        except ck.KafkaException as error:
+            # Refused by the client itself: too large, for example.
+            self._waiting += 1
+            self._reported(record, report, error.args[0], None)
+            return True
+        self._waiting += 1
+        return True
+
+    def poll(self, timeout_s: float) -> None:
+        """Make the reports that are due, waiting for the first one for some time at most."""
+        producer = self._producer
+        if producer is not None:
+            self._home.check("a producer")
+            with interruptible():
+                producer.poll(timeout_s)
+
+    def _reported(
+        self, record: NewRecord, report: Report, error: ck.KafkaError | None, _: Any
+    ) -> None:
+        self._waiting -= 1
+        if error is None:
+            report(None)
+            return
+        self._is_spent |= error.fatal() or error.code() == ck.KafkaError._FATAL
+        report(translate(error, doing=self._doing, where=str(record), reasons=self._reasons))
+
+
+def produce(
+    producer: ck.Producer,
+    record: NewRecord,
+    on_delivery: Callable[[ck.KafkaError | None, ck.Message], None],
+) -> None:
+    """Hand a record to a client; raise `BufferError` where it has no room, and `KafkaException` where it refuses."""
+    producer.produce(
+        record.topic,
+        record.value,
+        record.key,
+        -1 if record.partition is None else record.partition,
+        on_delivery,
+        # 0 is the client's word for now.
+        timestamp=record.timestamp_ms or 0,
+        headers=list(record.headers),
+    )

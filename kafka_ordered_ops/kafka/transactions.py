@@ -1,0 +1,251 @@
+"""Records and a member's offsets in one transaction: consume, transform, produce, exactly once.
+
+A transaction is opened, filled and committed within one call, so that an owner that dies rarely leaves one open. Two
+fences keep others' work whole. The broker refuses offsets of a member that was replaced, by its generation. And a
+producer that takes this one's place, after a fault, ends the transaction that is open first.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import confluent_kafka as ck
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    CommitRefusedError,
+    CommitUnknownError,
+    ConfigError,
+    GroupInUseError,
+    KafkaOrderedOpsError,
+    OffsetMapTooLargeError,
+    RecordTooLargeError,
+    TlsError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.processing.new_record import NewRecord
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.client.calls import Deadline, within
+from kafka_ordered_ops.kafka.client.errors import FaultReasons, open_client, translate
+from kafka_ordered_ops.kafka.client.forks import Home
+from kafka_ordered_ops.kafka.committed_offsets import send_offsets_to_transaction
+from kafka_ordered_ops.kafka.membership import GroupMember
+from kafka_ordered_ops.kafka.record_writer import PROPAGATION_S, produce
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: For the first contact with the coordinator of transactions.
+OPEN_TIMEOUT_S: Final = 30.0
+#: The client ignores signals while it waits.
+_SLICE_S: Final = 0.2
+#: Ending a transaction that failed: else readers wait for it until its time-out.
+_ABORT_S: Final = 2.0
+
+#: Faults that another attempt does not end.
+_FINAL: Final = (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigError,
+    OffsetMapTooLargeError,
+    RecordTooLargeError,
+    TlsError,
+    UnknownTopicError,
+)
+#: Reports of records that were dropped because another one was refused.
+_DROPPED: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
+
+
+class MemberTransactions:
+    """Transactions of one member of a live group. A context manager, for the member's thread.
+
+    The transactional id is the group's name and a random part: grant WRITE on the group's name as a prefix.
+
+    Args:
+        settings: how to reach the cluster.
+        member: an open member; its generation fences the offsets.
+    """
+
+    def __init__(self, settings: ClientSettings, member: GroupMember) -> None:
+        self._member = member
+        self._id = f"{member.group_id}-{uuid.uuid4().hex}"
+        config = settings.producer(
+            transactional_id=self._id,
+            # Sooner than the transaction's time-out, which would hide the reason.
+            topic_metadata_propagation_max_ms=round(PROPAGATION_S * 1_000),
+        )
+        # Reports of stored records would take as long as writing them.
+        self._config: dict[str, Any] = {**config, "delivery.report.only.error": True}
+        self._reasons = FaultReasons(settings.secret_values())
+        self._producer: ck.Producer | None = None
+        self._home = Home()
+
+    def __enter__(self) -> MemberTransactions:
+        """Reach the coordinator of transactions.
+
+        Raises the `BrokerError` family.
+        """
+        try:
+            self._ready(within(OPEN_TIMEOUT_S))
+        except ck.KafkaException as error:
+            raise self._translated(error.args[0], "opening transactions", self._where) from error
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the producer; may be called twice."""
+        self._producer = None
+
+    def commit(
+        self,
+        records: Sequence[NewRecord],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Write records and store offsets of assigned partitions, all or nothing; return when they are stored.
+
+        Raises:
+            CommitRefusedError: nothing is stored: a partition is not this member's, the member was replaced, or the
+                transaction failed in a way that passes.
+            CommitUnknownError: no answer in time; `is_stored` finds out.
+            UnknownTopicError, AuthorizationError, RecordTooLargeError: a record is refused, and nothing is stored.
+            BrokerError: the cluster refuses, or cannot be reached, or the client hangs too often; nothing is stored.
+        """
+        self._home.check("a producer")
+        deadline = within(timeout_s)
+        consumer = self._member.client_for(offsets)
+        is_asked = False
+        try:
+            producer = self._ready(deadline)
+            producer.begin_transaction()
+            self._write(producer, records, deadline)
+            send_offsets_to_transaction(producer, consumer, offsets, timeout_s=deadline.left_s)
+            is_asked = True
+            self._commit(producer, deadline)
+        except BaseException as error:
+            fault = error.args[0] if isinstance(error, ck.KafkaException) else None
+            if is_asked and not (fault is not None and fault.txn_requires_abort()):
+                # It may still be committed: the next producer, by its first call, ends the question.
+                self._producer = None
+                raise self._unknown(error, timeout_s) from error
+            self._abort()
+            if fault is None:
+                raise
+            raise self._judged(fault) from error
+
+    def is_stored(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
+    ) -> bool:
+        """Return whether the transaction of a `CommitUnknownError` was committed.
+
+        Args:
+            offsets: those of its partitions that this member has had without a break since.
+            timeout_s: for the answer.
+
+        Raises `CommitUnknownError` without an answer in time.
+        """
+        deadline = within(timeout_s)
+        try:
+            self._ready(deadline)
+            found = self._member.committed(sorted(offsets))
+        except (ck.KafkaException, KafkaOrderedOpsError) as error:
+            raise self._unknown(error, timeout_s) from error
+        return all(found[tp] == one for tp, one in offsets.items())
+
+    def _ready(self, deadline: Deadline) -> ck.Producer:
+        if self._producer is None:
+            producer = open_client(ck.Producer, self._config, self._reasons)
+            while True:
+                # Runs the error callback, which reports a wrong password.
+                producer.poll(0)
+                self._reasons.raise_if_hopeless(doing="opening transactions", where=self._where)
+                try:
+                    producer.init_transactions(min(1.0, max(deadline.left_s, _SLICE_S)))
+                    break
+                except ck.KafkaException as error:
+                    if deadline.is_over or not error.args[0].retriable():
+                        raise
+            self._producer = producer
+        return self._producer
+
+    def _write(
+        self, producer: ck.Producer, records: Sequence[NewRecord], deadline: Deadline
+    ) -> None:
+        refused: list[tuple[NewRecord, ck.KafkaError]] = []
+
+        def reported_for(record: NewRecord) -> Callable[[ck.KafkaError | None, ck.Message], None]:
+            def reported(error: ck.KafkaError | None, _: ck.Message) -> None:
+                if error is not None and error.code() not in _DROPPED:
+                    refused.append((record, error))
+
+            return reported
+
+        for record in records:
+            on_delivery = reported_for(record)
+            while not deadline.is_over:
+                try:
+                    produce(producer, record, on_delivery)
+                    break
+                except BufferError:
+                    producer.poll(_SLICE_S)
+                except ck.KafkaException as error:
+                    raise self._refused(record, error.args[0]) from error
+        while producer.flush(min(_SLICE_S, max(deadline.left_s, 0.01))) and not refused:
+            if deadline.is_over:
+                raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT))
+        if refused:
+            raise self._refused(*refused[0])
+
+    def _commit(self, producer: ck.Producer, deadline: Deadline) -> None:
+        while True:
+            try:
+                producer.commit_transaction(max(deadline.left_s, _SLICE_S))
+                return
+            except ck.KafkaException as error:
+                if deadline.is_over or not error.args[0].retriable():
+                    raise
+
+    def _abort(self) -> None:
+        # Of no more use: what was dropped leaves a gap in its numbers, and brokers then refuse the next record. The next
+        # producer ends by its first call what this one may leave open.
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(ck.KafkaException):
+                producer.abort_transaction(_ABORT_S)
+
+    def _refused(self, record: NewRecord, error: ck.KafkaError) -> KafkaOrderedOpsError:
+        return self._judged(error, "writing in a transaction", str(record))
+
+    def _judged(
+        self, error: ck.KafkaError, doing: str = "committing a transaction", where: str = ""
+    ) -> KafkaOrderedOpsError:
+        """Return what an error means for a transaction that was aborted."""
+        fault = self._translated(error, doing, where or self._where)
+        if isinstance(fault, _FINAL) or (
+            fault.retriable and not isinstance(fault, GroupInUseError)
+        ):
+            return fault
+        return CommitRefusedError(
+            f"{self._where}: a transaction was aborted, and nothing of it is stored: {fault}. The member was replaced, the "
+            "group is rebalancing, or the transaction took longer than its time-out. Poll, and commit again",
+            group_id=self._member.group_id,
+        )
+
+    def _unknown(self, error: BaseException, timeout_s: float) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"{self._where}: no answer to the commit of a transaction within {timeout_s:g} s ({error}): it may have been "
+            "stored. Ask for the committed offsets before the next one"
+        )
+
+    def _translated(self, error: ck.KafkaError, doing: str, where: str) -> KafkaOrderedOpsError:
+        return translate(error, doing=doing, where=where, reasons=self._reasons)
+
+    @property
+    def _where(self) -> str:
+        return f"group {self._member.group_id}"

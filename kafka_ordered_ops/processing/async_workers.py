@@ -1,0 +1,147 @@
+"""Run an async function: as coroutines on the event loop of one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from contextlib import closing, suppress
+from typing import Final
+
+from kafka_ordered_ops.core.errors import HungFunctionsError
+from kafka_ordered_ops.processing.calls import AsyncCall
+from kafka_ordered_ops.processing.turns import Turn
+from kafka_ordered_ops.processing.work_queue import WorkQueue
+from kafka_ordered_ops.processing.workers import Workers
+
+#: How late an event loop may be that is only busy.
+_LOOP_GRACE_S: Final = 2.0
+
+
+class AsyncWorkers(Workers):
+    """As many coroutines as records are processed at the same time, on an event loop in a thread."""
+
+    def __init__(
+        self,
+        call: AsyncCall,
+        concurrency: int,
+        queue: WorkQueue,
+        *,
+        batch_size: int = 1,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(concurrency, queue, batch_size=batch_size, timeout_s=timeout_s)
+        self._call = call
+        self._thread = threading.Thread(
+            target=self._guarded, args=(self._run,), name="process-async", daemon=True
+        )
+        self._looked_at = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        #: Coroutines without work.
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._is_notified = self._is_given_up = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._queue.on_change(self._on_change)
+        self._looked_at = time.monotonic()
+        self._thread.start()
+        if self._timeout_s is not None:
+            threading.Thread(
+                target=self._watch, args=(self._timeout_s,), name="process-watch", daemon=True
+            ).start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all have ended, once the queue is stopped; return whether they have."""
+        self._thread.join(timeout_s)
+        self._abandon()
+        self._is_given_up = True
+        # Coroutines can be cancelled, and end at once unless they refuse.
+        self._thread.join(10 * self._look_s)
+        return not self._thread.is_alive()
+
+    def _replace(self, worker: int) -> None:
+        self._tasks[worker].cancel()
+        if not self._queue.is_stopped:
+            self._start_one()
+
+    def _start_one(self) -> None:
+        worker = next(self._numbers)
+        self._tasks[worker] = self._loop.create_task(self._work(worker))
+
+    def _on_change(self) -> None:
+        """There is work, or no more; called by any thread."""
+        if not self._is_notified:
+            self._is_notified = True
+            with suppress(RuntimeError):  # The loop has ended.
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_notified = False
+        for _ in range(len(self._idle) if self._queue.is_stopped else self._queue.turns_ready()):
+            if not self._idle:
+                break
+            if not (one := self._idle.popleft()).done():
+                one.set_result(None)
+
+    def _run(self) -> None:
+        with closing(self._loop):
+            self._loop.run_until_complete(self._run_all())
+
+    def _watch(self, timeout_s: float) -> None:
+        """End processing if the event loop itself stands still: on it, nobody could."""
+        while self._thread.is_alive() and not self._queue.is_stopped:
+            self._thread.join(self._look_s)
+            if time.monotonic() - self._looked_at > timeout_s + _LOOP_GRACE_S:
+                self._queue.stop(
+                    HungFunctionsError(
+                        f"the async function blocks its event loop for longer than {timeout_s:g} s, and cannot be "
+                        "cancelled: await what takes long, call what blocks with asyncio.to_thread, or make it a plain "
+                        "function",
+                        hung=1,
+                    )
+                )
+
+    async def _run_all(self) -> None:
+        for _ in range(self._concurrency):
+            self._start_one()
+        # Those that were fenced off and refuse to be cancelled are left behind.
+        while any(worker not in self._hung for worker in self._tasks) and not self._is_given_up:
+            await asyncio.sleep(self._look_s)
+            self._looked_at = time.monotonic()
+            self._look()
+            self._wake()
+        left = list(self._tasks.values())
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=self._look_s)
+
+    async def _work(self, worker: int) -> None:
+        queue = self._queue
+        try:
+            while not queue.is_stopped:
+                if (turn := self._take(worker, wait=False)) is not None:
+                    await self._work_through(turn)
+                    if not self._finish(worker, turn):
+                        break
+                    # Functions that never wait would keep the others from running.
+                    await asyncio.sleep(0)
+                elif not queue.is_stopped:
+                    waiting = self._loop.create_future()
+                    self._idle.append(waiting)
+                    await waiting
+        except Exception as error:  # noqa: BLE001 - raised by whoever takes the results
+            # Its records would never be done.
+            queue.stop(error)
+        finally:
+            del self._tasks[worker]
+
+    async def _work_through(self, turn: Turn) -> None:
+        call = self._call
+        for records in turn.batches():
+            turn.note(await call(records))
+            if self._queue.is_stopped:
+                return

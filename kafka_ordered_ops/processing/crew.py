@@ -1,0 +1,72 @@
+"""Choose who processes records: threads, processes, or coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kafka_ordered_ops.core.arguments import shown
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.functions import check_does_work
+from kafka_ordered_ops.core.processing.options import WorkerKind as WorkerKind
+from kafka_ordered_ops.processing.async_workers import AsyncWorkers
+from kafka_ordered_ops.processing.calls import Function, async_call_of, call_of, is_async
+from kafka_ordered_ops.processing.process_workers import (
+    ProcessWorkers,
+    pickled,
+    usable_processors,
+)
+from kafka_ordered_ops.processing.work_queue import WorkQueue
+from kafka_ordered_ops.processing.workers import ThreadWorkers, Workers
+
+CONCURRENCY: Final = 16
+
+
+def crew_of(
+    function: Function,
+    kind: WorkerKind,
+    *,
+    concurrency: int | None,
+    batch_size: int | None,
+    timeout_s: float | None,
+    produces: bool = False,
+) -> Callable[[WorkQueue], Workers]:
+    """Return how to make the workers for a function.
+
+    Args:
+        function: gets a record; with a batch size, a list of records.
+        kind: where a plain function runs.
+        concurrency: None: 16, or one process for each processor.
+        batch_size: records for one call, at most; None: a record, and no list.
+        timeout_s: for one call; None: without a limit.
+        produces: whether it returns records to be written.
+
+    Raises:
+        ConfigError: the function cannot be called, or cannot run there.
+    """
+    if not callable(function):
+        raise ConfigError(f"the function is {shown(function)}: give something that can be called")
+    check_does_work(function, may_be_async=True)
+    in_batches, most = batch_size is not None, batch_size or 1
+    if kind is WorkerKind.PROCESSES:
+        if is_async(function):
+            raise ConfigError(
+                "an async function runs on an event loop of this process: leave out workers='processes'"
+            )
+        processes = concurrency or usable_processors()
+        sent = pickled(function)
+        return lambda queue: ProcessWorkers(
+            sent,
+            processes,
+            queue,
+            in_batches=in_batches,
+            produces=produces,
+            batch_size=most,
+            timeout_s=timeout_s,
+        )
+    many = concurrency or CONCURRENCY
+    if is_async(function):
+        awaits = async_call_of(function, in_batches=in_batches, produces=produces)
+        return lambda queue: AsyncWorkers(awaits, many, queue, batch_size=most, timeout_s=timeout_s)
+    calls = call_of(function, in_batches=in_batches, produces=produces)
+    return lambda queue: ThreadWorkers(calls, many, queue, batch_size=most, timeout_s=timeout_s)

@@ -1,0 +1,211 @@
+"""Run the user's function: what all workers share, and those that are threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from kafka_ordered_ops.core.errors import FunctionTimeoutError, HungFunctionsError
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing.calls import Call, failed
+from kafka_ordered_ops.processing.turns import Turn
+from kafka_ordered_ops.processing.work_queue import WorkQueue
+
+#: How often it is looked at what workers are at.
+LOOK_S: Final = 0.02
+#: Looking at each worker has its price: with more of them it is done less often.
+_LOOK_S_EACH: Final = 1e-5
+#: Fewer than this many calls may always hang.
+_HUNG_MIN: Final = 16
+
+
+class Workers(ABC):
+    """Those who process records.
+
+    Args:
+        concurrency: how many records, or batches of them, are processed at the same time.
+        queue: where they come from.
+        batch_size: records for one call, at most.
+        timeout_s: how long a call may take; None: without a limit.
+    """
+
+    def __init__(
+        self, concurrency: int, queue: WorkQueue, *, batch_size: int, timeout_s: float | None
+    ) -> None:
+        self._concurrency, self._queue = concurrency, queue
+        self._batch_size, self._timeout_s = batch_size, timeout_s
+        #: What each worker is at, by its number. Each sets and removes its own.
+        self._turns: dict[int, Turn] = {}
+        self._numbers = count()
+        #: Workers that were fenced off, and whose call has not ended.
+        self._hung: set[int] = set()
+        self._look_s = max(LOOK_S, concurrency * _LOOK_S_EACH)
+        #: Called after each turn with its partition and the seconds that each record took.
+        self.on_turn: Callable[[TopicPartition, float], None] | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin."""
+
+    @abstractmethod
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all have ended, once the queue is stopped; return whether they have.
+
+        What comes of calls that have not ended counts for nothing.
+        """
+
+    @abstractmethod
+    def _replace(self, worker: int) -> None:
+        """A worker's call takes too long: end it if that can be done; another one takes its place."""
+
+    def _guarded(self, run: Callable[..., None], *args: int) -> None:
+        """Run a thread; what ends it early ends processing, which would wait for it without end."""
+        try:
+            run(*args)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
+            self._queue.stop(error)
+
+    def _look(self) -> None:
+        """Let nothing wait for a slow record, and no record take longer than it may."""
+        now = time.monotonic()
+        for worker, turn in tuple(self._turns.items()):
+            if self._timeout_s is not None:
+                self._fence(worker, turn, now - self._timeout_s)
+            if now - turn.began_at > self._look_s:
+                results, left = turn.take_out()
+                if results or left:
+                    self._queue.finish(turn.lane, results, left)
+        self._queue.look()
+
+    def _fence(self, worker: int, turn: Turn, began_before: float) -> None:
+        if not (records := turn.fence(began_before)):
+            return
+        results, left = turn.take_out()
+        error = FunctionTimeoutError(
+            f"the function took longer than {self._timeout_s:g} s for {records[0]}"
+            + (f" and {len(records) - 1} more" if len(records) > 1 else "")
+            + ": speed it up, or give a longer timeout_s",
+            timeout_s=self._timeout_s,
+        )
+        self._hung.add(worker)
+        self._turns.pop(worker, None)
+        self._replace(worker)
+        self._queue.finish(turn.lane, results + failed(records, error), left)
+        if len(self._hung) > (most := max(_HUNG_MIN, self._concurrency)):
+            hung = len(self._hung)
+            self._queue.stop(
+                HungFunctionsError(
+                    f"{hung} calls of the function passed their time-out of {self._timeout_s:g} s and still run, and at "
+                    f"most {most} may: a thread cannot be ended from outside. Set a time-out for whatever the function waits "
+                    "for, or use workers='processes'",
+                    hung=hung,
+                )
+            )
+
+    def _take(self, worker: int, *, wait: bool = True) -> Turn | None:
+        if (taken := self._queue.take(wait=wait)) is None:
+            return None
+        is_timed = self._timeout_s is not None
+        turn = self._turns[worker] = Turn(*taken, self._batch_size, is_timed=is_timed)
+        return turn
+
+    def _finish(self, worker: int, turn: Turn) -> bool:
+        """Give back what a worker has taken; return whether it may take more."""
+        if turn.is_fenced:
+            self._hung.discard(worker)
+            return False
+        del self._turns[worker]
+        seconds_each = turn.seconds_each
+        self._queue.finish(turn.lane, *turn.take_out(), seconds_each)
+        if seconds_each is not None and self.on_turn is not None:
+            self.on_turn(turn.lane.tp, seconds_each)
+        return True
+
+    def _abandon(self) -> None:
+        """Nothing counts any more that comes of calls that have not ended."""
+        for turn in tuple(self._turns.values()):
+            turn.fence(float("inf"))
+
+
+class Threads(Workers):
+    """Workers that are threads, or are fed by one each."""
+
+    def __init__(
+        self, concurrency: int, queue: WorkQueue, *, batch_size: int, timeout_s: float | None
+    ) -> None:
+        super().__init__(concurrency, queue, batch_size=batch_size, timeout_s=timeout_s)
+        self._threads: dict[int, threading.Thread] = {}
+        self._is_joined = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        for _ in range(self._concurrency):
+            self._start_one()
+        threading.Thread(
+            target=self._guarded, args=(self._watch,), name="process-watch", daemon=True
+        ).start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait until all have ended, once the queue is stopped; return whether they have."""
+        ends_at = time.monotonic() + timeout_s
+        for worker, thread in tuple(self._threads.items()):
+            while thread.is_alive() and worker not in self._hung:
+                if (left_s := ends_at - time.monotonic()) <= 0:
+                    break
+                thread.join(min(left_s, 10 * LOOK_S))
+        self._is_joined.set()
+        self._abandon()
+        return not any(thread.is_alive() for thread in tuple(self._threads.values()))
+
+    def _replace(self, worker: int) -> None:
+        if not self._queue.is_stopped:
+            self._start_one()
+
+    def _start_one(self) -> None:
+        worker = next(self._numbers)
+        thread = self._threads[worker] = threading.Thread(
+            target=self._guarded, args=(self._run, worker), name=f"process-{worker}", daemon=True
+        )
+        thread.start()
+
+    def _watch(self) -> None:
+        while not self._is_joined.wait(self._look_s):
+            self._look()
+
+    @abstractmethod
+    def _run(self, worker: int) -> None:
+        """Be a worker: `_work`, with a way to call the function."""
+
+    def _work(self, worker: int, call: Call) -> None:
+        queue = self._queue
+        while (turn := self._take(worker)) is not None:
+            for records in turn.batches():
+                turn.note(call(records))
+                if queue.is_stopped:
+                    break
+            if not self._finish(worker, turn):
+                break
+
+
+class ThreadWorkers(Threads):
+    """A thread for each record that is processed at the same time."""
+
+    def __init__(
+        self,
+        call: Call,
+        concurrency: int,
+        queue: WorkQueue,
+        *,
+        batch_size: int = 1,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(concurrency, queue, batch_size=batch_size, timeout_s=timeout_s)
+        self._call = call
+
+    def _run(self, worker: int) -> None:
+        self._work(worker, self._call)
+        self._threads.pop(worker, None)

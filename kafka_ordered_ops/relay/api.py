@@ -1,0 +1,160 @@
+"""FastAPI's part: the OpenAPI document, and all requests that are not hurried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, TypeAlias
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from kafka_ordered_ops.relay import bodies
+from kafka_ordered_ops.relay.access import Access
+from kafka_ordered_ops.relay.answers import HttpError, answer_of
+from kafka_ordered_ops.relay.metrics import TEXT_TYPE, Metrics
+from kafka_ordered_ops.relay.operations import Post
+from kafka_ordered_ops.relay.page import PAGE, PAGE_HEADERS
+from kafka_ordered_ops.relay.ports import PartitionStatus, RelayService
+
+#: Where a request has what its caller may do.
+ACCESS: Final = "kafka_ordered_ops.access"
+
+#: Without facts about topics or groups: no token is needed.
+OPEN_PATHS: Final = frozenset({"/", "/health", "/ready", "/openapi.json"})
+
+_Responses: TypeAlias = dict[int | str, dict[str, Any]]
+
+_ERRORS: Final[_Responses] = {
+    status: {"model": bodies.ErrorAnswer, "description": about}
+    for status, about in {
+        400: "The request is invalid.",
+        401: "No valid access token.",
+        403: "The access token does not allow this.",
+        404: "An unknown topic.",
+        408: "The request did not arrive in time.",
+        409: "A lease is invalid, or has ended.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+        429: "Too many connections of this client.",
+        503: "Not ready, or the brokers cannot be reached: try again.",
+    }.items()
+}
+_ARROW: Final[_Responses] = {
+    200: {
+        "content": {bodies.ARROW_TYPE: {"schema": {"type": "string", "format": "binary"}}},
+        "description": "Records, as JSON or as an Arrow stream.",
+    }
+}
+
+
+def described_api(service: RelayService, metrics: Metrics, posts: Mapping[str, Post]) -> FastAPI:
+    """Return the FastAPI application: it describes the POST requests, and answers the others."""
+    api = FastAPI(
+        title="Kafka Ordered Ops relay",
+        description="Read, acknowledge and cancel records of Kafka, from any number of workers.",
+        version="1",
+        # They load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+    )
+    for path, post in posts.items():
+        _describe(api, path, post)
+    _Looks(service, metrics).add_to(api)
+    api.add_exception_handler(HTTPException, _http_error)
+    return api
+
+
+def _describe(api: FastAPI, path: str, post: Post) -> None:
+    async def run(body: Any, request: Request) -> Response:
+        sent = await request.body()
+        answer = await post.run(
+            request.scope[ACCESS], sent, dict(request.scope["headers"]), request.receive
+        )
+        return Response(answer.body, answer.status, media_type=answer.content_type)
+
+    run.__annotations__["body"] = post.body
+    responses = _ERRORS | (_ARROW if post.answer is bodies.ReadAnswer else {})
+    api.add_api_route(
+        path,
+        run,
+        methods=["POST"],
+        name=post.name,
+        operation_id=post.name,
+        summary=(post.run.__doc__ or "").strip(),
+        response_model=post.answer,
+        responses=responses,
+    )
+
+
+class _Looks:
+    """The GET requests: they change nothing."""
+
+    def __init__(self, service: RelayService, metrics: Metrics) -> None:
+        self._service, self._metrics = service, metrics
+
+    def add_to(self, api: FastAPI) -> None:
+        refused: _Responses = {status: _ERRORS[status] for status in (401, 403)}
+        status, ready = bodies.StatusAnswer, bodies.ReadyAnswer
+        api.get("/v1/status", responses=refused, response_model=status)(self.status)
+        api.get("/v1/groups/{group}", responses=refused, response_model=status)(self.group)
+        api.get("/health")(self.health)
+        not_ready: _Responses = {
+            503: {"model": ready, "description": "The logs are still being read."}
+        }
+        api.get("/ready", response_model=ready, responses=not_ready)(self.ready)
+        api.get("/metrics", responses=refused, response_class=Response)(self.metrics)
+        api.get("/", include_in_schema=False)(self.page)
+
+    async def status(self, request: Request) -> bodies.StatusAnswer:
+        """Return what this server knows of the topics that the caller may use."""
+        return self._answer(self._allowed(request))
+
+    async def group(self, group: str, request: Request) -> bodies.StatusAnswer:
+        """Return what this server knows of one group."""
+        return self._answer(one for one in self._allowed(request) if one.group == group)
+
+    async def health(self) -> dict[str, bool]:
+        """Answer: the server runs."""
+        return {"ok": True}
+
+    async def ready(self, response: Response) -> bodies.ReadyAnswer:
+        """Return whether reads are served, and how far the logs have been read until then."""
+        # Each log once: it has all groups.
+        logs = {(one.topic, one.partition): one for one in self._service.status()}.values()
+        is_ready = self._service.is_ready
+        response.status_code = 200 if is_ready else 503
+        return bodies.ReadyAnswer(
+            ready=is_ready,
+            replayed=sum(one.replayed for one in logs),
+            replayed_of=sum(one.replayed_of for one in logs),
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Return metrics in the text format of Prometheus."""
+        text = self._metrics.text(self._allowed(request), is_ready=self._service.is_ready)
+        return Response(text, headers={"content-type": TEXT_TYPE})
+
+    async def page(self) -> Response:
+        """Return the status page; it has no facts in it, and asks for them with the token that is typed in."""
+        return Response(PAGE, headers=PAGE_HEADERS)
+
+    def _allowed(self, request: Request) -> list[PartitionStatus]:
+        access: Access = request.scope[ACCESS]
+        topics = access.topics
+        return [one for one in self._service.status() if topics is None or one.topic in topics]
+
+    def _answer(self, partitions: Iterable[PartitionStatus]) -> bodies.StatusAnswer:
+        return bodies.StatusAnswer(
+            ready=self._service.is_ready,
+            now_ms=time.time_ns() // 1_000_000,
+            partitions=[bodies.PartitionAnswer(**asdict(one)) for one in partitions],
+        )
+
+
+async def _http_error(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    found = answer_of(HttpError(status, str(getattr(error, "detail", "the server failed"))))
+    headers = getattr(error, "headers", None)
+    return Response(found.body, status, headers=headers, media_type=found.content_type)

@@ -1,0 +1,163 @@
+"""The relay over HTTP: an ASGI application.
+
+POST requests are looked up in a table and answered at once: FastAPI's way to a function takes longer than everything else that such
+a call needs. FastAPI describes them in the OpenAPI document, and answers all other requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import Message, Receive, Scope, Send
+
+from kafka_ordered_ops.core.errors import AccessDeniedError, KafkaOrderedOpsError
+from kafka_ordered_ops.relay.access import EVERYTHING, Access
+from kafka_ordered_ops.relay.answers import (
+    CLOSE,
+    Answer,
+    ClientGoneError,
+    HttpError,
+    answer_of,
+    unauthorized,
+)
+from kafka_ordered_ops.relay.api import ACCESS, OPEN_PATHS, described_api
+from kafka_ordered_ops.relay.bodies import JSON_TYPE
+from kafka_ordered_ops.relay.callers import Callers
+from kafka_ordered_ops.relay.limits import Limits
+from kafka_ordered_ops.relay.metrics import Metrics
+from kafka_ordered_ops.relay.operations import Operations, Post, posts
+from kafka_ordered_ops.relay.ports import RelayService
+
+_LOG: Final = logging.getLogger(__name__)
+
+#: In the metrics, for all that FastAPI answers: paths are the caller's.
+_OTHER: Final = "other"
+
+
+class RelayApp:
+    """The application of one server.
+
+    Args:
+        service: what answers the calls.
+        callers: who may call.
+        metrics: the counters of the server.
+        limits: what a request may have.
+    """
+
+    def __init__(
+        self, service: RelayService, callers: Callers, metrics: Metrics, limits: Limits
+    ) -> None:
+        self._callers, self._metrics = callers, metrics
+        self._posts = posts(Operations(service, metrics), limits.body_bytes_max)
+        self.api = described_api(service, metrics, self._posts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.api(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        post = self._posts.get(scope["path"]) if scope["method"] == "POST" else None
+        headers = dict(scope["headers"])
+        found = self._access(scope, headers, is_open=post is None and scope["path"] in OPEN_PATHS)
+        if post is not None:
+            answer = (
+                found
+                if isinstance(found, Answer)
+                else await self._posted(scope, post, found, headers, receive)
+            )
+        elif isinstance(found, Answer):
+            answer = found
+        else:
+            scope[ACCESS] = found
+            await self.api(scope, receive, self._counted(began_s, send))
+            return
+        if answer is not None:
+            seconds = time.perf_counter() - began_s
+            self._metrics.request(_OTHER if post is None else post.name, answer.status, seconds)
+            await answer.send(send)
+
+    def _access(
+        self, scope: Scope, headers: Mapping[bytes, bytes], *, is_open: bool
+    ) -> Access | Answer:
+        """Return what the caller may do, or the answer to one without rights."""
+        if is_open:
+            return EVERYTHING
+        try:
+            return self._callers.access_of(headers)
+        except AccessDeniedError as error:
+            self._deny(scope, None, error)
+            return unauthorized(error)
+        except HttpError as error:
+            self._deny(scope, None, error)
+            return answer_of(error)
+
+    async def _posted(
+        self,
+        scope: Scope,
+        post: Post,
+        access: Access,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+    ) -> Answer | None:
+        """Return the answer; None: the client is gone."""
+        try:
+            body = await _body(headers, receive, post.bytes_max)
+            return await post.run(access, body, headers, receive)
+        except ClientGoneError:
+            return None
+        except AccessDeniedError as error:
+            self._deny(scope, access, error)
+            return answer_of(error)
+        except (HttpError, KafkaOrderedOpsError) as error:
+            return answer_of(error)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the connection without an answer
+            _LOG.exception("%s failed", post.name)
+            return answer_of(error)
+
+    def _deny(self, scope: Scope, access: Access | None, error: Exception) -> None:
+        self._metrics.denied += 1
+        self._callers.denied(scope, access, error)
+
+    def _counted(self, began_s: float, send: Send) -> Send:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seconds = time.perf_counter() - began_s
+                self._metrics.request(_OTHER, message["status"], seconds)
+            await send(message)
+
+        return counted
+
+
+async def _body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
+    """Return the body; the connection bounds how long it may take."""
+    # A page of another site can send any other type without being asked.
+    if headers.get(b"content-type", b"").partition(b";")[0].strip() != JSON_TYPE.encode():
+        raise HttpError(415, f"the body must be JSON: send content-type: {JSON_TYPE}", CLOSE)
+    if int(headers.get(b"content-length", b"0")) > bytes_max:
+        raise _too_large(bytes_max)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+        body = b"".join(parts)
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    if len(body) > bytes_max:
+        raise _too_large(bytes_max)
+    return body
+
+
+def _too_large(bytes_max: int) -> HttpError:
+    return HttpError(
+        413, f"the body has more than {bytes_max:,} bytes: send several requests", CLOSE
+    )

@@ -1,0 +1,284 @@
+"""What clients do with their leases, and windows that they open: written to the log, and answered when it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    KafkaOrderedOpsError,
+    LeaseError,
+    NotReadyError,
+    RelayUnavailableError,
+)
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
+from kafka_ordered_ops.core.relay.log_records import (
+    Extended,
+    LogRecord,
+    Opened,
+    Released,
+    encode,
+)
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+from kafka_ordered_ops.relay.log import acknowledged
+from kafka_ordered_ops.relay.server import Server, now_ms
+from kafka_ordered_ops.relay.tokens import Lease
+
+#: A lease, and those of its offsets that a call is about.
+Chosen = tuple[Lease, OffsetSet]
+
+
+class _Writing:
+    """Records of one call that are being written.
+
+    Args:
+        server: which writes them.
+        future: of the call.
+        stored: called when all are; the call fails with what it raises. None: the call is answered.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        future: asyncio.Future[Any],
+        stored: Callable[[], None] | None = None,
+    ) -> None:
+        self._server, self._future, self._stored = server, future, stored
+        self._left = 1
+        self._error: KafkaOrderedOpsError | None = None
+
+    def write(self, tp: TopicPartition, record: LogRecord) -> None:
+        self._left += 1
+        self._server.log.append(tp, record, self._report)
+
+    def end(self) -> None:
+        """Nothing more is written: answer after the last report."""
+        self._report(None)
+
+    def _report(self, error: KafkaOrderedOpsError | None) -> None:
+        self._left -= 1
+        self._error = self._error or error
+        if self._left:
+            return
+        if self._error is None:
+            try:
+                if self._stored is None:
+                    self._server.answers.give(self._future, None)
+                else:
+                    self._stored()
+            except KafkaOrderedOpsError as error:
+                self._server.answers.fail(self._future, error)
+            return
+        failure = RelayUnavailableError(
+            f"the relay's log did not take it in time, and may have stored it ({self._error}). The same call can be "
+            "repeated"
+        )
+        failure.__cause__ = self._error
+        self._server.answers.fail(self._future, failure)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """A call that opens a window."""
+
+    group: str
+    offsets: Mapping[TopicPartition, OffsetSet]
+    future: asyncio.Future[Any]
+    #: A `time.monotonic` moment.
+    deadline: float
+
+    @cached_property
+    def records(self) -> dict[TopicPartition, Opened]:
+        """What is written, by partition."""
+        return {
+            tp: Opened(self.group, offsets.first if offsets else 0, offsets)
+            for tp, offsets in self.offsets.items()
+        }
+
+
+class Changes:
+    """Writes the calls of clients to the log."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        #: With the partitions whose records are stored, and not all read back.
+        self._openings: list[tuple[_Opening, set[TopicPartition]]] = []
+
+    def acknowledge(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> None:
+        """Note that records are done."""
+        if not self._are_served(chosen, future):
+            return
+        together: dict[tuple[TopicPartition, str], OffsetSet] = {}
+        for lease, offsets in chosen:
+            key = lease.tp, lease.group
+            together[key] = together.get(key, EMPTY_SET) | offsets
+        writing = _Writing(self._server, future)
+        for (tp, group), offsets in together.items():
+            for record in acknowledged(group, offsets):
+                writing.write(tp, record)
+        writing.end()
+
+    def cancel(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> None:
+        """Give records back."""
+        if not self._are_served(chosen, future):
+            return
+        writing = _Writing(self._server, future)
+        for lease, offsets in chosen:
+            writing.write(lease.tp, Released(lease.group, lease.lease_id, offsets))
+        writing.end()
+
+    def extend(self, leases: Sequence[Lease], lease_ms: int, future: asyncio.Future[Any]) -> None:
+        """Let leases end later."""
+        if not self._are_served([(lease, lease.offsets) for lease in leases], future):
+            return
+        ends = [(lease, self._until_ms(lease)) for lease in leases]
+
+        def check() -> None:
+            now = now_ms()
+            for lease, until_ms in ends:
+                if until_ms <= now:
+                    raise _ended(lease)
+
+        def stored() -> None:
+            check()
+            self._server.answers.give(future, [until_ms] * len(leases))
+
+        check()
+        until_ms = now_ms() + lease_ms
+        # Again when it is stored: what is in the log before the lease ends is read by the owner before any lease that it
+        # can write after. Stored later, another lease may be before it, and it promises nothing.
+        writing = _Writing(self._server, future, stored)
+        for lease in leases:
+            writing.write(lease.tp, Extended(lease.group, lease.lease_id, until_ms, lease.offsets))
+        writing.end()
+
+    def open_window(self, plan: WindowPlan, group: str, future: asyncio.Future[Any]) -> None:
+        """Begin a group with the offsets of a plan, in every partition of its topics."""
+        server = self._server
+        if not server.is_replayed:
+            self._fail(future, NotReadyError("this server still reads its logs. Call again"))
+            return
+        taken = {part.tp: part.taken for part in plan}
+        topics = {tp.topic for tp in taken}
+        wanted = {tp: taken.get(tp, EMPTY_SET) for tp in server.partitions if tp.topic in topics}
+        if missing := sorted(set(taken) - set(wanted)):
+            self._fail(
+                future, NotReadyError(f"this server does not know {missing[0]} yet. Call again")
+            )
+            return
+        opening = _Opening(group, wanted, future, time.monotonic() + server.options.timeout_s)
+        for record in opening.records.values():
+            encode(record)  # One that is too large raises before anything is written.
+        self._go_on(opening)
+
+    def look(self) -> None:
+        """Go on with windows whose records are read back."""
+        if not self._openings:
+            return
+        waiting, self._openings = self._openings, []
+        for opening, written in waiting:
+            try:
+                unread = self._unopened(opening) & written
+                if not unread:
+                    self._go_on(opening)
+                elif time.monotonic() < opening.deadline:
+                    self._openings.append((opening, written))
+                else:
+                    raise _not_read_back(min(unread), opening.group)
+            except KafkaOrderedOpsError as error:
+                self._fail(opening.future, error)
+
+    def _go_on(self, opening: _Opening) -> None:
+        """Write what is missing, or answer.
+
+        Others may open a group of this name at the same time. In a log the first one counts, and the first partition's
+        log decides for all partitions: only who is first there writes to the others.
+        """
+        if not (unopened := self._unopened(opening)):
+            self._server.answers.give(opening.future, opening.group)
+            return
+        first = min(opening.records)
+        written = {first} if first in unopened else unopened
+        writing = _Writing(
+            self._server, opening.future, lambda: self._openings.append((opening, written))
+        )
+        for tp in sorted(written):
+            writing.write(tp, opening.records[tp])
+        writing.end()
+
+    def _unopened(self, opening: _Opening) -> set[TopicPartition]:
+        """Return the window's partitions in which the group is not open, as far as the log is read.
+
+        Raises:
+            ConfigError: it is open with other offsets.
+        """
+        unopened = set()
+        for tp, offsets in opening.offsets.items():
+            progress = self._server.partitions[tp].state.groups.get(opening.group)
+            if progress is None or not progress.is_opened:
+                unopened.add(tp)
+            elif not progress.is_about(offsets):
+                raise _other_offsets(tp, opening.group)
+        return unopened
+
+    def _until_ms(self, lease: Lease) -> int:
+        """Return when a lease is known to end; its record may not have been read yet, or be forgotten."""
+        progress = self._server.partitions[lease.tp].state.groups.get(lease.group)
+        found = None if progress is None else progress.until_ms(lease.lease_id)
+        return max(found or 0, lease.until_ms)
+
+    def _are_served(self, chosen: Sequence[Chosen], future: asyncio.Future[Any]) -> bool:
+        for lease, _ in chosen:
+            if lease.tp not in self._server.partitions:
+                if lease.tp.topic in self._server.options.topics:
+                    # Added since this server looked, and read at one that has looked.
+                    self._fail(
+                        future,
+                        NotReadyError(f"this server does not know {lease.tp} yet. Call again"),
+                    )
+                    return False
+                self._fail(
+                    future,
+                    LeaseError(f"{lease.tp} is not served by this server: call one that serves it"),
+                )
+                return False
+            if lease.topic_id != self._server.partitions[lease.tp].topic_id:
+                self._fail(future, _of_another_topic(lease))
+                return False
+        return True
+
+    def _fail(self, future: asyncio.Future[Any], error: KafkaOrderedOpsError) -> None:
+        self._server.answers.fail(future, error)
+
+
+def _ended(lease: Lease) -> LeaseError:
+    return LeaseError(
+        f"a lease of {lease.tp}, group {lease.group}, has ended: others may have its records by now. Read again, or "
+        "acknowledge what is done nevertheless"
+    )
+
+
+def _of_another_topic(lease: Lease) -> LeaseError:
+    return LeaseError(
+        f"a lease of {lease.tp}, group {lease.group}, is of a topic that was deleted: the topic was recreated since, and "
+        "has other records. Read again"
+    )
+
+
+def _not_read_back(tp: TopicPartition, group: str) -> RelayUnavailableError:
+    return RelayUnavailableError(
+        f"group {group} is opened in the log of {tp}, which this server has not read back in time. The same call can be "
+        "repeated"
+    )
+
+
+def _other_offsets(tp: TopicPartition, group: str) -> ConfigError:
+    return ConfigError(
+        f"group {group} exists, and has other offsets of {tp} than the plan. Choose another group for this window"
+    )

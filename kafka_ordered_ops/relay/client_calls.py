@@ -1,0 +1,396 @@
+"""What the relay's clients send, and when again: without any I/O, so that both clients share it.
+
+Each call is a generator: it yields what to send or how long to wait, gets the answer, and returns the result.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from base64 import b64decode
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
+
+from kafka_ordered_ops.core import errors
+from kafka_ordered_ops.core.arguments import check_timeout_s
+from kafka_ordered_ops.core.errors import (
+    ConfigError,
+    KafkaOrderedOpsError,
+    LeaseError,
+    RelayError,
+    RelayUnavailableError,
+)
+from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+
+#: Before a call is sent again; doubled each time.
+_FIRST_PAUSE_S: Final = 0.05
+_PAUSE_MAX_S: Final = 2.0
+#: A read waits so long at one server, if there are several: the next record may be at another one.
+_TURN_S: Final = 1.0
+#: Beyond what the server is asked to wait: longer than a server waits for Kafka. One that hangs delays a call by so long.
+_ANSWER_S: Final = 15.0
+#: It is asked again after so many times as long, if there are others: it must not delay every call.
+_RESTS: Final = 2.0
+#: `records` sends acknowledgements this often at least, while there are any.
+_ACKNOWLEDGE_S: Final = 1.0
+#: Below what a server takes as a body, by far: a token may have thousands of characters.
+_REQUEST_BYTES: Final = 40_000
+#: Of two offsets with their brackets and commas.
+_RANGE_BYTES: Final = 42
+_RANGES_PER_REQUEST: Final = 500
+#: A server takes no more.
+_LEASES_PER_REQUEST: Final = 500
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Records of one partition that are this client's until the lease ends."""
+
+    token: str
+    tp: TopicPartition
+    #: Milliseconds since the epoch, by the server's clock.
+    until_ms: int
+    #: 1 if the records are handed out for the first time.
+    attempt: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The answer to a read."""
+
+    leases: tuple[Lease, ...]
+    #: Whether every record of the window is acknowledged.
+    done: bool
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all leases."""
+        return [record for lease in self.leases for record in lease.records]
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request."""
+
+    url: str
+    body: bytes
+    accept: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered."""
+
+    status: int
+    body: bytes
+
+
+#: A call: gets a reply, or the error that kept it from coming, for what it sends; `TimeoutError` if nothing came in time.
+Steps: TypeAlias = Generator[Send | Pause, "Reply | Exception | None", _T]
+
+
+class Calls:
+    """The calls of one client.
+
+    Args:
+        servers: URLs of servers, or one of them.
+        token: the access token; it is the caller's job to send it.
+        timeout_s: how long a call is sent again, to all servers in turn.
+    """
+
+    def __init__(self, servers: str | Sequence[str], *, timeout_s: float) -> None:
+        given = [servers] if isinstance(servers, str) else list(servers)
+        for one in given:
+            if not one.startswith(("http://", "https://")):
+                raise ConfigError(f"the server {one!r} is no URL: give http://HOST:PORT")
+        if not given:
+            raise ConfigError("no server is named: give at least one URL")
+        self._servers = [one.rstrip("/") for one in given]
+        self._timeout_s = check_timeout_s(timeout_s, what="timeout_s")
+        # Clients begin at different servers.
+        self._turn = random.randrange(len(self._servers))
+        #: When servers that did not answer are asked again, of `time.monotonic`.
+        self._rests_until: dict[str, float] = {}
+
+    def call(
+        self, path: str, body: Any, *, accept: str = "*/*", wait_s: float = 0.0
+    ) -> Steps[Reply]:
+        """Send a request to one server after the other, until one has done it."""
+        sent = json.dumps(body, separators=(",", ":")).encode()
+        ends_at, pause_s = time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
+        while True:
+            server, sent_at = self._server(), time.monotonic()
+            url = server + path
+            reply = yield Send(url, sent, accept, wait_s + _ANSWER_S)
+            if isinstance(reply, Reply) and reply.status == 200:
+                return reply
+            error = _error_of(reply, url)
+            if isinstance(reply, TimeoutError):
+                now = time.monotonic()
+                self._rests_until[server] = now + _RESTS * (now - sent_at)
+            if not error.retriable or time.monotonic() + pause_s >= ends_at:
+                raise error
+            self._turn += 1
+            yield Pause(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def read(self, body: dict[str, Any], *, accept: str, wait_s: float) -> Steps[Reply]:
+        """Ask every server for records; then wait at each for a while."""
+        ends_at, asked, others = time.monotonic() + wait_s, 0, len(self._servers) - 1
+        while True:
+            left_s = max(ends_at - time.monotonic(), 0.0)
+            turn_s = left_s if not others else min(left_s, _TURN_S) if asked > others else 0.0
+            reply = yield from self.call(
+                "/v1/read", body | {"wait_s": turn_s}, accept=accept, wait_s=turn_s
+            )
+            asked += 1
+            self._turn += 1
+            # Each server knows when a window is done, but hands out the records of its partitions alone.
+            if not _is_empty(reply, accept) or (asked > others and time.monotonic() >= ends_at):
+                return reply
+
+    def _server(self) -> str:
+        """Return the server whose turn it is, of those that do not rest; if all do, the one that is awake first."""
+        now, count = time.monotonic(), len(self._servers)
+        in_turn = [self._servers[(self._turn + at) % count] for at in range(count)]
+        return min(in_turn, key=lambda one: max(self._rests_until.get(one, 0.0), now))
+
+    def deliver(self, body: dict[str, Any], wait_s: float) -> Steps[Delivery]:
+        """Read records."""
+        reply = yield from self.read(body, accept="application/json", wait_s=wait_s)
+        return _delivery(reply.body)
+
+    def table(self, body: dict[str, Any], wait_s: float) -> Steps[tuple[Any, bool]]:
+        """Read records as an Arrow table, and whether the window is done."""
+        reply = yield from self.read(body, accept=ARROW_TYPE, wait_s=wait_s)
+        return _table_of(reply)
+
+    def change_chosen(
+        self, path: str, leases: Sequence[Lease | str], offsets: Iterable[int] | None
+    ) -> Steps[None]:
+        """Acknowledge or cancel leases; or offsets of a single one."""
+        if offsets is not None and len(leases) != 1:
+            raise ConfigError(f"offsets are of one lease, and {len(leases)} are given")
+        yield from self.change(path, [(_token(one), offsets) for one in leases])
+
+    def change(self, path: str, leases: Iterable[tuple[str, Iterable[int] | None]]) -> Steps[None]:
+        """Acknowledge or cancel leases, or some of their offsets."""
+        for part in _requests([(token, _ranges(offsets)) for token, offsets in leases]):
+            yield from self.call(path, {"leases": part})
+
+    def extend(self, leases: Sequence[Lease | str], lease_s: float) -> Steps[list[int]]:
+        """Extend leases."""
+        until_ms: list[int] = []
+        for part in _requests([(_token(one), None) for one in leases]):
+            leases = [one["lease"] for one in part]
+            reply = yield from self.call("/v1/extend", {"leases": leases, "lease_s": lease_s})
+            until_ms += json.loads(reply.body)["until_ms"]
+        return until_ms
+
+    def window(self, plan: WindowPlan, group: str | None) -> Steps[str]:
+        """Begin a window."""
+        reply = yield from self.call("/v1/windows", {"plan": plan.to_json(), "group": group})
+        name: str = json.loads(reply.body)["group"]
+        return name
+
+
+def read_body(
+    group: str, records_max: int, lease_s: float, topics: str | Iterable[str] | None
+) -> dict[str, Any]:
+    """Return the body of a read, but for its wait."""
+    body: dict[str, Any] = {"group": group, "records_max": records_max, "lease_s": lease_s}
+    if topics is not None:
+        body["topics"] = [topics] if isinstance(topics, str) else list(topics)
+    return body
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    waiting: set[int]
+    #: Done, and not acknowledged yet.
+    done: list[int] = field(default_factory=list)
+
+
+class Taken:
+    """Records of one read on their way through a loop: which are done, and whose lease must be extended."""
+
+    def __init__(self, calls: Calls, delivery: Delivery, lease_s: float) -> None:
+        self._calls, self._lease_s = calls, lease_s
+        self._held = [_Held(one, {record.offset for record in one.records}) for one in delivery]
+        self._began(time.monotonic())
+        self._acknowledged_s = time.monotonic()
+
+    def _began(self, now_s: float) -> None:
+        self._extend_s, self._ends_s = now_s + self._lease_s / 2, now_s + self._lease_s
+
+    def __iter__(self) -> Iterator[tuple[_Held, Record]]:
+        for held in self._held:
+            for record in held.lease.records:
+                yield held, record
+
+    def done(self, held: _Held, record: Record) -> Steps[bool]:
+        """Note that a record is done; return whether the rest is still this client's."""
+        held.waiting.discard(record.offset)
+        held.done.append(record.offset)
+        now_s = time.monotonic()
+        if now_s >= self._acknowledged_s + _ACKNOWLEDGE_S:
+            yield from self.acknowledge()
+        if now_s < self._extend_s:
+            return True
+        tokens = [one.lease.token for one in self._held if one.waiting]
+        try:
+            if tokens:
+                yield from self._calls.extend(tokens, self._lease_s)
+        except LeaseError:
+            # Somebody else has the records by now.
+            for one in self._held:
+                one.waiting.clear()
+            return False
+        self._began(now_s)
+        return True
+
+    def acknowledge(self) -> Steps[None]:
+        """Send what is done."""
+        done = [
+            (
+                one.lease.token,
+                one.done if one.waiting or len(one.done) < len(one.lease.records) else None,
+            )
+            for one in self._held
+            if one.done
+        ]
+        if done:
+            yield from self._calls.change("/v1/acknowledge", done)
+        for one in self._held:
+            one.done = []
+        self._acknowledged_s = time.monotonic()
+
+    def end(self) -> Steps[None]:
+        """Send what is done, and give the rest back."""
+        yield from self.acknowledge()
+        rest = [(one.lease.token, one.waiting) for one in self._held if one.waiting]
+        if rest and time.monotonic() < self._ends_s:
+            yield from self._calls.change("/v1/cancel", rest)
+
+
+def _ranges(offsets: Iterable[int] | None) -> list[list[int]] | None:
+    if offsets is None:
+        return None
+    found: list[list[int]] = []
+    for offset in sorted(offsets):
+        if found and found[-1][1] >= offset:
+            found[-1][1] = offset + 1
+        else:
+            found.append([offset, offset + 1])
+    return found
+
+
+def _requests(
+    leases: Sequence[tuple[str, list[list[int]] | None]],
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield parts that a server takes as one request each."""
+    part: list[dict[str, Any]] = []
+    room = _REQUEST_BYTES
+    for token, ranges in leases:
+        pieces: list[list[list[int]] | None] = [None]
+        if ranges is not None:
+            starts = range(0, len(ranges), _RANGES_PER_REQUEST)
+            pieces = [ranges[start : start + _RANGES_PER_REQUEST] for start in starts]
+        for piece in pieces:
+            size = len(token) + _RANGE_BYTES * (1 + len(piece or ()))
+            if part and (len(part) >= _LEASES_PER_REQUEST or size > room):
+                yield part
+                part, room = [], _REQUEST_BYTES
+            part.append({"lease": token} | ({} if piece is None else {"offsets": piece}))
+            room -= size
+    if part:
+        yield part
+
+
+def _delivery(body: bytes) -> Delivery:
+    answer = json.loads(body)
+    return Delivery(tuple(_lease(one) for one in answer["leases"]), answer["done"])
+
+
+def _lease(one: dict[str, Any]) -> Lease:
+    tp, attempt = TopicPartition(one["topic"], one["partition"]), one["attempt"]
+    records = tuple(
+        Record(
+            tp.topic,
+            tp.partition,
+            record["offset"],
+            record["timestamp_ms"],
+            _bytes(record["key"]),
+            _bytes(record["value"]),
+            tuple((name, _bytes(value)) for name, value in record["headers"]),
+            attempt,
+        )
+        for record in one["records"]
+    )
+    return Lease(one["lease"], tp, one["until_ms"], attempt, records)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def _is_empty(reply: Reply, accept: str) -> bool:
+    if accept == ARROW_TYPE:
+        table, is_done = _table_of(reply)
+        return not table.num_rows and not is_done
+    return reply.body == b'{"leases":[],"done":false}'
+
+
+def _table_of(reply: Reply) -> tuple[Any, bool]:
+    """Return the table of an Arrow stream, and whether every record of the window is acknowledged."""
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(reply.body).read_all()
+    return table, bool(table.schema.metadata[b"done"] == b"true")
+
+
+def _token(lease: Lease | str) -> str:
+    return lease if isinstance(lease, str) else lease.token
+
+
+def _error_of(reply: Reply | Exception | None, url: str) -> KafkaOrderedOpsError:
+    if not isinstance(reply, Reply):
+        return RelayUnavailableError(f"no answer from {url}: {reply!r}")
+    try:
+        facts = json.loads(reply.body)["error"]
+        kind, message, retriable = facts["type"], str(facts["message"]), facts["retriable"] is True
+    except (ValueError, TypeError, LookupError):
+        # A proxy answered, say.
+        kind, message, retriable = "", reply.body[:200].decode(errors="replace"), False
+    text = f"{url} answered {reply.status}: {message}"
+    if retriable or reply.status in (408, 429, 502, 503, 504):
+        return RelayUnavailableError(text)
+    if reply.status in (401, 403):
+        return errors.AccessDeniedError(text)
+    found = getattr(errors, kind, None) if kind in _KNOWN else None
+    return RelayError(text) if found is None else found(text)
+
+
+#: Errors that a client raises as its own: their facts are in the message.
+_KNOWN: Final = frozenset({"ConfigError", "LeaseError", "UnknownTopicError"})

@@ -1,0 +1,186 @@
+"""Reading in a separate thread, for an owner that must never wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import (
+    KafkaOrderedOpsError,
+    RecordsLostError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.types import INT64_MAX, Isolation, TopicPartition
+from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
+from kafka_ordered_ops.kafka.settings import ClientSettings
+
+#: Turns that were read and not taken note of yet: the owner is busy, and the memory bounded.
+_TURNS_WAITING_MAX: Final = 8
+#: Between two attempts of a reader that cannot be opened.
+_AGAIN_S: Final = 0.5
+#: Closing waits so long for a turn to end.
+_CLOSE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Fed(NamedTuple):
+    """What a turn brought for one partition."""
+
+    tp: TopicPartition
+    #: Which reading of the partition it is of; see `Feed.add`.
+    number: int
+    records: pa.RecordBatch | None
+    position: int
+
+
+#: Called in the reading thread; it posts to the owner's thread. The first calls the function when it took note.
+OnTurn = Callable[[list[Fed], Callable[[], None]], None]
+#: The partition is read no more.
+OnFailure = Callable[[TopicPartition, int, KafkaOrderedOpsError], None]
+
+
+class Feed:
+    """Reads partitions, and hands on what comes. `add`, `stop` and `close` are for one other thread.
+
+    Args:
+        settings: how to reach the cluster.
+        group_id: on whose behalf it reads.
+        isolation: which records count.
+        columns: names of `RECORD_SCHEMA`; None: all.
+        on_turn: called with what was read.
+        on_failure: called when a partition cannot be read on.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group_id: str,
+        isolation: Isolation,
+        *,
+        columns: Collection[str] | None = None,
+        on_turn: OnTurn,
+        on_failure: OnFailure,
+    ) -> None:
+        self._settings, self._group, self._isolation = settings, group_id, isolation
+        self._columns = columns
+        self._on_turn, self._on_failure = on_turn, on_failure
+        #: What is to be read from now on; None: nothing.
+        self._orders: deque[tuple[TopicPartition, int, OffsetSet | None]] = deque()
+        self._numbers: dict[TopicPartition, int] = {}
+        self._left: dict[TopicPartition, OffsetSet] = {}
+        self._room = threading.Semaphore(_TURNS_WAITING_MAX)
+        self._is_closed = False
+        self._count = 0
+        self._thread = threading.Thread(target=self._run, name=f"relay-{group_id}", daemon=True)
+        self._thread.start()
+
+    def add(self, tp: TopicPartition, wanted: OffsetSet) -> int:
+        """Read a partition from now on, also one that is being read; return the number of this reading."""
+        self._count += 1
+        self._orders.append((tp, self._count, wanted))
+        return self._count
+
+    def stop(self, tp: TopicPartition) -> None:
+        """Read a partition no more."""
+        self._orders.append((tp, 0, None))
+
+    def close(self, *, wait: bool = False) -> None:
+        """End reading; may be called twice."""
+        self._is_closed = True
+        self._room.release()
+        if wait:
+            self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            try:
+                with open_reader(
+                    self._settings, self._group, self._isolation, self._left, columns=self._columns
+                ) as reader:
+                    self._read(reader)
+            except KafkaOrderedOpsError as error:
+                self._fail_all(error)
+                time.sleep(_AGAIN_S)
+            except Exception:
+                # A bug: without this line, the relay would wait for records for ever and give no reason.
+                _log.exception("reading for group %s failed", self._group)
+                raise
+
+    def _read(self, reader: ReaderDoor) -> None:
+        while not self._is_closed:
+            self._follow(reader)
+            try:
+                turns = reader.turn()
+            except KafkaOrderedOpsError as error:
+                if error.retriable:
+                    _log.info("reading for group %s goes on later: %s", self._group, error)
+                    time.sleep(_AGAIN_S)
+                    continue
+                self._fail(reader, error)
+                continue
+            if turns:
+                self._hand_on(turns)
+
+    def _hand_on(
+        self, turns: Collection[tuple[TopicPartition, pa.RecordBatch | None, int]]
+    ) -> None:
+        fed = []
+        for tp, records, position in turns:
+            number = self._numbers.get(tp)
+            if number is not None:
+                fed.append(Fed(tp, number, records, position))
+                self._left[tp] = self._left[tp].within(position, INT64_MAX)
+        if fed:
+            self._room.acquire()
+            if not self._is_closed:
+                self._on_turn(fed, self._room.release)
+
+    def _follow(self, reader: ReaderDoor) -> None:
+        while self._orders:
+            tp, number, wanted = self._orders.popleft()
+            reader.stop(tp)
+            self._numbers.pop(tp, None)
+            self._left.pop(tp, None)
+            if wanted:
+                self._numbers[tp], self._left[tp] = number, wanted
+                reader.add(tp, wanted)
+
+    def _fail(self, reader: ReaderDoor, error: KafkaOrderedOpsError) -> None:
+        """Stop the partitions that an error is about, and report it for each of them."""
+        for tp in _concerned(self._numbers, error):
+            with suppress(KafkaOrderedOpsError):
+                reader.stop(tp)
+            self._left.pop(tp, None)
+            self._on_failure(tp, self._numbers.pop(tp), error)
+
+    def _fail_all(self, error: KafkaOrderedOpsError) -> None:
+        if error.retriable:
+            _log.info("reading for group %s goes on later: %s", self._group, error)
+            return
+        for tp, number in list(self._numbers.items()):
+            self._on_failure(tp, number, error)
+        self._numbers.clear()
+        self._left.clear()
+
+
+def _concerned(
+    read: Collection[TopicPartition], error: KafkaOrderedOpsError
+) -> list[TopicPartition]:
+    """Return the partitions that an error is about: all, if it names none of them."""
+    found: list[TopicPartition] = []
+    if isinstance(error, UnknownTopicError):
+        found = [tp for tp in read if tp.topic in error.topics]
+    elif isinstance(error, RecordsLostError):
+        found = [tp for tp in read if str(tp) in error.lost]
+    elif (at := error.facts.get("at")) is not None:
+        found = [tp for tp in read if str(at).startswith(f"{tp}@")]
+    return found or list(read)

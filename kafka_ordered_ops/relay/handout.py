@@ -1,0 +1,190 @@
+"""The records of one group in one partition that this server hands out: read, and not acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.processing.record import Record, records_of
+from kafka_ordered_ops.core.relay.group_progress import GroupProgress
+from kafka_ordered_ops.core.relay.serving import Serving
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.ordered.records.columns import offsets_of
+from kafka_ordered_ops.relay.feed import Fed, Feed
+
+#: Of each group in each partition: records that are held, and their bytes.
+RECORDS_MAX: Final = 20_000
+BYTES_MAX: Final = 64 * 1024**2
+#: What a record takes in memory beside its contents, about.
+_RECORD_BYTES: Final = 300
+#: A share of the limits: below it, reading goes on.
+_LOW_SHARE: Final = 0.5
+
+_NO_OFFSETS: Final[Int64Array] = np.empty(0, dtype=np.int64)
+
+
+class Handout:
+    """Holds the records until they are acknowledged, and reads on while there is room."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        group: str,
+        progress: GroupProgress,
+        serving: Serving,
+        feed: Feed,
+        *,
+        records_max: int,
+        bytes_max: int,
+        attempts_max: int | None,
+    ) -> None:
+        self.tp, self.group = tp, group
+        self.progress, self.serving = progress, serving
+        self._feed = feed
+        self._records_max, self._bytes_max = records_max, bytes_max
+        #: Plain tuples: the garbage collector leaves them out. It looked at 160,000 `Record`s for 0.1 to 0.2 s each time, while
+        #: nothing else ran.
+        self._records: dict[int, tuple[Any, ...]] = {}
+        self._bytes = 0
+        #: What is not read yet.
+        self._left = progress.left(_wanted(progress))
+        self._number = 0
+        #: Offsets that reading has passed and that no record has.
+        self._gaps: list[OffsetSet] = []
+        #: In the dead-letter topic soon.
+        self.burying: set[int] = set()
+        self.attempts_max = attempts_max or 1
+        self.bury_at = 0.0
+        #: What keeps it from reading, and when it tries again.
+        self.problem: KafkaOrderedOpsError | None = None
+        self.again_at = 0.0
+        self._read_on()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._feed.stop(self.tp)
+        self._number = 0
+        self._records.clear()
+
+    @property
+    def held(self) -> int:
+        """How many records are in memory."""
+        return len(self._records)
+
+    def is_current(self, number: int) -> bool:
+        """Return whether something that was read is of the present reading."""
+        return number == self._number
+
+    def arrived(self, fed: Fed) -> None:
+        """Take what was read."""
+        if not self.is_current(fed.number):
+            return
+        offsets = _NO_OFFSETS if fed.records is None else offsets_of(fed.records)
+        passed = self._left.within(0, fed.position)
+        self._left = self._left.within(fed.position, INT64_MAX)
+        if fed.records is not None:
+            self._keep(fed.records, offsets)
+        self.serving.arrived(offsets, fed.position)
+        read = OffsetSet.from_offsets(offsets)
+        if (left := self.progress.left(read)).count < offsets.size:
+            # Acknowledged while they were being read, by clients of another server.
+            self.forget(read - left)
+        gaps = self.progress.left(passed - read)
+        if gaps:
+            self._gaps.append(gaps)
+        if len(self._records) >= self._records_max or self._bytes >= self._bytes_max:
+            self._feed.stop(self.tp)
+            self._number = 0
+
+    def take_gaps(self) -> OffsetSet:
+        """Return offsets without a record that reading has passed since the last call."""
+        found = EMPTY_SET
+        for one in self._gaps:
+            found |= one
+        self._gaps.clear()
+        return found
+
+    def put_back_gaps(self, gaps: OffsetSet) -> None:
+        """Keep gaps that are not stored."""
+        self._gaps.append(gaps)
+
+    def forget(self, offsets: OffsetSet) -> None:
+        """Drop acknowledged records, and read on if there is room."""
+        if offsets.count <= len(self._records):
+            for start, end in offsets:
+                for offset in range(start, end):
+                    self._drop(offset)
+        else:
+            for offset in [one for one in self._records if one in offsets]:
+                self._drop(offset)
+        if not self._number:
+            self._read_on()
+
+    def records(self, offsets: OffsetSet, attempt: int) -> list[Record]:
+        """Return those of the records that are held."""
+        found = self._records
+        records = [
+            Record._make(found[offset])
+            for start, end in offsets
+            for offset in range(start, end)
+            if offset in found
+        ]
+        if attempt == 1:
+            return records
+        return [one._replace(attempt=attempt) for one in records]
+
+    def forget_done(self) -> None:
+        """Drop all acknowledged records: a snapshot may say so of any."""
+        self.forget(self.progress.acked)
+
+    def failed(self, error: KafkaOrderedOpsError, again_at: float) -> None:
+        """Take note that the present reading failed."""
+        self._number, self.problem, self.again_at = 0, error, again_at
+
+    def lose(self, lost: OffsetSet) -> OffsetSet:
+        """Read on without records that are gone; return those that were wanted."""
+        gone = self._left & lost
+        self._left = self._left - lost
+        if gone:
+            self._gaps.append(gone)
+            self.again()
+        return gone
+
+    def again(self) -> None:
+        """Read on after a failure."""
+        self.problem, self._number = None, 0
+        self._read_on()
+
+    def _read_on(self) -> None:
+        low = (
+            len(self._records) <= self._records_max * _LOW_SHARE
+            and self._bytes <= self._bytes_max * _LOW_SHARE
+        )
+        if low and self.problem is None and self._left:
+            self._left = self.progress.left(self._left)
+            if self._left:
+                self._number = self._feed.add(self.tp, self._left)
+
+    def _keep(self, rows: pa.RecordBatch, offsets: Int64Array) -> None:
+        self._records.update(
+            zip(offsets.tolist(), map(tuple, records_of(self.tp, rows)), strict=True)
+        )
+        self._bytes += rows.nbytes + rows.num_rows * _RECORD_BYTES
+
+    def _drop(self, offset: int) -> None:
+        found = self._records.pop(offset, None)
+        if found is not None:
+            record = Record._make(found)
+            size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+            self._bytes = max(self._bytes - size, 0) if self._records else 0
+
+
+def _wanted(progress: GroupProgress) -> OffsetSet:
+    """Return all offsets of a group that has been opened."""
+    if progress.offsets is not None:
+        return progress.offsets
+    return OffsetSet.of((progress.start or 0, INT64_MAX))

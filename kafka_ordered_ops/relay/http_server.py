@@ -1,0 +1,262 @@
+"""The server: where it listens, with which protection, and how it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.relay.access import Tokens
+from kafka_ordered_ops.relay.app import RelayApp
+from kafka_ordered_ops.relay.callers import Callers
+from kafka_ordered_ops.relay.http_protocol import Connections
+from kafka_ordered_ops.relay.limits import Limits
+from kafka_ordered_ops.relay.metrics import Metrics
+from kafka_ordered_ops.relay.ports import RelayService
+
+DEFAULT_PORT: Final = 8642
+
+#: A client that connects, and does not go on with TLS.
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+#: For requests in flight, after SIGTERM. Nothing is lost without it: leases run out.
+_STOP_TIMEOUT_S: Final = 2
+_BACKLOG: Final = 256
+#: Between two looks whether the service still runs.
+_WATCH_S: Final = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """Where a server listens, and who may call.
+
+    Args:
+        host: an address or a host name.
+        port: 0: a free one.
+        tls_certificate: PEM, with the whole chain.
+        tls_key: PEM; None: in the same file.
+        client_authority: PEM; callers need a certificate of this authority.
+        tokens: the tokens file.
+
+    Raises:
+        ConfigError: others than this machine could call, without TLS or without proof of who they are.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    client_authority: Path | None = None
+    tokens: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.tls_certificate is None:
+            for name, value in (
+                ("tls_key", self.tls_key),
+                ("client_authority", self.client_authority),
+            ):
+                if value is not None:
+                    raise ConfigError(f"{name} {value} needs a tls_certificate: also give it")
+        if self.is_local:
+            return
+        if self.tls_certificate is None:
+            raise ConfigError(
+                f"{self.host} can be reached from other machines, and there is no TLS: give a certificate, or listen on 127.0.0.1"
+            )
+        if self.tokens is None and self.client_authority is None:
+            raise ConfigError(
+                f"{self.host} can be reached from other machines, and anyone could read records: give a tokens file, or the "
+                "authority of the clients' certificates"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @classmethod
+    def at(cls, address: str, **given: Any) -> Listening:
+        """Return it for an address such as ``127.0.0.1:8642``, ``[::1]:8642`` or a host alone."""
+        host, sign, port = address.rpartition(":")
+        if not sign or address.endswith("]"):
+            host, port = address, str(DEFAULT_PORT)
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ConfigError(f"the address {address!r} is not HOST:PORT")
+        return cls(host=host.removeprefix("[").removesuffix("]"), port=int(port), **given)
+
+    def bound(self) -> socket.socket:
+        """Return the socket, listening; raise `ConfigError` for an address that cannot be had."""
+        try:
+            found = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, proto, _, address = found[0]
+            made = socket.socket(family, kind, proto)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self.host}: {error.strerror}") from error
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except OSError as error:
+            made.close()
+            raise ConfigError(
+                f"cannot listen on {self.host} port {self.port}: {error.strerror}"
+            ) from error
+        return made
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context; raise `ConfigError` for files that cannot be used."""
+        if self.tls_certificate is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.tls_certificate, self.tls_key)
+            if self.client_authority is not None:
+                context.load_verify_locations(self.client_authority)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            # Which file it is, the error does not say; its own text may show a path or a line, never the key.
+            raise ConfigError(
+                f"the files for TLS cannot be used ({self.tls_certificate}, {self.tls_key}, {self.client_authority}): {error}"
+            ) from error
+        return context
+
+
+class RelayServer:
+    """One server of the relay.
+
+    Args:
+        listening: where it listens.
+        service: opens the service behind it, on the server's event loop.
+
+    Raises:
+        ConfigError: the address, a file for TLS or the tokens file cannot be used.
+    """
+
+    def __init__(
+        self,
+        listening: Listening,
+        service: Callable[[], AbstractAsyncContextManager[RelayService]],
+    ) -> None:
+        self._listening, self._open_service = listening, service
+        tokens = None if listening.tokens is None else Tokens(listening.tokens)
+        self._callers = Callers(
+            tokens, is_local=listening.is_local and listening.client_authority is None
+        )
+        self._tls = listening.tls()
+        self._socket = listening.bound()
+        self._server: uvicorn.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        host, port = self._socket.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+
+    def run(self) -> None:
+        """Serve until SIGTERM, Ctrl-C or `stop`; raise the error that ended the service."""
+        # What the libraries made stays to the end: each full collection would look at all of it, while nothing else runs.
+        gc.freeze()
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(self.serve())
+
+    async def serve(self) -> None:
+        """Serve on the running loop."""
+        connections = Connections(self._listening.limits)
+        limits = self._listening.limits
+        async with AsyncExitStack() as opened:
+            service = await opened.enter_async_context(self._open_service())
+            app = RelayApp(service, self._callers, Metrics(connections), limits)
+            tls = self._tls
+            config = uvicorn.Config(
+                app,
+                http=connections.protocol(),
+                ws="none",
+                lifespan="off",
+                # The address that a header claims would get into the log, and around the limits.
+                proxy_headers=False,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=limits.keep_alive_s,
+                timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+                ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+            )
+            self._server = _Server(config, opened.aclose)
+            watching = asyncio.create_task(self._watch(service))
+            try:
+                await self._server.serve(sockets=[self._socket])
+            finally:
+                watching.cancel()
+            if watching.done():
+                raise watching.result()
+
+    async def _watch(self, service: RelayService) -> BaseException:
+        """Stop the server when the service has ended, for whoever starts it again; return what ended the service."""
+        while (error := service.ended_by) is None:
+            await asyncio.sleep(_WATCH_S)
+        self.stop()
+        return error
+
+    def stop(self) -> None:
+        """Ask the server to end; from any thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def close(self) -> None:
+        """Let go of the address of a server that never ran."""
+        self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    """Ends the service before the connections: calls that wait are answered, and other servers take over at once."""
+
+    def __init__(
+        self, config: uvicorn.Config, close_service: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(config)
+        self._close_service = close_service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and let the calls in flight be answered."""
+        closing = asyncio.ensure_future(self._close_service())
+        await super().shutdown(sockets)
+        await closing
+
+
+class _BoundedHandshakes:
+    """A part of an event loop: clients have some time for TLS, a minute otherwise."""
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("ssl") is not None:
+            kwargs.setdefault("ssl_handshake_timeout", _HANDSHAKE_TIMEOUT_S)
+        return await super().create_server(*args, **kwargs)  # type: ignore[misc]
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    kind: Any = asyncio.SelectorEventLoop
+    try:
+        import uvloop  # not on Windows
+
+        kind = uvloop.Loop
+    except ImportError:
+        pass
+    loop: asyncio.AbstractEventLoop = type("BoundedLoop", (_BoundedHandshakes, kind), {})()
+    return loop

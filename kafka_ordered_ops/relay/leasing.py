@@ -1,0 +1,214 @@
+"""Hand out records: a lease is written to the log, read back, and only then given to the client."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.relay.log_records import Leased, Released
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.relay.handout import Handout
+from kafka_ordered_ops.relay.log import LogWriter
+from kafka_ordered_ops.relay.partition import Claim, Partition
+from kafka_ordered_ops.relay.ports import Delivered
+from kafka_ordered_ops.relay.reads import Answers, OpenLease, Read, Waiting
+from kafka_ordered_ops.relay.tokens import LEASE_ID_BYTES, RANGES_MAX, Lease, TokenSigner
+
+#: A delivered lease lasts at least so long: it may have waited for the log.
+_LEASE_LEFT_MS_MIN: Final = 100
+_IDS_AT_ONCE: Final = 256
+
+_log = logging.getLogger(__name__)
+
+
+class Leasing:
+    """Leases records to waiting reads."""
+
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, Partition],
+        log: LogWriter,
+        waiting: Waiting,
+        answers: Answers,
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._partitions = partitions
+        self._log, self._waiting, self._answers = log, waiting, answers
+        self._post = post
+        #: Written, and not read back; by the lease's id.
+        self._open: dict[str, OpenLease] = {}
+        #: Where the next read of a group begins to look, so that no partition is always the last.
+        self._turn = 0
+        self.signer: TokenSigner | None = None
+        self._random = b""
+
+    def serve(self, group: str, now_ms: int) -> None:
+        """Lease what may be handed out now to the waiting reads of a group."""
+        queue = self._waiting.of(group)
+        handouts = [
+            (one, one.handouts[group])
+            for one in self._partitions.values()
+            if one.is_mine and group in one.handouts
+        ]
+        waits: list[Read] = []
+        while queue and handouts:
+            read = queue.popleft()
+            if not read.is_wanted:
+                continue
+            self._lease(read, handouts, now_ms)
+            if not read.open:
+                waits.append(read)
+                if read.topics is None:
+                    break  # Nothing is left for those behind it either.
+        for read in reversed(waits):
+            queue.appendleft(read)
+
+    def next_change_ms(self, group: str, now_ms: int) -> int | None:
+        """Return when a lease of a group ends on this server's partitions."""
+        times = [
+            one.handouts[group].serving.next_change_ms(now_ms)
+            for one in self._partitions.values()
+            if one.is_mine and group in one.handouts
+        ]
+        return min((one for one in times if one is not None), default=None)
+
+    def seen(self, partition: Partition, record: Leased) -> None:
+        """A lease was read in the log: if it is this server's, and counts, its records go to the client."""
+        found = self._open.pop(record.lease_id, None)
+        if found is None:
+            return
+        read, handout = found.read, found.handout
+        # Those that were acknowledged before this place in the log, by whichever server, are done.
+        left = handout.progress.left(found.offsets)
+        counts = partition.claim is Claim.HELD and handout.progress.has_lease(record.lease_id)
+        if counts and (outrun := handout.serving.outrun(left)):
+            # The lease before was extended at its very end, and its client has them still.
+            self._give_back(handout.tp, handout.group, record.lease_id, outrun)
+            left -= outrun
+        if not counts:
+            _log.info("%s, group %s: a lease does not count", partition.tp, handout.group)
+        elif left and not read.is_wanted:
+            self._give_back(handout.tp, handout.group, record.lease_id, left)
+        elif left and found.until_ms - _now_ms() >= _LEASE_LEFT_MS_MIN and self.signer is not None:
+            records = handout.records(left, found.attempt)
+            lease = Lease(
+                handout.tp,
+                partition.topic_id,
+                handout.group,
+                record.lease_id,
+                left,
+                found.until_ms,
+            )
+            token = self.signer.token_of(lease)
+            read.found.append(Delivered(handout.tp, records, token, found.until_ms))
+            read.leases.append((record.lease_id, left))
+        self._settle(read)
+
+    def drop(self, partition: Partition) -> None:
+        """Forget the leases of a partition that this server has lost."""
+        for lease_id in [key for key, one in self._open.items() if one.partition is partition]:
+            self._settle(self._open.pop(lease_id).read)
+
+    def _lease(self, read: Read, handouts: list[tuple[Partition, Handout]], now_ms: int) -> None:
+        left = read.records_max
+        self._turn += 1
+        start = self._turn % len(handouts)
+        for partition, handout in handouts[start:] + handouts[:start]:
+            if read.topics is not None and handout.tp.topic not in read.topics:
+                continue
+            for attempt, offsets in handout.serving.take(left, now_ms):
+                for part in _parts(offsets):
+                    self._write(read, partition, handout, part, attempt, now_ms)
+                left -= offsets.count
+            if left <= 0:
+                break
+        if read.open:
+            self._waiting.leasing(read)
+
+    def _write(
+        self,
+        read: Read,
+        partition: Partition,
+        handout: Handout,
+        offsets: OffsetSet,
+        attempt: int,
+        now_ms: int,
+    ) -> None:
+        lease_id = self._new_id()
+        until_ms = now_ms + read.lease_ms
+        self._open[lease_id] = OpenLease(read, partition, handout, offsets, attempt, until_ms)
+        read.open += 1
+        record = Leased(handout.group, lease_id, partition.epoch, offsets, until_ms, attempt)
+
+        def report(error: KafkaOrderedOpsError | None) -> None:
+            if error is None:
+                return
+            # It may be stored nevertheless; then it is a lease of nobody, and ends by itself.
+            _log.warning("a lease was not stored: %s", error)
+            if (found := self._open.pop(lease_id, None)) is not None:
+                handout.serving.untake(offsets)
+                self._settle(found.read)
+
+        self._log.append(handout.tp, record, report)
+
+    def _new_id(self) -> str:
+        """Return random digits. They are fetched many at a time: each time, another thread may take over."""
+        if not self._random:
+            self._random = secrets.token_bytes(_IDS_AT_ONCE * LEASE_ID_BYTES)
+        found, self._random = self._random[:LEASE_ID_BYTES], self._random[LEASE_ID_BYTES:]
+        return found.hex()
+
+    def _give_back(self, tp: TopicPartition, group: str, lease_id: str, offsets: OffsetSet) -> None:
+        """Nobody waits for the records any more: the next read gets them."""
+        record = Released(group, lease_id, offsets)
+
+        def report(error: KafkaOrderedOpsError | None) -> None:
+            if error is not None:
+                _log.info("a lease of a caller who is gone ends by itself: %s", error)
+
+        self._log.append(tp, record, report)
+
+    def _unwanted(self, read: Read) -> None:
+        """The caller of a read was gone when its records came."""
+        for delivered, (lease_id, offsets) in zip(read.found, read.leases, strict=True):
+            self._give_back(delivered.tp, read.group, lease_id, offsets)
+
+    def _settle(self, read: Read) -> None:
+        """One lease of a read has been decided; answer it after the last one."""
+        read.open -= 1
+        if read.open:
+            return
+        self._waiting.leased(read)
+        if not read.is_wanted:
+            return
+        if read.found:
+            read.is_over = True
+            self._answers.give(
+                read.future,
+                (read.found, False),
+                unwanted=lambda: self._post(lambda: self._unwanted(read)),
+            )
+        else:
+            self._waiting.add(read, first=True)
+
+
+def _parts(offsets: OffsetSet) -> list[OffsetSet]:
+    """Return offsets in parts of which each fits into a token."""
+    if len(offsets) <= RANGES_MAX:
+        return [offsets]
+    ranges: deque[tuple[int, int]] = deque(offsets.ranges)
+    parts = []
+    while ranges:
+        some = [ranges.popleft() for _ in range(min(RANGES_MAX, len(ranges)))]
+        parts.append(OffsetSet.from_ranges(some))
+    return parts
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)

@@ -1,0 +1,91 @@
+"""What a server of the relay serves, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_ordered_ops.core.arguments import check_count, check_group, check_text, check_timeout_s
+from kafka_ordered_ops.core.errors import ConfigError
+from kafka_ordered_ops.core.membership import check_member_topics
+from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Bound, Earliest
+from kafka_ordered_ops.relay.handout import BYTES_MAX, RECORDS_MAX
+from kafka_ordered_ops.relay.log import check_topics
+
+#: The servers of one relay are the members of this group.
+RELAY_GROUP: Final = "kafka-ordered-ops-relay"
+ATTEMPTS_MAX: Final = 5
+#: Without a heartbeat for so long, a server's partitions go to others.
+SESSION_TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
+COMMIT_INTERVAL_S: Final = 5.0
+#: Records of the log between two snapshots.
+SNAPSHOT_RECORDS: Final = 50_000
+#: Groups whose records one server reads at the same time; each takes a thread and a client.
+GROUPS_MAX: Final = 100
+_NAME_LENGTH_MAX: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayOptions:
+    """What a server serves, and how; raises `ConfigError` for invalid values.
+
+    Args:
+        topics: names of existing topics. All servers of a relay serve the same ones.
+        relay_group: the group of the servers.
+        server_name: unique among the servers that run, and the same after a restart. A server that was killed and comes back
+            under its name within `session_timeout_s` gets its partitions back at once. Only with the protocol ``classic``.
+        isolation: under ``read_committed``, aborted records and those of open transactions are not visible.
+        starting_offsets: where groups without a committed offset begin.
+        attempts_max: a record that was leased so often, and not acknowledged, goes to the dead-letter topic; None: without
+            a limit.
+        dead_letter_topic: an existing topic; None: records are handed out without a limit.
+        on_data_loss: whether records that retention removed before they were read end their partition, or are
+            acknowledged with a warning.
+        records_max: records that are held of one group in one partition.
+        bytes_max: their bytes, about.
+        session_timeout_s: after a server died, how long its partitions wait for another one.
+        protocol: how the servers share the partitions.
+        timeout_s: for each write, and each request.
+        commit_interval_s: how often the groups' committed offsets follow.
+        snapshot_records: how long the log of a partition becomes, about, before it is cut.
+    """
+
+    topics: frozenset[str]
+    relay_group: str = RELAY_GROUP
+    server_name: str | None = None
+    isolation: Isolation = Isolation.READ_COMMITTED
+    starting_offsets: Bound = Earliest()  # noqa: RUF009 - a frozen value
+    attempts_max: int | None = ATTEMPTS_MAX
+    dead_letter_topic: str | None = None
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    records_max: int = RECORDS_MAX
+    bytes_max: int = BYTES_MAX
+    session_timeout_s: float = SESSION_TIMEOUT_S
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+    timeout_s: float = TIMEOUT_S
+    commit_interval_s: float = COMMIT_INTERVAL_S
+    snapshot_records: int = SNAPSHOT_RECORDS
+
+    def __post_init__(self) -> None:
+        check_topics(check_member_topics(self.topics))
+        check_group(self.relay_group)
+        if self.server_name is not None:
+            check_text(self.server_name, what="server_name", length_max=_NAME_LENGTH_MAX)
+            if self.protocol is GroupProtocol.CONSUMER:
+                # Brokers refuse a name until its last owner has left, or its session has ended.
+                raise ConfigError(
+                    f"server_name {self.server_name!r} cannot be used with the group protocol consumer: brokers would refuse "
+                    "a server that was killed and comes back. Leave out one of the two"
+                )
+        if self.attempts_max is not None:
+            check_count(self.attempts_max, what="attempts_max", least=1, greatest=1_000_000)
+        if self.dead_letter_topic in self.topics:
+            raise ConfigError(
+                f"dead_letter_topic {self.dead_letter_topic!r} is one of the topics that are served. Name another topic"
+            )
+        for what in ("session_timeout_s", "timeout_s", "commit_interval_s"):
+            check_timeout_s(getattr(self, what), what=what)
+        for what in ("records_max", "bytes_max", "snapshot_records"):
+            check_count(getattr(self, what), what=what, least=1, greatest=2**40)

@@ -1,0 +1,132 @@
+"""What the relay's HTTP side needs of the service behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kafka_ordered_ops.core.offset_set import OffsetSet
+from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.core.window.plan import WindowPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Records of one partition, leased together to one client."""
+
+    tp: TopicPartition
+    #: In the order of their offsets; all with the same `attempt`.
+    records: Sequence[Record]
+    #: The token that acknowledges, cancels or extends the lease.
+    lease: str
+    #: When the lease ends, in milliseconds since the epoch.
+    until_ms: int
+
+
+#: A lease by its token, and which of its offsets; None: all of them.
+LeasedOffsets = tuple[str, OffsetSet | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """What a server knows of one group in one partition."""
+
+    topic: str
+    partition: int
+    #: None: nobody has read this partition yet.
+    group: str | None
+    #: The id of the server that hands out its records; None: not known yet.
+    owner: str | None
+    #: Whether this server is the owner.
+    is_mine: bool
+    #: Whether this server has read the partition's log to its end.
+    is_replayed: bool
+    #: Records under a lease.
+    pending: int
+    #: Offsets acknowledged from `base` on.
+    acknowledged: int
+    #: The first offset that is not acknowledged; None: not known yet.
+    base: int | None
+    #: When the oldest lease ends, in milliseconds since the epoch; None: there is none.
+    oldest_lease_ms: int | None
+    #: How many records of the log have been read, and how many there were.
+    replayed: int
+    replayed_of: int
+
+
+class RelayService(Protocol):
+    """One server of the relay. Its methods are called on the event loop that started it, many at a time."""
+
+    async def read(
+        self,
+        group: str,
+        *,
+        records_max: int,
+        wait_s: float,
+        lease_s: float,
+        topics: frozenset[str] | None,
+    ) -> tuple[list[Delivered], bool]:
+        """Lease up to `records_max` records; wait for the first one up to `wait_s`.
+
+        Args:
+            group: the client group.
+            records_max: at least 1.
+            wait_s: 0 returns at once.
+            lease_s: how long the records are this client's.
+            topics: only records of these topics; None: of all that this server serves.
+
+        Cancelling the call gives up the wait. Records that were on their way are handed out again when their lease ends.
+
+        Returns:
+            The records, and whether every offset of a window is acknowledged. Always False for a group without an end.
+
+        Raises:
+            NotReadyError: the logs are still being read.
+            UnknownTopicError: this relay does not serve one of `topics`.
+        """
+
+    async def acknowledge(self, leases: Sequence[LeasedOffsets]) -> None:
+        """Note that records are done; return when this is stored. Offsets outside their lease are refused.
+
+        Raises:
+            LeaseError: a token is invalid; nothing was written.
+            RelayError: not stored in time, or not known to be; the same call can be repeated.
+        """
+
+    async def cancel(self, leases: Sequence[LeasedOffsets]) -> None:
+        """Give records back, to be handed out again at once; raises as `acknowledge` does."""
+
+    async def extend(self, tokens: Sequence[str], lease_s: float) -> list[int]:
+        """Let leases end `lease_s` from now; return when each ends, in milliseconds since the epoch.
+
+        Raises:
+            LeaseError: a token is invalid, or its lease has ended; nothing was written.
+        """
+
+    async def open_window(self, plan: WindowPlan, group: str | None) -> str:
+        """Begin a group with exactly the offsets of a plan; return its name. Repeating the call changes nothing.
+
+        Raises:
+            UnknownTopicError: this relay does not serve a topic of the plan.
+            ConfigError: the group exists with other offsets.
+        """
+
+    def topic_of(self, token: str) -> str:
+        """Return the topic of a lease, to check the caller's rights; raise `LeaseError` for an invalid token."""
+
+    def status(self) -> list[PartitionStatus]:
+        """Return what this server knows, by topic, partition and group."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that are served."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether reads are served: the logs of this server's partitions have been read."""
+
+    @property
+    def ended_by(self) -> BaseException | None:
+        """The error that ended this server: nothing will be served any more. None while it runs."""

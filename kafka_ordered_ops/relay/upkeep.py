@@ -1,0 +1,223 @@
+"""What a server does now and then: committed offsets of groups, snapshots of the log, topics that changed, status."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, UnknownTopicError
+from kafka_ordered_ops.core.offset_map.fitting import fitted_map
+from kafka_ordered_ops.core.offset_set import EMPTY_SET
+from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.partition import Partition
+from kafka_ordered_ops.relay.ports import PartitionStatus
+from kafka_ordered_ops.relay.requests import Topics
+from kafka_ordered_ops.relay.server import Server, now_ms
+
+_STATUS_EVERY_S: Final = 0.5
+_FINISH_EVERY_S: Final = 1.0
+TOPICS_EVERY_S: Final = 10.0
+#: A snapshot that was not stored is tried again after so many more records.
+_SNAPSHOT_AGAIN: Final = 1_000
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Keeps the log short, and the world informed.
+
+    Args:
+        server: whose partitions.
+        know: takes note of how topics are now.
+    """
+
+    def __init__(self, server: Server, know: Callable[[Topics], None]) -> None:
+        self._server, self._know = server, know
+        self._commit_at = time.monotonic() + server.options.commit_interval_s
+        self._topics_at = time.monotonic() + TOPICS_EVERY_S
+        self._status_at = self._finish_at = 0.0
+        #: Ends of windows that are being written.
+        self._finishing: set[tuple[TopicPartition, str]] = set()
+        self._committed: dict[tuple[str, TopicPartition], CommittedOffset] = {}
+        self._is_committing: set[str] = set()
+        self._refused: set[str] = set()
+        #: What `status` of the service returns: replaced as a whole, for other threads.
+        self.status: list[PartitionStatus] = []
+
+    def turn(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        for partition in self._server.partitions.values():
+            if partition.is_mine:
+                self._snapshot_if_due(partition)
+        if now >= self._finish_at:
+            self._finish_at = now + _FINISH_EVERY_S
+            self._finish_windows()
+        if now >= self._commit_at:
+            self._commit_at = now + self._server.options.commit_interval_s
+            self._commit()
+        if now >= self._topics_at:
+            self._topics_at = now + TOPICS_EVERY_S
+            self._look_at_topics()
+        if now >= self._status_at:
+            self._status_at = now + _STATUS_EVERY_S
+            self.status = self._status()
+
+    # --- committed offsets ---------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Commit for the groups, so that those who watch their lag see it; the log alone counts."""
+        by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        for partition in self._server.partitions.values():
+            if not partition.is_mine:
+                continue
+            for group, progress in partition.state.groups.items():
+                if not progress.is_opened or progress.is_window:
+                    continue
+                if group in self._is_committing:
+                    continue
+                base = progress.base or 0
+                beyond = progress.acked.within(base, INT64_MAX)
+                commit = CommittedOffset(base, fitted_map(base, beyond).metadata)
+                if self._committed.get((group, partition.tp)) != commit:
+                    by_group.setdefault(group, {})[partition.tp] = commit
+        for group, offsets in by_group.items():
+            self._commit_group(group, offsets)
+
+    def _commit_group(self, group: str, offsets: dict[TopicPartition, CommittedOffset]) -> None:
+        requests = self._server.requests
+        self._is_committing.add(group)
+
+        def done(_: None) -> None:
+            self._is_committing.discard(group)
+            self._refused.discard(group)
+            self._committed.update({(group, tp): one for tp, one in offsets.items()})
+
+        def failed(error: KafkaOrderedOpsError) -> None:
+            self._is_committing.discard(group)
+            if group not in self._refused:
+                self._refused.add(group)
+                _log.warning("the committed offsets of group %s do not follow: %s", group, error)
+
+        requests.ask(lambda: requests.commit(group, offsets), done, failed)
+
+    # --- ends of windows -----------------------------------------------------------------------------
+
+    def _finish_windows(self) -> None:
+        """Write that windows are done: their offsets and acknowledgements need not be kept any more."""
+        for partition in self._server.partitions.values():
+            if not partition.is_mine:
+                continue
+            for group, progress in partition.state.groups.items():
+                key = partition.tp, group
+                if key not in self._finishing and (record := progress.finish()) is not None:
+                    self._finishing.add(key)
+                    self._server.log.append(partition.tp, record, self._finish_written(key))
+
+    def _finish_written(
+        self, key: tuple[TopicPartition, str]
+    ) -> Callable[[KafkaOrderedOpsError | None], None]:
+        def report(error: KafkaOrderedOpsError | None) -> None:
+            # If it was not read back by then, it is written again, which changes nothing.
+            self._finishing.discard(key)
+            if error is not None:
+                _log.warning(
+                    "the end of window %s in %s is written later: %s", key[1], key[0], error
+                )
+
+        return report
+
+    # --- snapshots -----------------------------------------------------------------------------------
+
+    def _snapshot_if_due(self, partition: Partition) -> None:
+        options = self._server.options
+        start = max(partition.snapshot_at, partition.replay_from or 0)
+        if partition.is_trimming or partition.position - start < options.snapshot_records:
+            return
+        before = partition.position
+        partition.is_trimming = True
+
+        def failed(error: KafkaOrderedOpsError) -> None:
+            partition.is_trimming = False
+            partition.snapshot_at = before - options.snapshot_records + _SNAPSHOT_AGAIN
+            _log.warning("the log of %s is cut later: %s", partition.tp, error)
+
+        def trimmed(_: None) -> None:
+            partition.is_trimming = False
+            partition.snapshot_at = before
+            _log.info("the log of %s begins at offset %d now", partition.tp, before)
+
+        # Else the leases of records that nobody acknowledges would be more with every attempt.
+        partition.state.forget_replaced()
+        parts = partition.state.snapshot()
+        left = len(parts)
+
+        def stored(error: KafkaOrderedOpsError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                failed(error)
+            elif not left and partition.is_trimming:
+                trim()
+
+        def trim() -> None:
+            requests = self._server.requests
+            requests.ask(lambda: requests.trim({log_tp(partition.tp): before}), trimmed, failed)
+
+        for part in parts:
+            self._server.log.append(partition.tp, part, stored)
+
+    # --- topics --------------------------------------------------------------------------------------
+
+    def _look_at_topics(self) -> None:
+        server = self._server
+
+        def failed(error: KafkaOrderedOpsError) -> None:
+            _log.warning("the topics of the relay: %s", error)
+            if isinstance(error, UnknownTopicError):
+                for partition in server.partitions.values():
+                    if partition.tp.topic in error.topics and partition.problem is None:
+                        partition.problem = error
+                        server.stop_serving(partition)
+
+        server.requests.ask(
+            lambda: server.requests.topics(server.options.topics), self._know, failed
+        )
+
+    # --- status --------------------------------------------------------------------------------------
+
+    def _status(self) -> list[PartitionStatus]:
+        found = []
+        now = now_ms()
+        for tp in sorted(self._server.partitions):
+            partition = self._server.partitions[tp]
+            owner = partition.state.owner()
+            groups: list[str | None] = [*sorted(partition.state.groups)]
+            for group in groups or [None]:
+                progress = None if group is None else partition.state.groups[group]
+                pending = 0 if progress is None else progress.pending(now).count
+                done = EMPTY_SET if progress is None else progress.acked
+                base = None if progress is None else progress.base
+                oldest_ms = None if progress is None else progress.oldest_until_ms(now)
+                begin = partition.replay_from or 0
+                found.append(
+                    PartitionStatus(
+                        topic=tp.topic,
+                        partition=tp.partition,
+                        group=group,
+                        owner=None if owner is None else owner.server_id,
+                        is_mine=partition.is_mine,
+                        is_replayed=partition.is_replayed,
+                        pending=pending,
+                        acknowledged=done.within(base or 0, INT64_MAX).count,
+                        base=base,
+                        oldest_lease_ms=oldest_ms,
+                        replayed=min(partition.position, partition.replay_to) - begin,
+                        replayed_of=max(partition.replay_to - begin, 0),
+                    )
+                )
+        return found

@@ -1,0 +1,129 @@
+"""The doors of the model that write records: `kafka.record_writer.RecordWriter`, `kafka.transactions.MemberTransactions`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, RecordTooLargeError
+from kafka_ordered_ops.core.processing.new_record import NewRecord, Report
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.testing.cluster import Cluster, partition_of_key
+from kafka_ordered_ops.testing.log import TransactionFate, TransactionState
+from kafka_ordered_ops.testing.membership import MemoryMember
+from kafka_ordered_ops.testing.registry import reach
+
+#: Kafka's default for ``max.message.bytes``, and about what a batch of one record takes beside its contents.
+_MESSAGE_BYTES_MAX: Final = 1_048_588
+_FRAME_BYTES: Final = 70
+
+
+class MemoryWriter:
+    """Writes records to a model. A context manager; see `kafka.record_writer.RecordWriter`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._sent: deque[tuple[NewRecord, Report]] = deque()
+
+    def __enter__(self) -> MemoryWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop what is not reported yet."""
+        self._sent.clear()
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not reported yet."""
+        return len(self._sent)
+
+    def send(self, record: NewRecord, report: Report) -> bool:
+        """Take a record to be written; there is always room."""
+        self._sent.append((record, report))
+        return True
+
+    def poll(self, timeout_s: float) -> None:
+        """Write what was sent, and report it."""
+        while self._sent:
+            record, report = self._sent.popleft()
+            try:
+                _append(reach(self._name), record)
+            except KafkaOrderedOpsError as error:
+                report(error)
+            else:
+                report(None)
+
+
+class MemoryTransactions:
+    """Transactions of a member of a model's group; see `kafka.transactions.MemberTransactions` for the errors."""
+
+    def __init__(self, name: str, member: MemoryMember) -> None:
+        self._name = name
+        self._member = member
+
+    def __enter__(self) -> MemoryTransactions:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing: no transaction outlives its call."""
+
+    def commit(
+        self,
+        records: Sequence[NewRecord],
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Write records and store offsets of assigned partitions, all or nothing."""
+        self._member.check_may_commit(offsets)
+        cluster = reach(self._name)
+        with cluster.changed:
+            transaction = TransactionFate()
+            try:
+                for record in records:
+                    _append(cluster, record, transaction)
+                cluster.commit(self._member.group_id, offsets, transaction)
+            except BaseException:
+                cluster.end(transaction, TransactionState.ABORTED)
+                raise
+            cluster.end(transaction, TransactionState.COMMITTED)
+
+    def is_stored(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, timeout_s: float
+    ) -> bool:
+        """Return whether offsets are the committed ones."""
+        found = self._member.committed(sorted(offsets))
+        return all(found[tp] == one for tp, one in offsets.items())
+
+
+def _append(
+    cluster: Cluster, record: NewRecord, transaction: TransactionFate | None = None
+) -> None:
+    with cluster.changed:
+        topic = cluster.topic(record.topic)
+        limit = int(topic.config.get("max.message.bytes", _MESSAGE_BYTES_MAX))
+        headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
+        size = _FRAME_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+        if size > limit:
+            raise RecordTooLargeError(
+                f"a record is too large ({record}): {size} bytes, and {record.topic} takes {limit} (max.message.bytes)"
+            )
+        partition = record.partition
+        if partition is None:
+            partition = partition_of_key(record.key, len(topic.logs))
+        cluster.append(
+            TopicPartition(record.topic, partition),
+            key=record.key,
+            value=record.value,
+            timestamp_ms=record.timestamp_ms,
+            headers=record.headers,
+            transaction=transaction,
+        )

@@ -1,0 +1,151 @@
+"""A group, its commits and its logs, looked at before its progress is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias, TypeVar
+
+from kafka_ordered_ops.core.cluster_facts import CommittedOffset, CommittedOffsets, TopicFacts
+from kafka_ordered_ops.core.group.adoption import LogNow
+from kafka_ordered_ops.core.group.checks import known_state
+from kafka_ordered_ops.core.group.group_state import Change, GroupView
+from kafka_ordered_ops.core.group.ledger_rules import commits_of_others
+from kafka_ordered_ops.core.group.others import OthersCommit, others_commit
+from kafka_ordered_ops.core.group.transitions import Outcome
+from kafka_ordered_ops.core.group.truncation import KnownLogs, known_logs, seen_epochs
+from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.kafka.facts.log_spans import log_spans
+from kafka_ordered_ops.kafka.facts.plan_facts import find_cuts
+from kafka_ordered_ops.kafka.facts.window_facts import partitions_of
+from kafka_ordered_ops.kafka.ports import LedgerDoor, LookupDoor
+from kafka_ordered_ops.windows.checks import until_decided
+
+_Summary = TypeVar("_Summary")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A group that the ledger knows, with all its windows, and its logs as they were before the fence."""
+
+    view: GroupView
+    known: KnownLogs
+    committed: CommittedOffsets
+    #: The group's topics that still exist, their partitions, and the high watermarks.
+    topics: Mapping[str, TopicFacts]
+    logs: Mapping[TopicPartition, LogNow]
+    log_ends: Mapping[TopicPartition, int]
+
+    @property
+    def others(self) -> dict[TopicPartition, OthersCommit]:
+        """The commits of other programs."""
+        return commits_of_others(self.committed, self.view.state, self.log_ends)
+
+    def inside(self, view: GroupView, committed: CommittedOffsets) -> Self | None:
+        """Return the facts with what was read inside the fence; None if the logs must be read again for that.
+
+        The logs must have been read for this very state, and no offset may have been committed beyond their ends since.
+        """
+        then, now = known_state(self.view).topics, known_state(view).topics
+        if known_logs(view) != self.known or any(
+            now[name].topic_id != then[name].topic_id for name in now
+        ):
+            return None
+        if any(
+            found is not None and found != self.committed.get(tp) and not self._reach(tp, found)
+            for tp, found in committed.items()
+            if tp in self.logs
+        ):
+            return None
+        return replace(self, view=view, committed=committed)
+
+    def _reach(self, tp: TopicPartition, found: CommittedOffset) -> bool:
+        return (
+            found.offset <= self.logs[tp].end
+            and others_commit(found, where=str(tp)).end <= self.log_ends[tp]
+        )
+
+
+#: Returns a change and its summary; None: there is nothing to change. It may run several times.
+Decide: TypeAlias = Callable[[GroupFacts], tuple[Change | None, _Summary]]
+
+
+class GroupMover:
+    """Moves the progress of one group, other than by windows."""
+
+    def __init__(
+        self, group_id: str, lookup: LookupDoor, ledger: LedgerDoor, *, lookup_timeout_s: float
+    ) -> None:
+        self.group_id = group_id
+        self.lookup = lookup
+        self.ledger = ledger
+        self.lookup_timeout_s = lookup_timeout_s
+
+    def move(self, doing: str, decide: Decide[_Summary], *, dry_run: bool) -> _Summary:
+        """Change the group's progress by a decision on its facts, and return the decision's summary.
+
+        With `dry_run` nothing is changed, and the group may have live members.
+
+        Raises:
+            UnknownWindowError: the ledger has no state of the group.
+            GroupInUseError: the group has live members.
+            WindowFencedError: the group changed during each attempt.
+        """
+        if dry_run:
+            return decide(self.look(settle=False))[1]
+        stored: list[_Summary] = []
+
+        def attempt() -> _Summary | None:
+            # 1. Before the fence: the group, its committed offsets, its logs. Usually there is nothing to change.
+            facts = self.look(settle=True)
+            self.lookup.check_no_members(self.group_id)
+            change, summary = decide(facts)
+            if change is None:
+                return stored[-1] if stored else summary
+
+            def inside(view: GroupView, committed: CommittedOffsets) -> Outcome:
+                # 2. Inside: they must be unchanged.
+                now = facts.inside(view, committed)
+                if now is None:
+                    return None
+                # 3. The change. After one with an unknown outcome, the next read finds nothing to do.
+                change, summary = decide(now)
+                if change is None:
+                    return ()
+                stored.append(summary)
+                return change
+
+            after = self.ledger.update(self.group_id, lambda: inside, everything=True)
+            return None if after is None else stored[-1] if stored else summary
+
+        return until_decided(attempt, f"group {self.group_id}: {doing}")
+
+    def look(self, *, settle: bool) -> GroupFacts:
+        """Read the group first (older offsets were restored), then the offsets (no log ends below them)."""
+        view = self.ledger.read(self.group_id, everything=True, settle=settle)
+        state, known = known_state(view), known_logs(view)
+        topics = self.lookup.existing(state.topics)
+        partitions = partitions_of(topics)
+        committed = self.ledger.committed_offsets(
+            self.group_id, partitions, timeout_s=self.lookup_timeout_s
+        )
+        same = {
+            tp: one
+            for tp, one in known.items()
+            if tp.topic in topics and topics[tp.topic].topic_id == state.topics[tp.topic].topic_id
+        }
+        spans = log_spans(self.lookup, partitions, state.definition.isolation, seen_epochs(same))
+        ends = {tp: one.log_end for tp, one in spans.items()}
+        cuts = find_cuts(self.lookup, self.group_id, same, ends)
+        logs = {
+            tp: LogNow(
+                topics[tp.topic].topic_id,
+                one.start,
+                one.end,
+                cut=cuts.get(tp),
+                leader_epoch=one.log_end.leader_epoch,
+            )
+            for tp, one in spans.items()
+        }
+        log_ends = {tp: one.offset for tp, one in ends.items()}
+        return GroupFacts(view, known, committed, topics, logs, log_ends)

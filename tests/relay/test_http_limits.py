@@ -1,0 +1,242 @@
+"""What one client cannot do to a server of the relay."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.relay.http_server import Listening
+from kafka_ordered_ops.relay.limits import Limits
+from tests.support.relay_server import Running, read_to_end, request_bytes, serving
+
+#: Short, so that tests see them pass.
+LIMITS = Limits(
+    request_timeout_s=0.6,
+    response_timeout_s=0.6,
+    keep_alive_s=1,
+    connections_max=12,
+    connections_per_peer_max=8,
+)
+READ = {"group": "billing"}
+HEAD = b"POST /v1/read HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    """A server with short deadlines."""
+    with serving(Listening(port=0, limits=LIMITS)) as made:
+        yield made
+
+
+def status_of(answer: bytes) -> int:
+    """The status of an answer."""
+    return int(answer.split(b" ", 2)[1])
+
+
+def drip(connection: socket.socket, data: bytes, pause_s: float = 0.05) -> bytes:
+    """Sends a byte at a time, until the server has enough of it."""
+    ends_at = time.monotonic() + 15
+    for byte in data * 1_000:
+        assert time.monotonic() < ends_at
+        try:
+            connection.send(bytes([byte]))
+            connection.settimeout(pause_s)
+            if answer := connection.recv(65_536):
+                return answer
+            return b""
+        except TimeoutError:
+            continue
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("first", "dripped"),
+    [
+        (b"", b"\r\n"),
+        (b"", b"POST /v1/read HTTP/1.1\r\n"),
+        (b"GET /health HTTP/1.1\r\n", b"x-a: b\r\n"),
+        (HEAD + b"content-length: 60000\r\n\r\n", b" "),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    ],
+    ids=["nothing", "request line", "headers", "body", "chunks"],
+)
+def test_slow_request(running: Running, first: bytes, dripped: bytes) -> None:
+    """A request that arrives a byte at a time ends at its deadline, however often a byte comes."""
+    with running.connect() as connection:
+        began = time.monotonic()
+        if first:
+            connection.sendall(first)
+        answer = drip(connection, dripped)
+        assert 0.4 < time.monotonic() - began < 5
+    assert not answer or status_of(answer) == 408
+    assert httpx.get(f"{running.url}/health").status_code == 200
+
+
+def test_silent_connection(running: Running) -> None:
+    """A connection without a request is closed."""
+    with running.connect() as connection:
+        assert status_of(read_to_end(connection)) == 408
+
+
+def test_silence_after_an_answer(running: Running) -> None:
+    """A connection is kept for the next request, and closed when none comes."""
+    with running.connect() as connection:
+        connection.sendall(request_bytes("/v1/read", READ) * 2)
+        began = time.monotonic()
+        answers = read_to_end(connection)
+        assert answers.count(b"HTTP/1.1 200") == 2
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_deadline_is_for_the_request_alone(running: Running) -> None:
+    """A read may wait longer than its request may take to arrive."""
+    with running.connect() as connection:
+        connection.sendall(request_bytes("/v1/read", READ | {"wait_s": 1.5}))
+        assert status_of(connection.recv(65_536)) == 200
+
+
+def test_client_that_takes_nothing(running: Running) -> None:
+    """An answer that the client does not take is given up, and its memory with it."""
+    value = b"v" * 500_000
+    running.call(
+        lambda: running.service.add(*(Record("orders", 0, n, n, None, value) for n in range(40)))
+    )
+    with running.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.sendall(request_bytes("/v1/read", READ | {"records_max": 40}))
+        ends_at = time.monotonic() + 15
+        while 'refused_total{status="408"} 1' not in httpx.get(f"{running.url}/metrics").text:
+            assert time.monotonic() < ends_at
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_large_header(running: Running, is_split: bool) -> None:
+    """A header above 8 KiB is refused, whether it comes at once or in parts, ends or not."""
+    for header in (b"x: " + b"a" * 9_000, b"".join(b"x%d: a\r\n" % n for n in range(1_000))):
+        with running.connect() as connection:
+            sent = b"GET /health HTTP/1.1\r\n" + header
+            for part in [sent[:4_000], sent[4_000:], b"a\r\n\r\n"] if is_split else [sent]:
+                try:
+                    connection.sendall(part)
+                    time.sleep(0.05)
+                except (BrokenPipeError, ConnectionResetError):
+                    break
+            answer = read_to_end(connection)
+            # A reset may overtake the answer: more was sent than was read.
+            assert not answer or status_of(answer) in ({431} if is_split else {431, 408})
+
+
+def test_header_below_the_limit(running: Running) -> None:
+    """8,000 bytes are accepted, in parts as well."""
+    sent = b"GET /health HTTP/1.1\r\nconnection: close\r\nx: " + b"a" * 7_900 + b"\r\n\r\n"
+    with running.connect() as connection:
+        for start in range(0, len(sent), 1_000):
+            connection.sendall(sent[start : start + 1_000])
+            time.sleep(0.01)
+        assert status_of(read_to_end(connection)) == 200
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_large_body(running: Running, is_chunked: bool) -> None:
+    """A body above 64 KiB is refused, with and without its length given first; one at the limit is not."""
+    for size, status in ((65_536, 200), (65_537, 413), (5_000_000, 413)):
+        body = json.dumps(READ).encode().ljust(size)
+        parts = (body[n : n + 16_000] for n in range(0, size, 16_000))
+        try:
+            answer = httpx.post(
+                f"{running.url}/v1/read",
+                content=parts if is_chunked else body,
+                headers={"content-type": "application/json"},
+            )
+        except (httpx.WriteError, httpx.ReadError):
+            # The answer came, and the connection was closed, while the client still sent.
+            assert size == 5_000_000
+        else:
+            assert answer.status_code == status
+
+
+def test_acknowledging_a_large_read_fits(running: Running) -> None:
+    """Every second record of a read of 500, as ranges, is a small request."""
+    running.call(
+        lambda: running.service.add(*(Record("orders", 0, n, n, None, b"") for n in range(500)))
+    )
+    answer = httpx.post(f"{running.url}/v1/read", json=READ).json()
+    [lease] = answer["leases"]
+    ranges = [[n, n + 1] for n in range(0, 500, 2)]
+    body = {"leases": [{"lease": lease["lease"], "offsets": ranges}]}
+    assert httpx.post(f"{running.url}/v1/acknowledge", json=body).status_code == 200
+    assert len(running.service.acknowledged) == 250
+
+
+def test_connections_of_one_client(running: Running) -> None:
+    """One connection more than a client may have is refused; once one is closed, there is room."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(running.connect()) for _ in range(8)]
+        for connection in held:
+            connection.sendall(request_bytes("/v1/read", READ | {"wait_s": 10}))
+        while running.service.readers < 8:
+            time.sleep(0.01)
+        with running.connect() as another:
+            assert status_of(read_to_end(another)) == 429
+        held[0].close()
+        while running.service.readers == 8:
+            time.sleep(0.01)
+        assert httpx.get(f"{running.url}/health").status_code == 200
+
+
+def test_connections_in_all() -> None:
+    """The same for all clients together."""
+    limits = Limits(connections_max=3, connections_per_peer_max=8)
+    with serving(Listening(port=0, limits=limits)) as running, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(running.connect()).sendall(
+                request_bytes("/v1/read", READ | {"wait_s": 10})
+            )
+        while running.service.readers < 3:
+            time.sleep(0.01)
+        with running.connect() as another:
+            assert status_of(read_to_end(another)) == 503
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/read HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/read HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/read HTTP/1.1\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request(running: Running, sent: bytes) -> None:
+    """They are refused, and the connection is closed."""
+    with running.connect() as connection:
+        connection.sendall(sent)
+        assert status_of(read_to_end(connection)) in {400, 408}
+
+
+def test_web_pages_cannot_send_requests(running: Running) -> None:
+    """Without tokens, neither another type of body nor another host's name gets through."""
+    url = f"{running.url}/v1/read"
+    plain = httpx.post(url, content=json.dumps(READ), headers={"content-type": "text/plain"})
+    assert plain.status_code == 415
+    for host in ("evil.example", "evil.example:8642", ""):
+        assert httpx.post(url, json=READ, headers={"host": host}).status_code == 421
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]"):
+        assert httpx.post(url, json=READ, headers={"host": host}).status_code == 200
+
+
+def test_websockets_are_not_spoken(running: Running) -> None:
+    """An upgrade is not made."""
+    upgrade = {"connection": "upgrade", "upgrade": "websocket"}
+    assert httpx.get(f"{running.url}/health", headers=upgrade).status_code == 200

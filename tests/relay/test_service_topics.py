@@ -1,0 +1,186 @@
+"""Topics, logs and brokers that change or go away while a server serves them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kafka_ordered_ops.core.errors import (
+    NotReadyError,
+    RecordsLostError,
+    RelayError,
+    RelayUnavailableError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
+from kafka_ordered_ops.core.types import OnDataLoss
+from kafka_ordered_ops.core.window.bounds import Earliest, Latest
+from kafka_ordered_ops.relay import groups, upkeep
+from kafka_ordered_ops.relay.log import log_tp
+from tests.support.memory_world import MemoryWorld
+from tests.support.relay_servers import (
+    acknowledge,
+    patiently,
+    places,
+    read,
+    read_all,
+    relay,
+    run,
+    serving,
+    until,
+)
+from tests.support.relay_servers import status as status_of
+
+
+def test_brokers_that_are_away_delay_everything(memory: MemoryWorld) -> None:
+    """While the cluster cannot be reached reads wait and acknowledgements fail; afterwards nothing is lost."""
+    memory.create("orders")
+    memory.write("orders", 0, *range(3))
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            found = await read_all(one, 1, records_max=1)
+            with memory.kafka.unreachable():
+                assert await read(one, wait_s=0.5) == []
+                with pytest.raises(RelayUnavailableError):
+                    await acknowledge(one, found)
+            rest = await read_all(one, 2)
+            assert places(rest) == [(0, 1), (0, 2)]
+            await acknowledge(one, [*found, *rest])
+            await until(lambda: (at := status_of(one)) is not None and at.base == 3)
+
+    run(scenario())
+
+
+def test_a_lease_of_a_partition_that_was_just_added(memory: MemoryWorld) -> None:
+    """A server that has not seen the partition yet asks to be called again, and takes the lease when it has."""
+    memory.create("orders")
+
+    async def scenario() -> None:
+        async with serving(memory) as old:
+            memory.add_partitions("orders", 2)
+            memory.write("orders", 1, 1)
+            # In a group of its own, which gives it both partitions.
+            async with serving(memory, relay_group="other") as new:
+                [lease] = await read_all(new, 1)
+                with pytest.raises(NotReadyError):
+                    await acknowledge(old, [lease])
+                engine = old._engine
+                assert engine is not None
+                engine.post(lambda: setattr(engine._upkeep, "_topics_at", 0.0))
+                await patiently(lambda: acknowledge(old, [lease]))
+
+    run(scenario())
+
+
+def test_lost_records_are_reported_or_passed(memory: MemoryWorld) -> None:
+    """Records that retention took before they were read are an error, or a warning if so asked."""
+    memory.create("orders")
+    memory.write("orders", 0, *range(5))
+    memory.foreign_commit("g", "orders", {0: 1})
+    memory.delete_before("orders", 0, 3)
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            with pytest.raises(RecordsLostError):
+                await read(one, memory.named("g"), wait_s=2)
+        async with serving(memory, on_data_loss=OnDataLoss.WARN) as one:
+            found = await read_all(one, 2, memory.named("g"))
+            assert places(found) == [(0, 3), (0, 4)]
+            await acknowledge(one, found)
+            await until(
+                lambda: (at := status_of(one, 0, memory.named("g"))) is not None and at.base == 5
+            )
+
+    run(scenario())
+
+
+def test_a_recreated_topic_is_refused(memory: MemoryWorld) -> None:
+    """Offsets of the log mean nothing in a topic that was recreated."""
+    memory.create("orders")
+    memory.write("orders", 0, 1)
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            await acknowledge(one, await read_all(one, 1))
+        memory.delete("orders")
+        memory.create("orders")
+        memory.write("orders", 0, 1)
+        async with relay(memory) as one:
+            await until(lambda: one.is_ready)
+            with pytest.raises(TopicRecreatedError):
+                await read(one, wait_s=0.5)
+
+    run(scenario())
+
+
+def test_topics_change_while_they_are_served(
+    memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New partitions are read whole; a topic that is deleted, and then recreated, is an error, and others are served."""
+    monkeypatch.setattr(upkeep, "TOPICS_EVERY_S", 0.2)
+    for name in ("orders", "returns"):
+        memory.create(name)
+        memory.write(name, 0, 1)
+    topic = frozenset({memory.named("orders")})
+
+    async def scenario() -> None:
+        async with serving(memory, "orders", "returns", starting_offsets=Latest()) as one:
+            assert await read(one, wait_s=0.3) == []
+            memory.add_partitions("orders", 2)
+            memory.write("orders", 1, 1)
+            found = await read_all(one, 1, wait_s=10)
+            assert places(found) == [(1, 0)]
+            await acknowledge(one, found)
+            memory.delete("orders")
+            with pytest.raises(UnknownTopicError):
+                await read(one, wait_s=1.0, topics=topic)
+            memory.create("orders")
+            await asyncio.sleep(0.6)
+            with pytest.raises(TopicRecreatedError):
+                await read(one, wait_s=1.0, topics=topic)
+            memory.write("returns", 0, 2)
+            assert places(await read_all(one, 1)) == [(0, 1)]
+
+    run(scenario())
+
+
+def test_a_window_ends_though_its_topic_grows(
+    memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that is added after a window was opened has nothing of it, and is not waited for."""
+    monkeypatch.setattr(upkeep, "TOPICS_EVERY_S", 0.2)
+    monkeypatch.setattr(groups, "COMPLETE_AFTER_S", 0.5)
+    memory.create("orders")
+    memory.write("orders", 0, *range(20))
+    plan = memory.plan("w", 10, starting_offsets=Earliest())
+    assert plan is not None
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            await patiently(lambda: one.open_window(plan, None))
+            memory.add_partitions("orders", 2)
+            memory.write("orders", 1, *range(20))
+            await until(lambda: status_of(one, 1, "") is None and len(one.status()) == 2)
+            found = await read_all(one, 10, "w")
+            assert sorted(places(found)) == [(0, at) for at in range(10)]
+            await acknowledge(one, found)
+            assert await one.read("w", records_max=1, wait_s=10, lease_s=5) == ([], True)
+
+    run(scenario())
+
+
+def test_a_lost_log_is_an_error(memory: MemoryWorld) -> None:
+    """Without its log a partition is not served: what was leased and acknowledged is not known."""
+    memory.create("orders")
+    memory.write("orders", 0, *range(3))
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            await acknowledge(one, await read_all(one, 1, records_max=1))
+            memory.kafka.delete_topic(log_tp(memory.tp("orders")).topic)
+            with pytest.raises(RelayError, match="cannot be read"):
+                await read(one, wait_s=1.0)
+
+    run(scenario())
