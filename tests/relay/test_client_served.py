@@ -131,13 +131,15 @@ def test_cancelled_and_expired_records_come_again(world: World) -> None:
     with servers(world) as running, RelayClient(running[0].url) as client:
         given_back = client.read("billing", records_max=1)
         client.cancel(*given_back.leases)
-        seen: dict[tuple[int, int], int] = {}
+        first: dict[tuple[int, int], int] = {}
         ends_at = time.monotonic() + TIMEOUT_S
-        while len(seen) < PARTITIONS:
+        while len(first) < PARTITIONS:
             assert time.monotonic() < ends_at
             found = client.read("billing", records_max=1, lease_s=1.0, wait_s=5.0)
-            seen |= {place(one): one.attempt for one in found.records}
-        assert seen[place(given_back.records[0])] == 2
+            # Leases may expire before the last partition is served: what counts is the first time.
+            for one in found.records:
+                first.setdefault(place(one), one.attempt)
+        assert first[place(given_back.records[0])] == 2
         again = client.read("billing", wait_s=10.0, records_max=1).records
         assert again[0].attempt >= 2
 
