@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -23,6 +24,9 @@ ACCESS: Final = "kafka_ordered_ops.access"
 
 #: Without facts about topics or groups: no token is needed.
 OPEN_PATHS: Final = frozenset({"/", "/health", "/ready", "/openapi.json"})
+
+#: FastAPI filters warnings while it looks at a function, and Python has one list of filters for all threads.
+_BUILDING: Final = threading.Lock()
 
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
@@ -59,9 +63,10 @@ def described_api(service: RelayService, metrics: Metrics, posts: Mapping[str, P
         docs_url=None,
         redoc_url=None,
     )
-    for path, post in posts.items():
-        _describe(api, path, post)
-    _Looks(service, metrics).add_to(api)
+    with _BUILDING:
+        for path, post in posts.items():
+            _describe(api, path, post)
+        _Looks(service, metrics).add_to(api)
     api.add_exception_handler(HTTPException, _http_error)
     return api
 
