@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from kafka_ordered_ops.core.errors import (
     AccessDeniedError,
@@ -19,6 +19,9 @@ from kafka_ordered_ops.core.errors import (
 from kafka_ordered_ops.relay.bodies import JSON_TYPE
 
 Headers = tuple[tuple[bytes, bytes], ...]
+
+#: An extension of ASGI: its function "send" sends a whole answer, and returns whether it could.
+AT_ONCE: Final = "kafka_ordered_ops.answer_at_once"
 
 CLOSE: Final[Headers] = ((b"connection", b"close"),)
 #: Seconds, for an error that goes away.
@@ -35,13 +38,16 @@ class Answer:
     content_type: str = JSON_TYPE
     headers: Headers = ()
 
-    async def send(self, send: Send) -> None:
-        """Send it."""
+    async def send(self, scope: Scope, send: Send) -> None:
+        """Send it: at once, if the connection can."""
         headers = [
             (b"content-type", self.content_type.encode()),
             (b"content-length", str(len(self.body)).encode()),
             *self.headers,
         ]
+        at_once = scope.get("extensions", {}).get(AT_ONCE)
+        if at_once is not None and at_once["send"](self.status, headers, self.body):
+            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

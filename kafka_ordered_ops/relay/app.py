@@ -78,7 +78,7 @@ class RelayApp:
         if answer is not None:
             seconds = time.perf_counter() - began_s
             self._metrics.request(_OTHER if post is None else post.name, answer.status, seconds)
-            await answer.send(send)
+            await answer.send(scope, send)
 
     def _access(
         self, scope: Scope, headers: Mapping[bytes, bytes], *, is_open: bool

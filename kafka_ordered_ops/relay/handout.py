@@ -19,6 +19,9 @@ from kafka_ordered_ops.relay.feed import Fed, Feed
 #: Of each group in each partition: records that are held, and their bytes.
 RECORDS_MAX: Final = 20_000
 BYTES_MAX: Final = 64 * 1024**2
+#: Records that are read before anybody asks for them, at first; twice as many each time that reading goes on. A group
+#: that takes few keeps nobody waiting: reading and requests share the interpreter.
+_QUEUED_AT_FIRST: Final = 500
 #: What a record takes in memory beside its contents, about.
 _RECORD_BYTES: Final = 300
 #: A share of the limits: below it, reading goes on.
@@ -50,6 +53,7 @@ class Handout:
         #: nothing else ran.
         self._records: dict[int, tuple[Any, ...]] = {}
         self._bytes = 0
+        self._queued_max = _QUEUED_AT_FIRST
         #: What is not read yet.
         self._left = progress.left(_wanted(progress))
         self._number = 0
@@ -96,9 +100,20 @@ class Handout:
         gaps = self.progress.left(passed - read)
         if gaps:
             self._gaps.append(gaps)
-        if len(self._records) >= self._records_max or self._bytes >= self._bytes_max:
+        if (
+            len(self._records) >= self._records_max
+            or self._bytes >= self._bytes_max
+            or self.serving.queued >= self._queued_max
+        ):
             self._feed.stop(self.tp)
             self._number = 0
+
+    def take(self, most: int, now_ms: int) -> list[tuple[int, OffsetSet]]:
+        """Take offsets to hand out, and read on if there is room; see `Serving.take`."""
+        taken = self.serving.take(most, now_ms)
+        if not self._number:
+            self._read_on()
+        return taken
 
     def take_gaps(self) -> OffsetSet:
         """Return offsets without a record that reading has passed since the last call."""
@@ -163,11 +178,13 @@ class Handout:
         low = (
             len(self._records) <= self._records_max * _LOW_SHARE
             and self._bytes <= self._bytes_max * _LOW_SHARE
+            and self.serving.queued <= self._queued_max * _LOW_SHARE
         )
         if low and self.problem is None and self._left:
             self._left = self.progress.left(self._left)
             if self._left:
                 self._number = self._feed.add(self.tp, self._left)
+                self._queued_max = min(2 * self._queued_max, self._records_max)
 
     def _keep(self, rows: pa.RecordBatch, offsets: Int64Array) -> None:
         self._records.update(

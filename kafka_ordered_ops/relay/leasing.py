@@ -122,7 +122,7 @@ class Leasing:
         for partition, handout in handouts[start:] + handouts[:start]:
             if read.topics is not None and handout.tp.topic not in read.topics:
                 continue
-            for attempt, offsets in handout.serving.take(left, now_ms):
+            for attempt, offsets in handout.take(left, now_ms):
                 for part in _parts(offsets):
                     self._write(read, partition, handout, part, attempt, now_ms)
                 left -= offsets.count

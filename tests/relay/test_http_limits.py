@@ -240,3 +240,49 @@ def test_websockets_are_not_spoken(running: Running) -> None:
     """An upgrade is not made."""
     upgrade = {"connection": "upgrade", "upgrade": "websocket"}
     assert httpx.get(f"{running.url}/health", headers=upgrade).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "ends"),
+    [
+        (b"1.1", b"", False),
+        (b"1.1", b"connection: close\r\n", True),
+        (b"1.0", b"", True),
+        (b"1.1", b"expect: 100-continue\r\n", False),
+    ],
+    ids=["kept", "closed", "old", "expecting"],
+)
+def test_answers_keep_to_what_a_request_says(
+    running: Running, version: bytes, header: bytes, ends: bool
+) -> None:
+    """Answers come in the order of pipelined requests, and the connection ends after the last one that it is for."""
+    one = request_bytes("/v1/read", READ | {"wait_s": 0})
+    last = one.replace(b"HTTP/1.1\r\n", b"HTTP/" + version + b"\r\n" + header)
+    with running.connect() as connection:
+        connection.sendall(request_bytes("/v1/read", {}) + one + last)
+        if not ends:
+            connection.sendall(
+                b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            )
+        found = read_to_end(connection)
+    heads = [part for part in found.split(b"HTTP/1.1 ")[1:] if not part.startswith(b"100")]
+    assert [part[:3] for part in heads] == [b"400", b"200", b"200"] + [b"200"] * (not ends)
+    assert [b"connection: close" in part for part in heads] == [
+        False,
+        False,
+        ends,
+        *[True] * (not ends),
+    ]
+    for part in heads:
+        head, _, body = part.partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head
+
+
+def test_answer_to_head_has_no_body(running: Running) -> None:
+    """Also where the answer is a refusal."""
+    with running.connect() as connection:
+        connection.sendall(b"HEAD /v1/status HTTP/1.1\r\nhost: evil.example\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        found = read_to_end(connection)
+    assert found.startswith(b"HTTP/1.1 421")
+    assert found.partition(b"\r\n\r\n")[2].startswith(b"HTTP/1.1 200")

@@ -85,6 +85,11 @@ class Serving:
         """How many records were read and are not acknowledged."""
         return len(self._arrived)
 
+    @property
+    def queued(self) -> int:
+        """How many offsets wait to be handed out, at most: some may have been acknowledged by other servers' clients."""
+        return len(self._new) + len(self._again)
+
     def arrived(self, offsets: Int64Array, position: int) -> None:
         """Take offsets that were read, and where reading is. Those that are acknowledged already are dropped."""
         self.position = max(self.position, position)
