@@ -15,9 +15,7 @@ from tests.support.relay_fake import FakeService
 from tests.support.relay_server import Running, serving
 from tests.support.screenshots import chromium
 
-pytest.importorskip(
-    "playwright", reason="the browser's driver is in no lock: pip install playwright"
-)
+pytest.importorskip("playwright", reason="the browser's driver is in the group browser alone")
 if shutil.which("chromium") is None:
     pytest.skip("no chromium on the path", allow_module_level=True)
 

@@ -1,7 +1,4 @@
-"""Pages and their pictures by Playwright, which only these scripts need: ``pip install playwright``.
-
-It drives the ``chromium`` on the path, and is in no lock: nothing that runs by itself takes screenshots.
-"""
+"""Pages and their pictures by Playwright, which drives the ``chromium`` on the path."""
 
 from __future__ import annotations
 
