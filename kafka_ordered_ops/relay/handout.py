@@ -19,8 +19,8 @@ from kafka_ordered_ops.relay.feed import Fed, Feed
 #: Of each group in each partition: records that are held, and their bytes.
 RECORDS_MAX: Final = 20_000
 BYTES_MAX: Final = 64 * 1024**2
-#: Records that are read before anybody asks for them, at first; twice as many each time that reading goes on. A group
-#: that takes few keeps nobody waiting: reading and requests share the interpreter.
+#: Records that are read before anybody asks for them: twice as many each time that reading begins. For a group that takes
+#: few, few are read: reading and requests share the interpreter.
 _QUEUED_AT_FIRST: Final = 500
 #: What a record takes in memory beside its contents, about.
 _RECORD_BYTES: Final = 300
@@ -54,6 +54,8 @@ class Handout:
         self._records: dict[int, tuple[Any, ...]] = {}
         self._bytes = 0
         self._queued_max = _QUEUED_AT_FIRST
+        #: It stopped reading because of the limits.
+        self._is_full = False
         #: What is not read yet.
         self._left = progress.left(_wanted(progress))
         self._number = 0
@@ -100,11 +102,8 @@ class Handout:
         gaps = self.progress.left(passed - read)
         if gaps:
             self._gaps.append(gaps)
-        if (
-            len(self._records) >= self._records_max
-            or self._bytes >= self._bytes_max
-            or self.serving.queued >= self._queued_max
-        ):
+        self._is_full = self._has(1.0)
+        if self._is_full or self.serving.queued >= self._queued_max:
             self._feed.stop(self.tp)
             self._number = 0
 
@@ -175,16 +174,23 @@ class Handout:
         self._read_on()
 
     def _read_on(self) -> None:
-        low = (
-            len(self._records) <= self._records_max * _LOW_SHARE
-            and self._bytes <= self._bytes_max * _LOW_SHARE
-            and self.serving.queued <= self._queued_max * _LOW_SHARE
-        )
-        if low and self.problem is None and self._left:
+        if self.serving.queued > self._queued_max * _LOW_SHARE:
+            return
+        if self._is_full and self._has(_LOW_SHARE):
+            return
+        if self.problem is None and self._left:
             self._left = self.progress.left(self._left)
             if self._left:
                 self._number = self._feed.add(self.tp, self._left)
                 self._queued_max = min(2 * self._queued_max, self._records_max)
+                self._is_full = False
+
+    def _has(self, share: float) -> bool:
+        """Return whether it holds at least a share of what it may."""
+        return (
+            len(self._records) >= self._records_max * share
+            or self._bytes >= self._bytes_max * share
+        )
 
     def _keep(self, rows: pa.RecordBatch, offsets: Int64Array) -> None:
         self._records.update(

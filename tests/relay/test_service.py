@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.types import GroupProtocol
 from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
+from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.server import now_ms
@@ -315,6 +316,24 @@ def test_no_more_is_held_than_allowed(memory: MemoryWorld) -> None:
             assert seen == [(0, at) for at in range(300)]
             # One turn of the reader is taken whole.
             assert most <= 300
+
+    run(scenario())
+
+
+def test_few_records_are_read_ahead_for_a_group_that_takes_few(memory: MemoryWorld) -> None:
+    """And leased records keep nothing from being read."""
+    memory.create("orders")
+    memory.write("orders", 0, *range(15_000))
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            found = await read(one, records_max=1)
+            handout = one._engine.server.partitions[memory.tp("orders")].handouts["g"]  # type: ignore[union-attr]
+            await until(lambda: handout._number == 0, one.status)
+            # Those of the last turn of the reader are taken as well.
+            assert handout.held <= 1_000 + BATCH_RECORDS
+            found += await read_all(one, 15_000 - 1, records_max=2_000)
+            assert places(found) == [(0, at) for at in range(15_000)]
 
     run(scenario())
 
