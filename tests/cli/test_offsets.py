@@ -266,12 +266,17 @@ def test_maps_of_parallel_consumer_are_decoded(capfd: Captured) -> None:
     assert rows["not done"] == "3 in [3, 4) [5, 6) [700, 701)"
 
 
-def test_stdin_is_read_without_its_newline(
-    capfd: Captured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "kind", "end"),
+    [(b"bgABAAk=\r\n", "parallel-consumer", 17), (b"", "none", 7), (b"\xff\0", "other", 7)],
+)
+def test_stdin_is_read_to_the_byte(
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch, given: bytes, kind: str, end: int
 ) -> None:
-    """As a shell writes it."""
-    monkeypatch.setattr("sys.stdin", io.StringIO("bgABAAk=\r\n"))
-    assert run(capfd, "decode", "--base", 7)["end"] == 17
+    """Without the newline of a shell; metadata need not be text."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    found = run(capfd, "decode", "--base", 7)
+    assert (found["metadata"], found["end"]) == (kind, end)
 
 
 def test_maps_of_windows_are_decoded(kafka: InMemoryKafka, capfd: Captured) -> None:
