@@ -118,6 +118,17 @@ def test_of_parallel_consumer_its_map_is_shown(kafka: InMemoryKafka, capfd: Capt
     assert "parallel-consumer" in out
 
 
+def test_a_committed_offset_past_the_end_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """The group is not simply up to date: it was about another log."""
+    kafka.commit(GROUP, {FIRST: 5, SECOND: 6})
+    found = shown(kafka, capfd)
+    assert [one["problem"] is None for one in found["partitions"]] == [True, False]
+    assert "the log ends at 5" in found["partitions"][1]["problem"]
+    _, err = told(capfd, "show", "-b", kafka.bootstrap, "-g", GROUP)
+    assert "t[1]: offset 6 is committed" in err
+    assert "t[0]" not in err
+
+
 def test_deleted_records_are_neither_done_nor_behind(kafka: InMemoryKafka, capfd: Captured) -> None:
     """Only offsets from the log's start on count."""
     kafka.commit(GROUP, {FIRST: 2})
@@ -149,6 +160,7 @@ def test_a_topic_that_is_gone_is_named(kafka: InMemoryKafka, capfd: Captured) ->
 
 def test_an_unknown_group_or_topic_is_wrong_usage(kafka: InMemoryKafka, capfd: Captured) -> None:
     """The group's name is checked by what it has planned or committed."""
+    assert "0 characters" in refused(capfd, "show", "-b", kafka.bootstrap, "-g", "")
     where = ["show", "-b", kafka.bootstrap, "-g", GROUP]
     assert "neither planned" in refused(capfd, *where)
     kafka.commit(GROUP, {FIRST: 1})

@@ -58,16 +58,14 @@ def lag(screen: Screen, connection: Connection) -> None:
     from kafka_ordered_ops.cli.show.facts import lag_facts
     from kafka_ordered_ops.cli.show.tables import lag_table
     from kafka_ordered_ops.core.errors import ConfigError
-    from kafka_ordered_ops.windows.queries.groups import group_lag
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        state = windows.state()
-        if state is None:
+        if windows.state() is None:
             raise ConfigError(
                 f"group {connection.group_id} has not planned a window in {connection.ledger}: check its name with "
                 "groups list, or plan a window"
             )
-        found = group_lag(windows.settings, state)
+        found = windows.offsets()
     if screen.as_json:
         screen.emit({"group": connection.group_id, **lag_facts(found)})
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import check_group
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
@@ -47,8 +48,10 @@ class PartitionOffsets:
     claimed: OffsetSet
     #: What the commit's metadata is.
     metadata: MetadataKind
-    #: Why its offset map is ignored; None: it is not.
+    #: Why its offset map is ignored, or cannot be about this log; None: neither.
     problem: str | None
+    #: Whether the committed offset is past the end of the log.
+    is_past_end: bool = False
 
     @property
     def lag(self) -> int:
@@ -102,7 +105,7 @@ class GroupOffsetsReader:
         ledger_topic: str = LEDGER_TOPIC,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._group, self._topics, self._timeout_s = group_id, tuple(topics), timeout_s
+        self._group, self._topics, self._timeout_s = check_group(group_id), tuple(topics), timeout_s
         self._lookup = open_lookup(settings, timeout_s=timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
 
@@ -189,6 +192,12 @@ def _partitions(
     for tp in known:
         span, found = spans[tp], committed[tp]
         progress = None if found is None else _progress(tp, found, span)
+        problem = None if progress is None else progress.problem
+        if is_past_end := found is not None and found.offset > span.log_end.offset:
+            problem = (
+                f"offset {found.offset} is committed, and the log ends at {span.log_end.offset}: the topic was recreated "
+                "or cut, or the commit copied from another group"
+            )
         done = _done(view.state, tp, progress)
         yield PartitionOffsets(
             tp,
@@ -198,7 +207,8 @@ def _partitions(
             done.within(span.start, done.end) if done else done,
             claims.offsets(tp) - done,
             MetadataKind.NONE if progress is None else progress.kind,
-            None if progress is None else progress.problem,
+            problem,
+            is_past_end,
         )
 
 
