@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.commands.offset_maps import _offsets
-from kafka_ordered_ops.cli.show.offsets import _cells
+from kafka_ordered_ops.cli.show.offsets import _cells, _table
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_map.reading import MetadataKind
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
@@ -147,6 +149,25 @@ def test_the_bar_shows_done_held_and_missing(kafka: InMemoryKafka, capfd: Captur
     assert "░░█░▒" in line
     assert "█ done" in out
     assert "total of 2" in out
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+@pytest.mark.parametrize("in_lines", [False, True])
+def test_bars_give_way_before_numbers(kafka: InMemoryKafka, width: int, in_lines: bool) -> None:
+    """On a terminal of 80 columns no number is cut, and a board has one line for each partition."""
+    kafka.commit(GROUP, {FIRST: 1}, encode_parallel_consumer_map(1, OffsetSet.of((2, 4))))
+    kafka.commit(GROUP, {SECOND: 4})
+    with OrderedWindows(kafka.settings, GROUP) as windows:
+        found = windows.offsets()
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        console.print(_table(found, 10, str, in_lines=in_lines))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("t[0]" in line for line in lines) == 1
+    assert re.search(r"t\[0\] .* 1 +5 +2 +2\b", captured.get())
+    # Title, head, two rules, two partitions, the total.
+    assert not in_lines or len(lines) == 9
 
 
 def test_a_topic_that_is_gone_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
