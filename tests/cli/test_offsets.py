@@ -171,12 +171,16 @@ def test_bars_give_way_before_numbers(kafka: InMemoryKafka, width: int, in_lines
 
 
 def test_a_topic_that_is_gone_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
-    """Its progress cannot be shown."""
+    """Its progress cannot be shown, nor be taken for that on a new topic of the same name."""
     plan(kafka, 4, commit=True)
     kafka.delete_topic("t")
     found = shown(kafka, capfd)
     assert (found["partitions"], found["missing_topics"]) == ([], ["t"])
     assert "topic t is gone" in told(capfd, "show", "-b", kafka.bootstrap, "-g", GROUP)[1]
+    kafka.create_topic("t", 2)
+    for more in ((), ("-t", "t")):
+        found = shown(kafka, capfd, *more)
+        assert (found["partitions"], found["missing_topics"]) == ([], ["t"])
 
 
 def test_an_unknown_group_or_topic_is_wrong_usage(kafka: InMemoryKafka, capfd: Captured) -> None:

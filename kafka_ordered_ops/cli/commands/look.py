@@ -71,7 +71,9 @@ def lag(screen: Screen, connection: Connection) -> None:
         return
     screen.show(lag_table(found))
     for name in found.missing_topics:
-        screen.say(f"topic {name} is gone, but the group has progress on it: run windows adopt")
+        screen.say(
+            f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
+        )
     screen.say(f"group {connection.group_id} is {found.lag:,} offsets behind")
 
 

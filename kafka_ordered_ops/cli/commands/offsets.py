@@ -145,7 +145,9 @@ def _show(screen: Screen, found: GroupOffsets) -> None:
     if (more := len(problems) - _NAMED_MAX) > 0:
         screen.say(f"and the same of {more:,} more partitions; --json shows them all")
     for name in found.missing_topics:
-        screen.say(f"topic {name} is gone, but the group has progress on it: run windows adopt")
+        screen.say(
+            f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
+        )
     for name in found.unreadable:
         screen.say(f"window {name} is open and unreadable: its offsets are not shown as claimed")
     screen.say(f"group {found.group_id} is {found.lag:,} offsets behind")

@@ -73,7 +73,7 @@ class GroupOffsets:
     #: Where the progress of a group of windows is kept; None: a group without windows, which has commits only.
     format: ProgressFormat | None
     partitions: tuple[PartitionOffsets, ...]
-    #: Deleted topics on which the ledger has progress.
+    #: Topics on which the ledger has progress, and that were deleted, or recreated since.
     missing_topics: tuple[str, ...]
     #: Open windows whose offsets are unknown.
     unreadable: tuple[str, ...]
@@ -143,23 +143,25 @@ def read_offsets(
     found = _selected(lookup, topics, view.state)
     format_ = None if view.state is None else view.state.format
     in_ledger = format_ in _IN_LEDGER
+    # In another topic of the same name, the ledger's offsets are other records.
+    anew = _recreated(found, view.state) if in_ledger else set()
     wanted = [
         TopicPartition(name, number)
         for name, facts in sorted(found.items())
         for number in facts.partitions
-        if not in_ledger or _knows(view.state, name, number)
+        if name not in anew and (not in_ledger or _knows(view.state, name, number))
     ]
     committed = ledger.committed_offsets(group_id, wanted, timeout_s=timeout_s)
     isolation = view.state.definition.isolation if view.state else Isolation.READ_UNCOMMITTED
     # Without a ledger, a group has the partitions on which it has committed.
     known = [tp for tp in wanted if in_ledger or committed[tp] is not None]
     spans = log_spans(lookup, known, isolation) if known else {}
-    missing = () if view.state is None or topics else set(view.state.topics) - set(found)
+    gone = set() if view.state is None or topics else set(view.state.topics) - set(found)
     return GroupOffsets(
         group_id,
         format_,
         tuple(_partitions(view, known, committed, spans)),
-        tuple(sorted(missing)),
+        tuple(sorted(gone | anew)),
         tuple(view.open_unreadable()),
     )
 
@@ -176,6 +178,15 @@ def _selected(
     except UnknownTopicError:
         # The cluster has no topic yet.
         return {}
+
+
+def _recreated(found: Mapping[str, TopicFacts], state: GroupState | None) -> set[str]:
+    known = {} if state is None else state.topics
+    return {
+        name
+        for name, facts in found.items()
+        if name in known and known[name].topic_id != facts.topic_id
+    }
 
 
 def _knows(state: GroupState | None, topic: str, number: int) -> bool:
