@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.offset_map.reading import MetadataKind
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.windows.queries.group_offsets import PartitionOffsets
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
@@ -256,6 +257,24 @@ def test_offsets_before_a_time_are_listed_newest_first(
     out, _ = told(capfd, *words, "--every", "PT2S")
     lines = [line.split() for line in out.splitlines() if "t[0]" in line]
     assert [line[2:] for line in lines] == [["3", "2"], ["2", "3"], ["1", "4"], ["0", "5"]]
+
+
+def test_before_the_first_record_no_time_is_looked_up(
+    kafka: InMemoryKafka, capfd: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand steps cost no more than those with records; nor do empty partitions."""
+    kafka.create_topic("empty")
+    asked, look_up = list[int](), MemoryLookup.first_at_or_after_each
+
+    def counted(self: MemoryLookup, partitions: Any, times: list[int], isolation: Any) -> Any:
+        asked.extend(times)
+        return look_up(self, partitions, times, isolation)
+
+    monkeypatch.setattr(MemoryLookup, "first_at_or_after_each", counted)
+    where = ["-b", kafka.bootstrap, "-t", "t", "-t", "empty", "--time", at(6).isoformat()]
+    found = run(capfd, "before", *where, "--every", "PT1S", "-n", 1_000)["partitions"]
+    assert [one["offset"] for one in found[1]["offsets"]] == [3, 2, 1, 0]
+    assert len(asked) < 100
 
 
 def test_steps_without_records_add_no_offset(kafka: InMemoryKafka, capfd: Captured) -> None:
