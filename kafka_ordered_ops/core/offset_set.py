@@ -270,7 +270,8 @@ def distinct(offsets: Int64Array) -> Int64Array:
     A stable sort only merges runs that rise; numpy's `unique` and `union1d` hash every number, a hundred times slower.
     """
     points = np.sort(offsets, kind="stable")
-    return points[np.diff(points, prepend=-1) != 0]
+    once: Int64Array = points[np.diff(points, prepend=-1) != 0]
+    return once
 
 
 def _union(pairs: Int64Array) -> OffsetSet:
