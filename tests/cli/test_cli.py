@@ -413,30 +413,6 @@ def test_a_reader_that_leaves_is_no_failure_of_ours(cluster: Cluster) -> None:
     assert "Traceback" not in stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (("decode", "bgAA"), 4, "No space left"),
-        (("decode", "bgAA", "--json"), 4, "No space left"),
-        (("encode", "--base", "1", "--done", "x", "--json"), 2, "not an offset"),
-    ],
-)
-def test_a_full_disk_is_named(words: tuple[str, ...], code: int, told: str) -> None:
-    """A result that cannot be written is no fault of ours; an error keeps its own exit code."""
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            arguments("offsets", *words),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
-    assert told in done.stderr
-
-
 def test_without_the_extra_one_line_tells_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
