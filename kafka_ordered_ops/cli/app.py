@@ -22,7 +22,7 @@ from kafka_ordered_ops.cli.options.help import Commands
 from kafka_ordered_ops.cli.options.options import Claiming, Connection, WindowIdOption, command
 from kafka_ordered_ops.cli.options.question import Policies, Question, Series
 from kafka_ordered_ops.cli.options.sink import JobSink
-from kafka_ordered_ops.cli.show.screen import Screen
+from kafka_ordered_ops.cli.show.screen import Screen, UnwrittenError
 from kafka_ordered_ops.core.errors import ConfigError, KafkaOrderedOpsError
 
 _PROGRAM: Final = "kafka-ordered-ops"
@@ -78,6 +78,10 @@ def run(argv: Sequence[str]) -> int:
             return _interrupted(screen)
         except BrokenPipeError:
             return ExitCode.BROKEN_PIPE
+        except UnwrittenError as error:
+            # As JSON it could not be written either.
+            screen.say(str(error))
+            return ExitCode.FAILED
         except _UsageError as error:
             return _misused(error, screen)
         except KafkaOrderedOpsError as error:

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import as_set, check_text
+from kafka_ordered_ops.core.arguments import as_set, check_group, check_text
 from kafka_ordered_ops.core.cluster_facts import check_brokers, memory_name
 from kafka_ordered_ops.core.errors import ConfigError, SettingNotAllowedError
 from kafka_ordered_ops.core.types import Isolation
@@ -355,7 +355,10 @@ class ClientSettings:
     def consumer(
         self, *, group_id: str, isolation: Isolation, **extra: SettingValue
     ) -> dict[str, str]:
-        """Return the configuration of a consumer; in `extra`, ``_`` stands for the dot of a key."""
+        """Return the configuration of a consumer; in `extra`, ``_`` stands for the dot of a key.
+
+        Raises `ConfigError` for a group without a valid name: the client ends the process for an empty one.
+        """
         return {
             **_DEFAULTS_COMMON,
             **_DEFAULTS_CONSUMER,
@@ -363,7 +366,7 @@ class ClientSettings:
             **_extra(extra),
             **self._forced_common(),
             **FORCED_CONSUMER,
-            "group.id": group_id,
+            "group.id": check_group(group_id),
             "isolation.level": str(isolation),
         }
 

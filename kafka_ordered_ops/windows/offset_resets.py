@@ -95,7 +95,8 @@ class OffsetResets:
             done, before = EMPTY_SET, None
             if commit is not None:
                 before = commit.offset
-                done = OffsetSet.of((0, before)) | others_commit(commit, where=str(tp)).done
+                other = others_commit(commit, where=str(tp), end=spans[tp].log_end.offset)
+                done = OffsetSet.of((0, before)) | other.done
             partitions.append(
                 ResetPartition.of(tp, before=before, after=offset, done=done, log=log)
             )

@@ -12,7 +12,10 @@ from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import doctor, main
 from kafka_ordered_ops.core.errors import AuthorizationError, ConfigError
 from kafka_ordered_ops.core.group.ledger_rules import LEDGER_TOPIC
+from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.rights import MissingRight, Resource
+from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka import ports
 from kafka_ordered_ops.testing import InMemoryKafka
 from tests.support.cli_support import NOWHERE, Cluster, cli
@@ -109,6 +112,19 @@ def test_lag_counts_what_no_committed_window_has(kafka: InMemoryKafka, capfd: Ca
     }
     assert main(where) == 0
     assert "topic t is gone" in capfd.readouterr().err
+
+
+def test_lag_of_a_shared_group_counts_parallel_consumers_work(
+    kafka: InMemoryKafka, capfd: Captured
+) -> None:
+    """Its commits, and what is done beyond them."""
+    plan(kafka, GROUP, 4, commit=True)
+    with OrderedWindows(kafka.settings, GROUP) as windows:
+        windows.migrate("parallel-consumer")
+    tp = TopicPartition("t", 0)
+    kafka.commit(GROUP, {tp: 3}, encode_parallel_consumer_map(3, OffsetSet.of((4, 5))))
+    found = run(capfd, "lag", "-b", kafka.bootstrap, "-g", GROUP)
+    assert [(one["committed"], one["lag"]) for one in found["partitions"]] == [(3, 1), (2, 3)]
 
 
 @pytest.mark.slow

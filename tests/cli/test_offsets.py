@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from kafka_ordered_ops import Earliest, OrderedWindows, Window
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.cli.commands.offset_maps import _offsets
-from kafka_ordered_ops.cli.show.offsets import _cells
+from kafka_ordered_ops.cli.show.offsets import _cells, _table
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_map.reading import MetadataKind
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.testing import InMemoryKafka
+from kafka_ordered_ops.testing.lookup import MemoryLookup
 from kafka_ordered_ops.windows.queries.group_offsets import PartitionOffsets
 from tests.support.hosts_support import GROUP
 from tests.support.hosts_support import kafka as kafka
@@ -118,6 +121,17 @@ def test_of_parallel_consumer_its_map_is_shown(kafka: InMemoryKafka, capfd: Capt
     assert "parallel-consumer" in out
 
 
+def test_a_committed_offset_past_the_end_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
+    """The group is not simply up to date: it was about another log."""
+    kafka.commit(GROUP, {FIRST: 5, SECOND: 6})
+    found = shown(kafka, capfd)
+    assert [one["problem"] is None for one in found["partitions"]] == [True, False]
+    assert "the log ends at 5" in found["partitions"][1]["problem"]
+    _, err = told(capfd, "show", "-b", kafka.bootstrap, "-g", GROUP)
+    assert "t[1]: offset 6 is committed" in err
+    assert "t[0]" not in err
+
+
 def test_deleted_records_are_neither_done_nor_behind(kafka: InMemoryKafka, capfd: Captured) -> None:
     """Only offsets from the log's start on count."""
     kafka.commit(GROUP, {FIRST: 2})
@@ -138,17 +152,41 @@ def test_the_bar_shows_done_held_and_missing(kafka: InMemoryKafka, capfd: Captur
     assert "total of 2" in out
 
 
+@pytest.mark.parametrize("width", [50, 80, 200])
+@pytest.mark.parametrize("in_lines", [False, True])
+def test_bars_give_way_before_numbers(kafka: InMemoryKafka, width: int, in_lines: bool) -> None:
+    """On a terminal of 80 columns no number is cut, and a board has one line for each partition."""
+    kafka.commit(GROUP, {FIRST: 1}, encode_parallel_consumer_map(1, OffsetSet.of((2, 4))))
+    kafka.commit(GROUP, {SECOND: 4})
+    with OrderedWindows(kafka.settings, GROUP) as windows:
+        found = windows.offsets()
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as captured:
+        console.print(_table(found, 10, str, in_lines=in_lines))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("t[0]" in line for line in lines) == 1
+    assert re.search(r"t\[0\] .* 1 +5 +2 +2\b", captured.get())
+    # Title, head, two rules, two partitions, the total.
+    assert not in_lines or len(lines) == 9
+
+
 def test_a_topic_that_is_gone_is_named(kafka: InMemoryKafka, capfd: Captured) -> None:
-    """Its progress cannot be shown."""
+    """Its progress cannot be shown, nor be taken for that on a new topic of the same name."""
     plan(kafka, 4, commit=True)
     kafka.delete_topic("t")
     found = shown(kafka, capfd)
     assert (found["partitions"], found["missing_topics"]) == ([], ["t"])
     assert "topic t is gone" in told(capfd, "show", "-b", kafka.bootstrap, "-g", GROUP)[1]
+    kafka.create_topic("t", 2)
+    for more in ((), ("-t", "t")):
+        found = shown(kafka, capfd, *more)
+        assert (found["partitions"], found["missing_topics"]) == ([], ["t"])
 
 
 def test_an_unknown_group_or_topic_is_wrong_usage(kafka: InMemoryKafka, capfd: Captured) -> None:
     """The group's name is checked by what it has planned or committed."""
+    assert "0 characters" in refused(capfd, "show", "-b", kafka.bootstrap, "-g", "")
     where = ["show", "-b", kafka.bootstrap, "-g", GROUP]
     assert "neither planned" in refused(capfd, *where)
     kafka.commit(GROUP, {FIRST: 1})
@@ -221,6 +259,24 @@ def test_offsets_before_a_time_are_listed_newest_first(
     assert [line[2:] for line in lines] == [["3", "2"], ["2", "3"], ["1", "4"], ["0", "5"]]
 
 
+def test_before_the_first_record_no_time_is_looked_up(
+    kafka: InMemoryKafka, capfd: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand steps cost no more than those with records; nor do empty partitions."""
+    kafka.create_topic("empty")
+    asked, look_up = list[int](), MemoryLookup.first_at_or_after_each
+
+    def counted(self: MemoryLookup, partitions: Any, times: list[int], isolation: Any) -> Any:
+        asked.extend(times)
+        return look_up(self, partitions, times, isolation)
+
+    monkeypatch.setattr(MemoryLookup, "first_at_or_after_each", counted)
+    where = ["-b", kafka.bootstrap, "-t", "t", "-t", "empty", "--time", at(6).isoformat()]
+    found = run(capfd, "before", *where, "--every", "PT1S", "-n", 1_000)["partitions"]
+    assert [one["offset"] for one in found[1]["offsets"]] == [3, 2, 1, 0]
+    assert len(asked) < 100
+
+
 def test_steps_without_records_add_no_offset(kafka: InMemoryKafka, capfd: Captured) -> None:
     """After the last record the end of the log is listed, once; before the first nothing is."""
     words = ["before", "-b", kafka.bootstrap, "-t", "^t.*", "--time", at(60).isoformat()]
@@ -266,12 +322,17 @@ def test_maps_of_parallel_consumer_are_decoded(capfd: Captured) -> None:
     assert rows["not done"] == "3 in [3, 4) [5, 6) [700, 701)"
 
 
-def test_stdin_is_read_without_its_newline(
-    capfd: Captured, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "kind", "end"),
+    [(b"bgABAAk=\r\n", "parallel-consumer", 17), (b"", "none", 7), (b"\xff\0", "other", 7)],
+)
+def test_stdin_is_read_to_the_byte(
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch, given: bytes, kind: str, end: int
 ) -> None:
-    """As a shell writes it."""
-    monkeypatch.setattr("sys.stdin", io.StringIO("bgABAAk=\r\n"))
-    assert run(capfd, "decode", "--base", 7)["end"] == 17
+    """Without the newline of a shell; metadata need not be text."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    found = run(capfd, "decode", "--base", 7)
+    assert (found["metadata"], found["end"]) == (kind, end)
 
 
 def test_maps_of_windows_are_decoded(kafka: InMemoryKafka, capfd: Captured) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from tests.cli.test_cli_live import Terminal
-from tests.support.cli_support import Cluster, at, cli
+from tests.support.cli_support import Cluster, arguments, at, cli
 from tests.support.cli_support import cluster as cluster
 from tests.support.wire import commit_offsets
 
@@ -80,3 +82,27 @@ def test_offsets_before_a_time_can_be_committed(cluster: Cluster) -> None:
     assert outcome.code == 0, outcome.stderr
     found = [[one["offset"] for one in part["offsets"]] for part in outcome.json["partitions"]]
     assert found == [[6, 3, 0], [3, 2, 0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("decode", "bgAA"), 4, "No space left"),
+        (("decode", "bgAA", "--json"), 4, "No space left"),
+        (("encode", "--base", "1", "--done", "x", "--json"), 2, "not an offset"),
+    ],
+)
+def test_a_full_disk_is_named(words: tuple[str, ...], code: int, told: str) -> None:
+    """A result that cannot be written is no fault of ours; an error keeps its own exit code."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            arguments("offsets", *words),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert told in done.stderr

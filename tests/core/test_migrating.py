@@ -229,6 +229,13 @@ def test_a_reset_is_exact(done: OffsetSet, offset: int) -> None:
     assert (one.skipped, one.repeated) == ((wanted - done).count, (done - wanted).count)
 
 
+def test_deleted_offsets_are_not_repeated() -> None:
+    """Nobody reads again what retention has removed."""
+    done = OffsetSet.of((0, 2), (3, 4), (7, 9))
+    one = resetting.ResetPartition.of(TPS[0], before=2, after=2, done=done, log=(5, 10))
+    assert (one.skipped, one.repeated) == (0, 2)
+
+
 # --- what is refused ---------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -23,7 +24,13 @@ from kafka_ordered_ops.core.offset_map.ours import (
     decode_offset_map,
     encode_offset_map,
 )
-from kafka_ordered_ops.core.offset_map.packing import deflate, from_varints, inflate, varints_of
+from kafka_ordered_ops.core.offset_map.packing import (
+    RANGES_MAX,
+    deflate,
+    from_varints,
+    inflate,
+    varints_of,
+)
 from kafka_ordered_ops.core.offset_map.parallel_consumer import encode_parallel_consumer_map
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from tests.support.strategies import large_offset_sets, offset_sets
@@ -162,6 +169,10 @@ def _with_payload(tag: int, payload: bytes, base: int = 10) -> bytes:
         (_with_payload(4, b"\xff\xff\0\1"), OffsetMapFault.NEGATIVE),
         (_with_payload(0x81, b"\1\2\3\4"), OffsetMapFault.NOT_ZSTD),
         (_with_payload(0x81, deflate(b"\1" * 2_000_004)), OffsetMapFault.TOO_LARGE),
+        (_with_payload(0x83, deflate(b"\2" * 1_000_001)), OffsetMapFault.TOO_LARGE),
+        (_with_payload(0x86, deflate(b"\2" * 1_000_001)), OffsetMapFault.TOO_LARGE),
+        (_with_payload(3, b"\5\0"), OffsetMapFault.NEGATIVE),
+        (_with_payload(6, b"\0\5\0"), OffsetMapFault.NEGATIVE),
         (_with_payload(0x82, deflate(b"\xaa" * 2**20)), OffsetMapFault.TOO_LARGE),
         (_with_payload(0x82, deflate(bytes(2**26))), OffsetMapFault.TOO_LARGE),
         (_with_payload(99, b""), OffsetMapFault.UNKNOWN_FORMAT),
@@ -176,8 +187,33 @@ def test_a_hostile_payload_is_a_named_error(metadata: bytes, fault: OffsetMapFau
     assert refused.value.reason is fault
 
 
+@pytest.mark.parametrize(
+    ("tag", "payload"),
+    [
+        (0x81, b"\1" * 2 * RANGES_MAX),
+        (0x82, b"\2" + (b"\2" + bytes(7)) * (RANGES_MAX - 1)),
+        (0x83, b"\2" * RANGES_MAX),
+        (0x85, b"\0\0\0\1" * 2 * RANGES_MAX),
+        (0x86, b"\0" + b"\2" * (RANGES_MAX - 1)),
+    ],
+)
+def test_the_most_ranges_of_a_map_are_read_in_bounded_memory(tag: int, payload: bytes) -> None:
+    """Every second offset, or as far apart as the bits can be: a few hundred bytes of metadata."""
+    metadata = _with_payload(tag, deflate(payload))
+    assert len(metadata) < METADATA_BYTES_MAX
+    tracemalloc.start()
+    try:
+        found = decode_offset_map(metadata)
+        assert tracemalloc.get_traced_memory()[1] < 96 << 20
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert found.beyond is not None
+    assert RANGES_MAX - 1 <= len(found.beyond) <= RANGES_MAX
+
+
 @given(
-    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 127]),
+    st.sampled_from([*range(9), 127]),
     st.binary(max_size=100),
     st.booleans(),
     st.integers(0, 2**63 - 1),

@@ -46,6 +46,7 @@ def run(name: str, bootstrap: str, topic: str, folder: Path) -> str:
         "split_window.py",
         "is_it_time.py",
         "upkeep.py",
+        "offset_maps.py",
         pytest.param("spark_window.py", marks=[pytest.mark.spark, pytest.mark.slow]),
         pytest.param("spark_backfill.py", marks=[pytest.mark.spark, pytest.mark.slow]),
         pytest.param("in_order.py", marks=[pytest.mark.spark, pytest.mark.slow]),

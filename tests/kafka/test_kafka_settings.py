@@ -40,6 +40,15 @@ SASL: dict[str, SettingValue] = {
 }
 
 
+@pytest.mark.parametrize("group_id", ["", "a\0b", "x" * 513])
+def test_a_group_without_a_valid_name_reaches_no_client(group_id: str) -> None:
+    """The client ends the whole process for an empty one."""
+    with pytest.raises(ConfigError, match="group"):
+        ClientSettings.from_mapping(SERVERS).consumer(
+            group_id=group_id, isolation=Isolation.READ_COMMITTED
+        )
+
+
 @pytest.mark.parametrize(
     "key",
     [

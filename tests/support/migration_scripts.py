@@ -380,6 +380,30 @@ def a_reset_of_some_partitions_leaves_the_others(world: World) -> None:
 
 
 @script
+def a_reset_of_a_shared_group_counts_what_parallel_consumer_has_done(world: World) -> None:
+    """What is skipped and repeated follows its commits, also on partitions that stay; nothing of those is lost."""
+    filled(world, partitions=2)
+    world.write("orders", 1, 1, 2, 20)
+    world.run("w8", 8, starting_offsets=Earliest())
+    migrate(world, PARALLEL)
+    consume(world, 1)
+    consume(world, 2, partition=1)
+    service = world.windows()
+    for to, counts in (("committed", (0, 4)), ("latest", (1, 0)), ("offset:3", (1, 3))):
+        found = world.do("preview", partial(service.reset_offsets, to, dry_run=True))
+        assert (found.partitions[0].skipped, found.partitions[0].repeated) == counts
+    # What Parallel Consumer has done on the other partition stays.
+    assert world.do("one", lambda: service.reset_offsets({world.tp("orders", 1): 1}))
+    world.do("committed", lambda: world.committed("orders"))
+    world.foreign_commit("g", "orders", {0: 0}, b"")
+    world.do("set back", lambda: service.reset_offsets({world.tp("orders", 1): 2}))
+    world.do("both", lambda: service.reset_offsets("committed"))
+    migrate(world, "ledger")
+    world.run("rest", 100)
+    world.look("orders")
+
+
+@script
 def any_other_group_is_reset_in_kafka_alone(world: World) -> None:
     """Its committed offsets, without metadata; never under live members."""
     filled(world, partitions=2)

@@ -62,12 +62,19 @@ def commit_offsets(
     for partition, (offset, metadata) in offsets.items():
         body += struct.pack(">iq", partition, offset) + _nullable(metadata)
     _await_coordinator(bootstrap, group_id)
-    answer = _call(bootstrap, _OFFSET_COMMIT, 2, body)
+    deadline = time.monotonic() + _TIMEOUT_S
     at = 4 + 2 + len(topic.encode()) + 4
-    for number in range(len(offsets)):
-        partition, code = struct.unpack_from(">ih", answer, at + 6 * number)
-        if code != _NONE:
+    while True:
+        answer = _call(bootstrap, _OFFSET_COMMIT, 2, body)
+        told = [struct.unpack_from(">ih", answer, at + 6 * one) for one in range(len(offsets))]
+        failed = [(partition, code) for partition, code in told if code != _NONE]
+        if not failed:
+            return
+        partition, code = failed[0]
+        # The coordinator is known before it has loaded its part of the topic.
+        if code not in _NO_COORDINATOR_YET or time.monotonic() > deadline:
             raise WireError(f"committing {topic}[{partition}] for {group_id}", code)
+        time.sleep(0.1)
 
 
 def stored_offset(

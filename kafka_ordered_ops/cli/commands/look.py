@@ -58,22 +58,22 @@ def lag(screen: Screen, connection: Connection) -> None:
     from kafka_ordered_ops.cli.show.facts import lag_facts
     from kafka_ordered_ops.cli.show.tables import lag_table
     from kafka_ordered_ops.core.errors import ConfigError
-    from kafka_ordered_ops.windows.queries.groups import group_lag
 
     with connection.open(screen) as windows, screen.progress("reading the ledger"):
-        state = windows.state()
-        if state is None:
+        if windows.state() is None:
             raise ConfigError(
                 f"group {connection.group_id} has not planned a window in {connection.ledger}: check its name with "
                 "groups list, or plan a window"
             )
-        found = group_lag(windows.settings, state)
+        found = windows.offsets()
     if screen.as_json:
         screen.emit({"group": connection.group_id, **lag_facts(found)})
         return
     screen.show(lag_table(found))
     for name in found.missing_topics:
-        screen.say(f"topic {name} is gone, but the group has progress on it: run windows adopt")
+        screen.say(
+            f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
+        )
     screen.say(f"group {connection.group_id} is {found.lag:,} offsets behind")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
@@ -30,7 +31,7 @@ Example, in which 100 and 111 to 119 are not done:
 #: Ranges that people are shown; --json has all.
 _RANGES_SHOWN: Final = 20
 
-#: Characters read from stdin: far more than a broker stores.
+#: Bytes read from stdin: far more than a broker stores.
 _INPUT_MAX: Final = 1 << 20
 
 _RANGE: Final = re.compile(r"(\d{1,19})(?::(\d{1,19}))?", re.ASCII)
@@ -63,7 +64,7 @@ def decode(
     from kafka_ordered_ops.cli.show.offset_maps import MAPS, map_json, map_text
     from kafka_ordered_ops.core.offset_map.reading import DecodePolicy, read_committed_progress
 
-    given = (_input() if metadata is None else metadata).encode("utf-8", "surrogateescape")
+    given = _input() if metadata is None else os.fsencode(metadata)
     at = _base_of(given) if base is None else base
     found = read_committed_progress(
         at, given, end=None, policy=DecodePolicy.IGNORE, where="the given metadata"
@@ -121,16 +122,15 @@ def _base_of(metadata: bytes) -> int:
     return 0 if found is None else found.base
 
 
-def _input() -> str:
+def _input() -> bytes:
+    """Return stdin to the byte: metadata need not be text."""
     if sys.stdin.isatty():
         raise ConfigError("no metadata: give it as an argument, or on stdin")
-    text = sys.stdin.read(_INPUT_MAX + 1)
-    if len(text) > _INPUT_MAX:
-        raise ConfigError(
-            f"stdin has more than {_INPUT_MAX:,} characters: give one metadata string"
-        )
+    given = sys.stdin.buffer.read(_INPUT_MAX + 1)
+    if len(given) > _INPUT_MAX:
+        raise ConfigError(f"stdin has more than {_INPUT_MAX:,} bytes: give one metadata string")
     # What a shell adds.
-    return text.removesuffix("\n").removesuffix("\r")
+    return given.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _offsets(base: int, texts: list[str]) -> OffsetSet:

@@ -136,13 +136,18 @@ def _show(screen: Screen, found: GroupOffsets) -> None:
         screen.emit(offsets_json(found))
         return
     screen.show(*tables(found))
-    problems = [one for one in found.partitions if one.problem and one.metadata in MAPS]
+    problems = [
+        one for one in found.partitions if one.is_past_end or (one.problem and one.metadata in MAPS)
+    ]
     for one in problems[:_NAMED_MAX]:
-        screen.say(f"the offset map of {one.tp} is not used: {one.problem}")
+        what = str(one.tp) if one.is_past_end else f"the offset map of {one.tp} is not used"
+        screen.say(f"{what}: {one.problem}")
     if (more := len(problems) - _NAMED_MAX) > 0:
-        screen.say(f"and those of {more:,} more partitions; --json shows them all")
+        screen.say(f"and the same of {more:,} more partitions; --json shows them all")
     for name in found.missing_topics:
-        screen.say(f"topic {name} is gone, but the group has progress on it: run windows adopt")
+        screen.say(
+            f"topic {name} is gone or was recreated, but the group has progress on it: run windows adopt"
+        )
     for name in found.unreadable:
         screen.say(f"window {name} is open and unreadable: its offsets are not shown as claimed")
     screen.say(f"group {found.group_id} is {found.lag:,} offsets behind")

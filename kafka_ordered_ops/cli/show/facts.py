@@ -15,8 +15,8 @@ from kafka_ordered_ops.core.window.plan import PartitionPlan, WindowPlan
 from kafka_ordered_ops.hosting.held_text import held_facts
 from kafka_ordered_ops.hosting.summary import plan_summary, time_or_none, window_summary
 from kafka_ordered_ops.output.reported import result_facts
-from kafka_ordered_ops.windows.queries.group_offsets import PartitionOffsets
-from kafka_ordered_ops.windows.queries.groups import GroupLag, GroupLook, PartitionLag
+from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets, PartitionOffsets
+from kafka_ordered_ops.windows.queries.groups import GroupLook
 
 
 def head_and_tail(part: PartitionPlan) -> tuple[int | None, int | None]:
@@ -156,7 +156,7 @@ def group_facts(look: GroupLook) -> dict[str, Any]:
     }
 
 
-def partition_facts(one: PartitionLag | PartitionOffsets) -> dict[str, Any]:
+def partition_facts(one: PartitionOffsets) -> dict[str, Any]:
     """Return where a group is in a partition, and where the log is."""
     return {
         "topic": one.tp.topic,
@@ -168,7 +168,7 @@ def partition_facts(one: PartitionLag | PartitionOffsets) -> dict[str, Any]:
     }
 
 
-def lag_facts(found: GroupLag) -> dict[str, Any]:
+def lag_facts(found: GroupOffsets) -> dict[str, Any]:
     """Return the result of `lag`."""
     return {
         "lag": found.lag,

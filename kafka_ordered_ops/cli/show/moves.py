@@ -22,9 +22,13 @@ def reset_table(found: OffsetReset) -> Table:
     table = _table(None)
     table.add_column("partition", f"total of {len(rows):,}", overflow="fold")
     for name in ("from", "to"):
-        table.add_column(name, justify="right")
-    table.add_column("skipped", f"{sum(one.skipped for one in rows):,}", justify="right")
-    table.add_column("repeated", f"{sum(one.repeated for one in rows):,}", justify="right")
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column(
+        "skipped", f"{sum(one.skipped for one in rows):,}", justify="right", overflow="fold"
+    )
+    table.add_column(
+        "repeated", f"{sum(one.repeated for one in rows):,}", justify="right", overflow="fold"
+    )
     for one in rows[:_PARTITIONS_SHOWN]:
         numbers = (one.before, one.after, one.skipped, one.repeated)
         table.add_row(str(one.tp), *map(_number, numbers))
@@ -37,10 +41,14 @@ def migration_table(found: Migration) -> Table:
     table = _table(f"from {found.before} to {found.after}")
     table.add_column("partition", f"total of {len(rows):,}", overflow="fold")
     for name in ("committed", "to commit"):
-        table.add_column(name, justify="right")
-    table.add_column("done beyond", f"{sum(one.done.count for one in rows):,}", justify="right")
-    table.add_column("taken over", f"{sum(one.gained.count for one in rows):,}", justify="right")
-    table.add_column("bytes", justify="right")
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column(
+        "done beyond", f"{sum(one.done.count for one in rows):,}", justify="right", overflow="fold"
+    )
+    table.add_column(
+        "taken over", f"{sum(one.gained.count for one in rows):,}", justify="right", overflow="fold"
+    )
+    table.add_column("bytes", justify="right", overflow="fold")
     for one in rows[:_PARTITIONS_SHOWN]:
         numbers = (one.base_before, one.base, one.done.count, one.gained.count, one.size_bytes)
         table.add_row(str(one.tp), *map(_number, numbers))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any, Final
 
 from rich.text import Text
 
+from kafka_ordered_ops.core.numpy_later import np
 from kafka_ordered_ops.core.offset_map.reading import CommittedProgress, MetadataKind
 from kafka_ordered_ops.core.offset_set import OffsetSet
 
@@ -65,15 +65,20 @@ def _end(base: int, done: OffsetSet) -> int:
 
 def _not_done(found: CommittedProgress) -> OffsetSet | None:
     """Return the offsets from the base to the last done one that are not done."""
-    if found.done is None:
-        return None
-    return OffsetSet.of((found.base, _end(found.base, found.done))) - found.done
+    done = found.done
+    if not done:
+        return done
+    # What is between the done ranges; a map may have a million.
+    between = done.boundaries[:-1]
+    if done.first == found.base:
+        return OffsetSet(between[1:])
+    return OffsetSet(np.concatenate(([found.base], between)))
 
 
 def _ranges(offsets: OffsetSet, ranges_max: int) -> str:
     if not offsets:
         return "none"
-    shown = " ".join(f"[{start:,}, {end:,})" for start, end in islice(offsets, ranges_max))
+    shown = " ".join(f"[{start:,}, {end:,})" for start, end in offsets.bounds[:ranges_max].tolist())
     more = len(offsets) - ranges_max
     text = f"{offsets.count:,} in {shown}"
     return f"{text} and {more:,} more ranges" if more > 0 else text

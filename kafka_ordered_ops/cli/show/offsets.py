@@ -28,8 +28,8 @@ _PARTITIONS_SHOWN: Final = 200
 #: Offsets before a time shown in a table; --json has all.
 _ROWS_SHOWN: Final = 1_000
 
-#: Lines of the table on the terminal besides partitions: title, head, rules, total, caption, time.
-_LINES_AROUND: Final = 9
+#: Lines of the table on the terminal besides partitions: title, head, rules, total, caption, two for the legend, time.
+_LINES_AROUND: Final = 10
 
 #: A line of the table on the terminal has room for so much of a name.
 _NAME_LENGTH: Final = 30
@@ -79,12 +79,18 @@ def offsets_json(found: GroupOffsets) -> dict[str, Any]:
 
 def tables(found: GroupOffsets, *, rows_max: int = _PARTITIONS_SHOWN) -> list[RenderableType]:
     """Return a row for each partition, those with the greatest lag if not all fit; and the bars' meaning."""
-    return [_table(found, rows_max, str), _Legend()]
+    return [_table(found, rows_max, str, in_lines=False), _Legend()]
 
 
-def _table(found: GroupOffsets, rows_max: int, name_of: Callable[[TopicPartition], str]) -> Table:
+def _table(
+    found: GroupOffsets, rows_max: int, name_of: Callable[[TopicPartition], str], *, in_lines: bool
+) -> Table:
+    """Return the table, whose bars give way first where it is too wide; with `in_lines` each row takes one line."""
     rows = found.partitions
-    maps = any(one.metadata not in (MetadataKind.NONE, MetadataKind.OURS) for one in rows)
+    cut: Any = {"no_wrap": True} if in_lines else {"overflow": "fold"}
+    maps = not in_lines and any(
+        one.metadata not in (MetadataKind.NONE, MetadataKind.OURS) for one in rows
+    )
     totals = len(rows) > 1
     table = Table(
         title=f"group {found.group_id}: progress in {_PLACES[found.format]}",
@@ -93,8 +99,8 @@ def _table(found: GroupOffsets, rows_max: int, name_of: Callable[[TopicPartition
         box=box.SIMPLE_HEAD,
         show_footer=totals,
     )
-    table.add_column("partition", f"total of {len(rows):,}", overflow="fold")
-    table.add_column("from log start to end", no_wrap=True)
+    table.add_column("partition", f"total of {len(rows):,}", **cut)
+    table.add_column("log" if in_lines else "from log start to end")
     counts: dict[str, list[int | None]] = {
         # A sum of offsets of several logs says nothing.
         "committed": [one.committed for one in rows],
@@ -107,9 +113,9 @@ def _table(found: GroupOffsets, rows_max: int, name_of: Callable[[TopicPartition
         del counts["claimed"]
     for name, values in counts.items():
         total = sum(value or 0 for value in values) if name not in ("committed", "end") else None
-        table.add_column(name, "" if total is None else f"{total:,}", justify="right")
+        table.add_column(name, "" if total is None else f"{total:,}", justify="right", **cut)
     if maps:
-        table.add_column("metadata")
+        table.add_column("metadata", **cut)
     for number in islice(_by_need(rows, rows_max), rows_max):
         one = rows[number]
         table.add_row(
@@ -146,8 +152,8 @@ def before_table(found: Sequence[OffsetsBefore]) -> Table:
     table = Table(caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("partition", overflow="fold")
     table.add_column("time", overflow="fold")
-    table.add_column("offset", justify="right")
-    table.add_column("offsets to the end", justify="right")
+    table.add_column("offset", justify="right", overflow="fold")
+    table.add_column("offsets to the end", justify="right", overflow="fold")
     rows = [(part, one) for part in found for one in part.offsets]
     for part, one in rows[:_ROWS_SHOWN]:
         to_end = max(part.end_offset - one.offset, 0)
@@ -181,7 +187,8 @@ class OffsetsBoard:
         if self._last is None:
             self._board.show(line)
         else:
-            self._board.show(_table(self._last, rows_max, _short), _Legend(), line)
+            table = _table(self._last, rows_max, _short, in_lines=True)
+            self._board.show(table, _Legend(), line)
 
 
 class _Bar:
@@ -192,12 +199,12 @@ class _Bar:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         bar = Text()
-        for cell in _cells(self._offsets):
+        for cell in _cells(self._offsets, min(_BAR_CELLS, options.max_width)):
             bar.append(cell[options.ascii_only], cell[2])
         yield bar
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(_BAR_CELLS, _BAR_CELLS)
+        return Measurement(1, _BAR_CELLS)
 
 
 class _Legend:
@@ -212,10 +219,12 @@ class _Legend:
         yield legend
 
 
-def _cells(offsets: PartitionOffsets) -> list[tuple[str, str, str, str]]:
+def _cells(
+    offsets: PartitionOffsets, cells_max: int = _BAR_CELLS
+) -> list[tuple[str, str, str, str]]:
     """Return the cells of a partition's bar; none for an empty log."""
     start, end = offsets.log_start, offsets.end_offset
-    cells = min(_BAR_CELLS, end - start)
+    cells = min(cells_max, end - start)
     if not cells:
         return []
     # In Python's integers: the product exceeds 64 bits near the greatest offsets.

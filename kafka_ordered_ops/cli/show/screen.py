@@ -30,6 +30,10 @@ LINE_INTERVAL_S: Final = 10.0
 _LOGGER: Final = "kafka_ordered_ops"
 
 
+class UnwrittenError(Exception):
+    """The result could not be written."""
+
+
 class Screen:
     """The output of one command; a context manager.
 
@@ -136,20 +140,25 @@ class Screen:
     # --- the result -------------------------------------------------------------------------------
 
     def show(self, *results: RenderableType) -> None:
-        """Show the result to people."""
+        """Show the result to people; raise `UnwrittenError`."""
         from kafka_ordered_ops.cli.show.terminal import show_on
 
-        show_on(self._stdout, results)
+        with _writing():
+            show_on(self._stdout, results)
 
     def emit(self, result: Any) -> None:
-        """Print the result for programs: one JSON object."""
+        """Print the result for programs: one JSON object; raise `UnwrittenError`."""
         # ASCII, which every locale can print.
-        self._stdout.write(json.dumps(result, allow_nan=False) + "\n")
-        self._stdout.flush()
+        text = json.dumps(result, allow_nan=False) + "\n"
+        with _writing():
+            self._stdout.write(text)
+            self._stdout.flush()
 
     def emit_error(self, result: Any) -> None:
         """Print the JSON object of an error, without secrets."""
-        self.emit(_walk(result, self._masked))
+        # It was reported to people as well.
+        with contextlib.suppress(UnwrittenError):
+            self.emit(_walk(result, self._masked))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -233,6 +242,17 @@ class _Lines:
         self._screen.say(f"{self._phase}: {100 * done // total} % ({pace})")
 
 
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        # Nobody wants the rest.
+        raise
+    except OSError as error:
+        raise UnwrittenError(f"the result could not be written: {error.strerror}") from error
+
+
 def _put_stdout_aside() -> TextIO:
     sys.stdout.flush()
     aside = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -243,7 +263,8 @@ def _put_stdout_aside() -> TextIO:
 def _put_stdout_back(aside: TextIO) -> None:
     sys.stdout.flush()
     os.dup2(aside.fileno(), 1)
-    with contextlib.suppress(BrokenPipeError):
+    # A result that could not be written was reported.
+    with contextlib.suppress(OSError):
         aside.close()
 
 

@@ -32,7 +32,7 @@ from kafka_ordered_ops.hosting.summary import window_summary
 from kafka_ordered_ops.output.leftovers import Left
 from kafka_ordered_ops.output.staged_output import output_of
 from kafka_ordered_ops.spark.table_target import table_of
-from kafka_ordered_ops.windows.queries.groups import GroupLag
+from kafka_ordered_ops.windows.queries.group_offsets import GroupOffsets
 
 #: Ranges shown for one partition; the JSON has all of them.
 _RANGES_SHOWN: Final = 3
@@ -199,7 +199,7 @@ def groups_table(facts: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def lag_table(found: GroupLag) -> Table:
+def lag_table(found: GroupOffsets) -> Table:
     """Return a table of a group's lag in each partition, the greatest first."""
     table = _table(None, "partition", ">committed", ">log start", ">end", ">lag")
     ordered = sorted(found.partitions, key=lambda one: (-one.lag, one.tp))

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_ordered_ops.core.cluster_facts import TopicFacts
-from kafka_ordered_ops.core.group.adoption import Cause, LogNow, Moved, with_moved
+from kafka_ordered_ops.core.group.adoption import (
+    Cause,
+    LogNow,
+    Moved,
+    find_moved,
+    with_moved,
+)
 from kafka_ordered_ops.core.group.checks import (
     check_foreign,
     check_none_open,
+    check_only_forward,
     check_topic_id,
     known_state,
 )
-from kafka_ordered_ops.core.group.group_state import Change, GroupView
+from kafka_ordered_ops.core.group.group_state import Change, Changes, GroupView
 from kafka_ordered_ops.core.group.others import OthersCommits
 from kafka_ordered_ops.core.group.truncation import check_not_cut, known_logs
 from kafka_ordered_ops.core.offset_set import OffsetSet
@@ -46,7 +53,8 @@ class ResetPartition:
         log: tuple[int, int],
     ) -> ResetPartition:
         """Return the summary for a partition with these done offsets and a log with this start and end."""
-        below, above = OffsetSet.of((log[0], min(after, log[1]))), OffsetSet.of((after, log[1]))
+        below = OffsetSet.of((log[0], min(after, log[1])))
+        above = OffsetSet.of((max(after, log[0]), log[1]))
         return cls(tp, before, after, (below - done).count, (above & done).count)
 
 
@@ -91,7 +99,8 @@ def reset(
     """Set the progress of partitions: everything below the wanted offset is done, and nothing at or above it.
 
     Committed windows with later offsets are rewound. For the arguments see `adoption.adopt`; commits of other programs
-    on the wanted partitions are overwritten.
+    on the wanted partitions are overwritten. In a group that shares its progress, what Parallel Consumer has done since
+    counts as done before.
 
     Raises:
         UnknownWindowError: the ledger has no state of the group.
@@ -102,7 +111,10 @@ def reset(
     state = known_state(view)
     check_none_open(state, "reset")
     _check_same_logs(view, wanted, logs, present)
-    check_foreign(state, {tp: one for tp, one in others.items() if tp not in wanted})
+    changes = Changes(view)
+    if done_since := _done_since(view, wanted, others, logs):
+        changes.add(with_moved(view, done_since, logs, present)[0])
+    state = known_state(changes.view)
     moved, partitions = [], []
     for tp, offset in sorted(wanted.items()):
         known, log = state.topics[tp.topic].partitions[tp.partition], logs[tp]
@@ -115,8 +127,32 @@ def reset(
             moved.append(Moved(tp, Cause.RESET, known.base, offset))
     if not moved:
         return None, OffsetReset(view.group_id, tuple(partitions), has_ledger=True)
-    change, adopted = with_moved(view, moved, logs, present)
-    return change, OffsetReset(view.group_id, tuple(partitions), adopted.rewound, has_ledger=True)
+    change, adopted = with_moved(changes.view, moved, logs, present)
+    changes.add(change)
+    summary = OffsetReset(view.group_id, tuple(partitions), adopted.rewound, has_ledger=True)
+    return changes.joined(), summary
+
+
+def _done_since(
+    view: GroupView,
+    wanted: Collection[TopicPartition],
+    others: OthersCommits,
+    logs: Mapping[TopicPartition, LogNow],
+) -> tuple[Moved, ...]:
+    """Return what Parallel Consumer has done in a group that it shares.
+
+    Raises `ForeignCommitError` if other partitions than the wanted ones were moved in another way, or by others.
+    """
+    state = known_state(view)
+    left = {tp: one for tp, one in others.items() if tp not in wanted}
+    if not state.format.is_shared:
+        check_foreign(state, left)
+        return ()
+    check_only_forward(view, left)
+    # Of the wanted ones, whose commits are overwritten, what can be believed.
+    usable = {tp: one for tp, one in others.items() if tp in left or one.problem is None}
+    moved = find_moved(state, usable, logs)
+    return tuple(one for one in moved if one.cause is Cause.FORWARD)
 
 
 def _check_same_logs(

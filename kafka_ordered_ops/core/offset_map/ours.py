@@ -70,8 +70,9 @@ from kafka_ordered_ops.core.offset_map.packing import (
     from_varints,
     inflate,
     numbers_of,
-    offsets_of_steps,
     set_of_edges,
+    set_of_holes,
+    set_of_offsets,
     set_of_runs,
     unbase64,
     unreadable,
@@ -218,9 +219,9 @@ def _ways(beyond: OffsetSet, base: int) -> list[tuple[int, bytes]]:
             ways.append((tag, counted_bits_of(edges, kind)))
     # Single offsets, done or not, between long ranges: then runs would say of each that its length is 1.
     starts, ends = edges[::2], edges[1::2]
-    if beyond.count <= 2 * starts.size:
+    if beyond.count <= min(2 * starts.size, RANGES_MAX):
         ways.append((_Encoding.OFFSETS, varints_of(np.diff(_each(starts, ends), prepend=0))))
-    if int(runs[::2].sum()) <= 2 * starts.size:
+    if int(runs[::2].sum()) < min(2 * starts.size + 1, RANGES_MAX):
         holes = _each(np.append(0, ends[:-1]), starts)
         ways.append((_Encoding.HOLES, varints_of(np.diff(holes, prepend=0, append=ends[-1]))))
     if bits_pay(edges):
@@ -252,11 +253,9 @@ def _done(encoding: _Encoding, payload: bytes, base: int) -> OffsetSet | None:
         case _Encoding.RUNS:
             return set_of_runs(base, from_varints(payload))
         case _Encoding.OFFSETS:
-            return OffsetSet.from_offsets(offsets_of_steps(base, from_varints(payload)))
+            return set_of_offsets(base, from_varints(payload, for_each_range=1))
         case _Encoding.HOLES:
-            holes = offsets_of_steps(base, from_varints(payload))
-            end = int(holes[-1]) if holes.size else base
-            return OffsetSet.of((base, end)) - OffsetSet.from_offsets(holes[:-1])
+            return set_of_holes(base, from_varints(payload, for_each_range=1))
         case _Encoding.BITS:
             return set_of_edges(base, edges_of_bits(payload, 8 * len(payload)))
         case _Encoding.RUNS_OF_2_BYTES | _Encoding.RUNS_OF_4_BYTES:

@@ -102,22 +102,23 @@ def varints_of(values: Int64Array) -> bytes:
     return packed.tobytes()
 
 
-def from_varints(data: bytes) -> Int64Array:
-    """Return the numbers of `varints_of`."""
+def from_varints(data: bytes, *, for_each_range: int = 2) -> Int64Array:
+    """Return the numbers of `varints_of`, of which each range of the map has so many."""
     packed = np.frombuffer(data, dtype=np.uint8)
-    ends = np.flatnonzero(packed < 0x80) + 1
-    if int(ends[-1] if ends.size else 0) != packed.size:
+    last = np.flatnonzero(packed < 0x80).astype(np.int32)
+    if packed.size and (not last.size or int(last[-1]) != packed.size - 1):
         raise unreadable(OffsetMapFault.CUT_SHORT, "its last number is cut short")
-    _check_ranges(ends.size // 2)
-    lengths = np.diff(ends, prepend=0)
+    _check_ranges(last.size // for_each_range)
+    lengths = np.diff(last, prepend=np.int32(-1))
     longest = int(lengths.max(initial=0))
     if longest > _VARINT_BYTES_MAX:
         raise unreadable(OffsetMapFault.TOO_LARGE, f"a number has {longest} bytes")
-    starts = ends - lengths
-    values = np.zeros(ends.size, dtype=np.int64)
-    for k in range(longest):
+    # From the last byte, which has the highest bits, to the first.
+    values = packed[last].astype(np.int64)
+    for k in range(1, longest):
         reached = lengths > k
-        values[reached] |= (packed[starts[reached] + k] & 0x7F).astype(np.int64) << 7 * k
+        values[reached] <<= 7
+        values[reached] |= packed[last[reached] - k] & 0x7F
     return values
 
 
@@ -196,7 +197,23 @@ def from_counted_bits(data: bytes, kind: str) -> tuple[int, Int64Array]:
 
 def set_of_runs(base: int, runs: Int64Array) -> OffsetSet:
     """Return the done offsets of alternating runs from the base: not done, done, not done, ..."""
-    return set_of_edges(base, _sums(base, runs) - base)
+    edges = np.cumsum(runs, dtype=np.int64)
+    # Sums of what is not negative fall only where they leave int64.
+    if bool(np.any(edges[1:] < edges[:-1])):
+        raise _past_largest()
+    return set_of_edges(base, edges)
+
+
+def set_of_offsets(base: int, steps: Int64Array) -> OffsetSet:
+    """Return offsets, each a step after the one before it, the first after the base."""
+    return set_of_runs(base, np.column_stack((_between(steps), _ones(steps))).ravel())
+
+
+def set_of_holes(base: int, steps: Int64Array) -> OffsetSet:
+    """Return all offsets from the base but those of such steps; the last one is the end."""
+    holes = _ones(steps)
+    holes[:1] = 0
+    return set_of_runs(base, np.column_stack((holes, _between(steps))).ravel())
 
 
 def set_of_edges(base: int, edges: Int64Array) -> OffsetSet:
@@ -205,28 +222,29 @@ def set_of_edges(base: int, edges: Int64Array) -> OffsetSet:
     if not edges.size:
         return OffsetSet()
     if int(edges[-1]) > INT64_MAX - base:
-        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
+        raise _past_largest()
     if not bool(np.all(edges[:-1] < edges[1:])):
         # Runs of no offsets: edges at the same place cancel each other.
-        edges, times = np.unique(edges, return_counts=True)
-        edges = edges[times % 2 == 1]
+        firsts = np.flatnonzero(np.diff(edges, prepend=-1))
+        edges = edges[firsts[np.diff(firsts, append=edges.size) % 2 == 1]]
     return OffsetSet(base + edges)
 
 
-def offsets_of_steps(base: int, steps: Int64Array) -> Int64Array:
-    """Return offsets, each a step after the one before it, the first after the base."""
-    offsets = _sums(base, steps)
-    if offsets.size and int(offsets[-1]) == INT64_MAX:
-        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
-    return offsets
+def _between(steps: Int64Array) -> Int64Array:
+    """Return how many offsets are between those of the steps, the first from the base on."""
+    between = steps - 1
+    between[:1] += 1
+    if between.size and int(between.min()) < 0:
+        raise unreadable(OffsetMapFault.NEGATIVE, "it has an offset twice")
+    return between
 
 
-def _sums(base: int, values: Int64Array) -> Int64Array:
-    sums = np.cumsum(np.concatenate(([base], values)), dtype=np.int64)
-    # Sums of what is not negative fall only where they leave int64.
-    if bool(np.any(sums[1:] < sums[:-1])):
-        raise unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
-    return sums[1:]
+def _ones(steps: Int64Array) -> Int64Array:
+    return np.ones(steps.size, dtype=np.int64)
+
+
+def _past_largest() -> OffsetMapDecodeError:
+    return unreadable(OffsetMapFault.TOO_LARGE, "it reaches past the largest offset")
 
 
 def _clear_from(packed: _Bytes, count: int) -> None:

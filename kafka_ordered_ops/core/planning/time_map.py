@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from kafka_ordered_ops.core.errors import invariant
-from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet, distinct
 from kafka_ordered_ops.core.strict_json import Fields, JsonError
 from kafka_ordered_ops.core.time_ranges import TimeRange, TimeSplit, rows_by_label
 from kafka_ordered_ops.core.types import INT64_MAX, INT64_MIN
@@ -125,7 +125,7 @@ class TimeMap:
         """Return the map of these offsets only."""
         if not len(self.rows):
             return self
-        points = np.union1d(self.rows[:, :2].ravel(), offsets.boundaries)
+        points = distinct(np.concatenate((self.rows[:, :2].ravel(), offsets.boundaries)))
         starts, ends = points[:-1], points[1:]
         chunk = np.searchsorted(self.rows[:, _START], starts, side="right") - 1
         kept = (chunk >= 0) & (starts < self.rows[chunk, _END]) & offsets.mask(starts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafka_ordered_ops.core.arguments import check_group
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset, TopicFacts
 from kafka_ordered_ops.core.errors import UnknownTopicError
 from kafka_ordered_ops.core.group.group_state import GroupState, GroupView
@@ -47,8 +48,10 @@ class PartitionOffsets:
     claimed: OffsetSet
     #: What the commit's metadata is.
     metadata: MetadataKind
-    #: Why its offset map is ignored; None: it is not.
+    #: Why its offset map is ignored, or cannot be about this log; None: neither.
     problem: str | None
+    #: Whether the committed offset is past the end of the log.
+    is_past_end: bool = False
 
     @property
     def lag(self) -> int:
@@ -70,7 +73,7 @@ class GroupOffsets:
     #: Where the progress of a group of windows is kept; None: a group without windows, which has commits only.
     format: ProgressFormat | None
     partitions: tuple[PartitionOffsets, ...]
-    #: Deleted topics on which the ledger has progress.
+    #: Topics on which the ledger has progress, and that were deleted, or recreated since.
     missing_topics: tuple[str, ...]
     #: Open windows whose offsets are unknown.
     unreadable: tuple[str, ...]
@@ -102,7 +105,7 @@ class GroupOffsetsReader:
         ledger_topic: str = LEDGER_TOPIC,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._group, self._topics, self._timeout_s = group_id, tuple(topics), timeout_s
+        self._group, self._topics, self._timeout_s = check_group(group_id), tuple(topics), timeout_s
         self._lookup = open_lookup(settings, timeout_s=timeout_s)
         self._ledger = open_ledger(settings, self._lookup, topic=ledger_topic, timeout_s=timeout_s)
 
@@ -140,23 +143,25 @@ def read_offsets(
     found = _selected(lookup, topics, view.state)
     format_ = None if view.state is None else view.state.format
     in_ledger = format_ in _IN_LEDGER
+    # In another topic of the same name, the ledger's offsets are other records.
+    anew = _recreated(found, view.state) if in_ledger else set()
     wanted = [
         TopicPartition(name, number)
         for name, facts in sorted(found.items())
         for number in facts.partitions
-        if not in_ledger or _knows(view.state, name, number)
+        if name not in anew and (not in_ledger or _knows(view.state, name, number))
     ]
     committed = ledger.committed_offsets(group_id, wanted, timeout_s=timeout_s)
     isolation = view.state.definition.isolation if view.state else Isolation.READ_UNCOMMITTED
     # Without a ledger, a group has the partitions on which it has committed.
     known = [tp for tp in wanted if in_ledger or committed[tp] is not None]
     spans = log_spans(lookup, known, isolation) if known else {}
-    missing = () if view.state is None or topics else set(view.state.topics) - set(found)
+    gone = set() if view.state is None or topics else set(view.state.topics) - set(found)
     return GroupOffsets(
         group_id,
         format_,
         tuple(_partitions(view, known, committed, spans)),
-        tuple(sorted(missing)),
+        tuple(sorted(gone | anew)),
         tuple(view.open_unreadable()),
     )
 
@@ -175,6 +180,15 @@ def _selected(
         return {}
 
 
+def _recreated(found: Mapping[str, TopicFacts], state: GroupState | None) -> set[str]:
+    known = {} if state is None else state.topics
+    return {
+        name
+        for name, facts in found.items()
+        if name in known and known[name].topic_id != facts.topic_id
+    }
+
+
 def _knows(state: GroupState | None, topic: str, number: int) -> bool:
     return state is not None and state.partition(TopicPartition(topic, number)) is not None
 
@@ -189,6 +203,12 @@ def _partitions(
     for tp in known:
         span, found = spans[tp], committed[tp]
         progress = None if found is None else _progress(tp, found, span)
+        problem = None if progress is None else progress.problem
+        if is_past_end := found is not None and found.offset > span.log_end.offset:
+            problem = (
+                f"offset {found.offset} is committed, and the log ends at {span.log_end.offset}: the topic was recreated "
+                "or cut, or the commit copied from another group"
+            )
         done = _done(view.state, tp, progress)
         yield PartitionOffsets(
             tp,
@@ -198,7 +218,8 @@ def _partitions(
             done.within(span.start, done.end) if done else done,
             claims.offsets(tp) - done,
             MetadataKind.NONE if progress is None else progress.kind,
-            None if progress is None else progress.problem,
+            problem,
+            is_past_end,
         )
 
 

@@ -1,4 +1,4 @@
-"""List the groups of a ledger, and the lag of a group."""
+"""List the groups of a ledger."""
 
 from __future__ import annotations
 
@@ -28,32 +28,6 @@ class GroupLook:
     #: By cutoff, then by id; those that cannot be read are left out.
     windows: Sequence[WindowSummary] = ()
     error: LedgerError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """The lag of a group in one partition."""
-
-    tp: TopicPartition
-    #: The group's committed offset.
-    committed: int
-    log_start: int
-    end_offset: int
-    #: Offsets of the log that no committed window has.
-    lag: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """The lag of a group, by partition; and the deleted topics of its progress."""
-
-    partitions: tuple[PartitionLag, ...]
-    missing_topics: tuple[str, ...]
-
-    @property
-    def lag(self) -> int:
-        """Offsets that no committed window has, in all."""
-        return sum(one.lag for one in self.partitions)
 
 
 def list_groups(
@@ -86,38 +60,6 @@ def list_groups(
                     if state is not None:
                         found.append(GroupLook(name, state, windows))
     return found
-
-
-def group_lag(
-    settings: ClientSettings, state: GroupState, *, timeout_s: float = TIMEOUT_S
-) -> GroupLag:
-    """Return the lag of a group in every partition that it has planned.
-
-    Args:
-        settings: how to reach the cluster.
-        state: the group's progress; read before the ends of the logs are.
-        timeout_s: bound for each question.
-
-    Raises:
-        BrokerError: the cluster refuses, or cannot be reached.
-    """
-    with open_lookup(settings, timeout_s=timeout_s) as lookup:
-        there = lookup.existing(state.topics)
-        known = {tp: partition for tp, partition in state if tp.topic in there}
-        spans = log_spans(lookup, known, state.definition.isolation)
-    return GroupLag(
-        tuple(
-            PartitionLag(
-                tp,
-                partition.base,
-                spans[tp].start,
-                spans[tp].end,
-                partition.lag(spans[tp].start, spans[tp].end),
-            )
-            for tp, partition in sorted(known.items())
-        ),
-        tuple(sorted(state.topics.keys() - there.keys())),
-    )
 
 
 def _names(settings: ClientSettings, lookup: LookupDoor, ledger_topic: str) -> Sequence[str]:

@@ -22,6 +22,9 @@ from kafka_ordered_ops.kafka.settings import ClientSettings
 #: Times of one call: each is a look-up in every partition.
 LIMIT_MAX: Final = 1_000
 
+#: Times that are looked up together.
+_TIMES_AT_ONCE: Final = 20
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetAtTime:
@@ -83,7 +86,15 @@ def offsets_before(
             for name, facts in sorted(lookup.selected(topics).items())
             for number in facts.partitions
         ]
-        found = lookup.first_at_or_after_each(partitions, times, Isolation.READ_COMMITTED)
+        before = log_spans(lookup, partitions, Isolation.READ_COMMITTED)
+        # Of empty logs no time finds an offset.
+        starts = {tp: span.start for tp, span in before.items() if span.start < span.end}
+        found: dict[int, dict[TopicPartition, int | None]] = {}
+        for some in _batches(times):
+            found |= lookup.first_at_or_after_each(partitions, some, Isolation.READ_COMMITTED)
+            if all(found[some[-1]][tp] == start for tp, start in starts.items()):
+                # Nothing is before the logs' starts.
+                break
         spans = log_spans(lookup, partitions, Isolation.READ_COMMITTED)
     return [
         OffsetsBefore(
@@ -94,11 +105,16 @@ def offsets_before(
                 OffsetAtTime(
                     time_ms, spans[tp].end if (offset := found[time_ms][tp]) is None else offset
                 )
-                for time_ms in times
+                for time_ms in found
             ),
         )
         for tp in partitions
     ]
+
+
+def _batches(times: list[int]) -> Iterable[list[int]]:
+    """Return the times in their order, some at once."""
+    return (times[at : at + _TIMES_AT_ONCE] for at in range(0, len(times), _TIMES_AT_ONCE))
 
 
 def _falling(offsets: Iterable[OffsetAtTime]) -> tuple[OffsetAtTime, ...]:
