@@ -195,7 +195,7 @@ class PartitionAnswer(BaseModel):
     base: int | None
     oldest_lease_ms: int | None
     replayed: int
-    replayed_of: int
+    replayed_of: int | None
 
 
 class StatusAnswer(BaseModel):
@@ -211,7 +211,7 @@ class ReadyAnswer(BaseModel):
 
     ready: bool
     replayed: int
-    replayed_of: int
+    replayed_of: int | None = Field(description="Null: not known yet.")
 
 
 class ErrorFacts(BaseModel):

@@ -162,7 +162,7 @@ class Changes:
         """Begin a group with the offsets of a plan, in every partition of its topics."""
         server = self._server
         if not server.is_replayed:
-            self._fail(future, NotReadyError("this server still reads its logs. Call again"))
+            self._fail(future, server.not_ready())
             return
         taken = {part.tp: part.taken for part in plan}
         topics = {tp.topic for tp in taken}

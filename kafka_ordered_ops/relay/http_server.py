@@ -8,7 +8,6 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -142,7 +141,7 @@ class RelayServer:
 
     Args:
         listening: where it listens.
-        service: opens the service behind it, on the server's event loop.
+        service: makes the service behind it, on the server's event loop.
 
     Raises:
         ConfigError: the address, a file for TLS or the tokens file cannot be used.
@@ -151,9 +150,9 @@ class RelayServer:
     def __init__(
         self,
         listening: Listening,
-        service: Callable[[], AbstractAsyncContextManager[RelayService]],
+        service: Callable[[], RelayService],
     ) -> None:
-        self._listening, self._open_service = listening, service
+        self._listening, self._make_service = listening, service
         tokens = None if listening.tokens is None else Tokens(listening.tokens)
         self._callers = Callers(
             tokens, is_local=listening.is_local and listening.client_authority is None
@@ -180,40 +179,45 @@ class RelayServer:
         """Serve on the running loop."""
         connections = Connections(self._listening.limits)
         limits = self._listening.limits
-        async with AsyncExitStack() as opened:
-            service = await opened.enter_async_context(self._open_service())
-            app = RelayApp(service, self._callers, Metrics(connections), limits)
-            tls = self._tls
-            config = uvicorn.Config(
-                app,
-                http=connections.protocol(),
-                ws="none",
-                lifespan="off",
-                # The address that a header claims would get into the log, and around the limits.
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=limits.keep_alive_s,
-                timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-                ssl_context_factory=None if tls is None else lambda _config, _default: tls,
-            )
-            self._server = _Server(config, opened.aclose)
-            watching = asyncio.create_task(self._watch(service))
-            try:
-                await self._server.serve(sockets=[self._socket])
-            finally:
-                watching.cancel()
-            if watching.done():
-                raise watching.result()
+        service = self._make_service()
+        app = RelayApp(service, self._callers, Metrics(connections), limits)
+        tls = self._tls
+        config = uvicorn.Config(
+            app,
+            http=connections.protocol(),
+            ws="none",
+            lifespan="off",
+            # The address that a header claims would get into the log, and around the limits.
+            proxy_headers=False,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=limits.keep_alive_s,
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        self._server = _Server(config, service.close)
+        # Callers are answered from the first moment: that it is not ready yet.
+        watching = asyncio.create_task(self._watch(service))
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            await service.close()
+            watching.cancel()
+        if watching.done():
+            watching.result()
 
-    async def _watch(self, service: RelayService) -> BaseException:
-        """Stop the server when the service has ended, for whoever starts it again; return what ended the service."""
-        while (error := service.ended_by) is None:
-            await asyncio.sleep(_WATCH_S)
-        self.stop()
-        return error
+    async def _watch(self, service: RelayService) -> None:
+        """Start the service; when it has ended, stop the server for whoever starts it again, and raise what ended it."""
+        try:
+            await service.start()
+            while (error := service.ended_by) is None:
+                await asyncio.sleep(_WATCH_S)
+            raise error
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ask the server to end; from any thread."""

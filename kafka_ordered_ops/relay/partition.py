@@ -66,6 +66,16 @@ class Partition:
         return self.replay_from is not None and self.position >= self.replay_to
 
     @property
+    def replayed(self) -> int:
+        """How many records of that log have been read."""
+        return max(min(self.position, self.replay_to) - (self.replay_from or 0), 0)
+
+    @property
+    def replayed_of(self) -> int | None:
+        """How many there were; None: not known yet."""
+        return None if self.replay_from is None else max(self.replay_to - self.replay_from, 0)
+
+    @property
     def is_known(self) -> bool:
         """Whether it need not be waited for: its log was read, or it cannot be."""
         return self.is_replayed or self.problem is not None

@@ -12,7 +12,6 @@ from kafka_ordered_ops.core.arguments import check_count, check_text, check_time
 from kafka_ordered_ops.core.errors import (
     ClosedError,
     LeaseError,
-    NotReadyError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
@@ -61,12 +60,12 @@ class Relay:
             UnknownTopicError: a topic does not exist.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        engine = Engine(self._settings, self._options, self.server_id)
-        await asyncio.to_thread(engine.start)
-        self._engine = engine
+        engine = self._engine = Engine(self._settings, self._options, self.server_id)
+        engine.start()
+        await asyncio.wrap_future(engine.begun)
 
     async def close(self) -> None:
-        """Leave the group; calls that wait fail. May be called twice."""
+        """Leave the group; calls that wait fail. May be called twice, and while it starts."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
@@ -113,10 +112,8 @@ class Relay:
                 f"this relay does not serve {', '.join(unknown)}: it serves {', '.join(sorted(self.topics))}",
                 topics=unknown,
             )
-        if not engine.is_ready:
-            raise NotReadyError(
-                "this server still reads its logs. Call again, or call another server"
-            )
+        if not engine.is_serving:
+            raise engine.not_ready()
         future: asyncio.Future[tuple[list[Delivered], bool]] = self._future()
         read = Read(
             group,
@@ -165,8 +162,10 @@ class Relay:
         return opened
 
     async def _call(self, job: Callable[[asyncio.Future[Any]], None]) -> Any:
-        future = self._future()
-        self._open_engine().call(future, lambda: job(future))
+        engine, future = self._open_engine(), self._future()
+        if not engine.begun.done():
+            raise engine.not_ready()
+        engine.call(future, lambda: job(future))
         return await future
 
     def _chosen(self, leases: Sequence[LeasedOffsets]) -> list[Chosen]:
@@ -183,10 +182,10 @@ class Relay:
         return chosen
 
     def _lease_of(self, token: str) -> Lease:
-        signer = self._open_engine().signer
-        if signer is None:
-            raise NotReadyError("this server has just started. Call again")
-        return signer.lease_of(token)
+        engine = self._open_engine()
+        if engine.signer is None:
+            raise engine.not_ready()
+        return engine.signer.lease_of(token)
 
     def _future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()

@@ -203,7 +203,6 @@ class Upkeep:
                 done = EMPTY_SET if progress is None else progress.acked
                 base = None if progress is None else progress.base
                 oldest_ms = None if progress is None else progress.oldest_until_ms(now)
-                begin = partition.replay_from or 0
                 found.append(
                     PartitionStatus(
                         topic=tp.topic,
@@ -216,8 +215,8 @@ class Upkeep:
                         acknowledged=done.within(base or 0, INT64_MAX).count,
                         base=base,
                         oldest_lease_ms=oldest_ms,
-                        replayed=min(partition.position, partition.replay_to) - begin,
-                        replayed_of=max(partition.replay_to - begin, 0),
+                        replayed=partition.replayed,
+                        replayed_of=partition.replayed_of,
                     )
                 )
         return found

@@ -196,7 +196,7 @@ def test_failures_of_the_service(
 def test_server_ends_with_its_service() -> None:
     """A server whose service has failed for good ends with that error, so that it is started again."""
     service = FakeService()
-    server = RelayServer(Listening(port=0), service.opened)
+    server = RelayServer(Listening(port=0), lambda: service)
     service.ended_by = RelayUnavailableError("the group is gone")
     with pytest.raises(RelayUnavailableError, match="group is gone"):
         server.run()

@@ -267,10 +267,10 @@ def test_addresses() -> None:
 
 def test_address_in_use(tmp_path: Path) -> None:
     """A second server on the same port is refused before it begins."""
-    server = RelayServer(Listening(port=0), FakeService().opened)
+    server = RelayServer(Listening(port=0), FakeService)
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(ConfigError, match="in use"):
-        RelayServer(Listening(port=port), FakeService().opened)
+        RelayServer(Listening(port=port), FakeService)
     server.close()
 
 
@@ -279,9 +279,7 @@ def test_bad_certificate(tmp_path: Path) -> None:
     for text in ("", "no certificate"):
         (tmp_path / "bad.pem").write_text(text)
         with pytest.raises(ConfigError, match="TLS"):
-            RelayServer(
-                Listening(port=0, tls_certificate=tmp_path / "bad.pem"), FakeService().opened
-            )
+            RelayServer(Listening(port=0, tls_certificate=tmp_path / "bad.pem"), FakeService)
 
 
 def test_tls_with_client_certificates(tmp_path: Path) -> None:
