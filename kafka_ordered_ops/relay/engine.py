@@ -28,6 +28,7 @@ from kafka_ordered_ops.kafka.ports import MembershipDoor, open_member
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.processing.dead_letters import check_dead_letter_topic
 from kafka_ordered_ops.relay.changes import Changes
+from kafka_ordered_ops.relay.claims import Claims
 from kafka_ordered_ops.relay.groups import Groups
 from kafka_ordered_ops.relay.log import PREFIX, LogWriter
 from kafka_ordered_ops.relay.options import RelayOptions
@@ -86,6 +87,7 @@ class Engine:
         self._member: MembershipDoor
         self._replay: Replay
         self._upkeep: Upkeep | None = None
+        self._claims: Claims
         self._group_at = self._look_at = 0.0
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
@@ -196,6 +198,7 @@ class Engine:
             self._settings, options, self._server_id, self.post, self._requests, log
         )
         self.changes = Changes(self.server)
+        self._claims = Claims(self.server)
         self.groups = Groups(self.server, stack)
         stack.callback(self.groups.close)
         self._replay = Replay(self.server, self.groups.opened)
@@ -295,8 +298,8 @@ class Engine:
         for partition in self.server.partitions.values():
             if not partition.is_assigned and partition.tp in self._member.assignment:
                 partition.gain()
-            if (claim := partition.due_claim()) is not None:
-                self.server.log.append(partition.tp, claim, self._claimed(partition))
+            if partition.is_claim_due:
+                self._claims.claim(partition)
 
     def _change(self, change: MembershipChange) -> None:
         for tp in change.lost:
@@ -314,11 +317,3 @@ class Engine:
         if (partition := self.server.partitions.get(tp)) is not None:
             partition.lose()
             self.server.stop_serving(partition)
-
-    def _claimed(self, partition: Partition) -> Callable[[KafkaOrderedOpsError | None], None]:
-        def report(error: KafkaOrderedOpsError | None) -> None:
-            if error is not None:
-                _log.warning("%s cannot be claimed yet: %s", partition.tp, error)
-                partition.claim_failed()
-
-        return report

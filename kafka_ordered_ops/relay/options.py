@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import check_count, check_group, check_text, check_timeout_s
+from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.membership import check_member_topics
+from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound, Earliest
 from kafka_ordered_ops.relay.handout import BYTES_MAX, RECORDS_MAX
@@ -33,7 +34,7 @@ class RelayOptions:
 
     Args:
         topics: names of existing topics. All servers of a relay serve the same ones.
-        relay_group: the group of the servers.
+        relay_group: the group of the servers. A server ends if another group's servers serve one of its topics.
         server_name: unique among the servers that run, and the same after a restart. A server that was killed and comes back
             under its name within `session_timeout_s` gets its partitions back at once. Only with the protocol ``classic``.
         isolation: under ``read_committed``, aborted records and those of open transactions are not visible.
@@ -70,7 +71,7 @@ class RelayOptions:
 
     def __post_init__(self) -> None:
         check_topics(check_member_topics(self.topics))
-        check_group(self.relay_group)
+        check_text(self.relay_group, what="relay_group", length_max=TEXT_CHARACTERS_MAX)
         if self.server_name is not None:
             check_text(self.server_name, what="server_name", length_max=_NAME_LENGTH_MAX)
             if self.protocol is GroupProtocol.CONSUMER:

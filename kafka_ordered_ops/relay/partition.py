@@ -90,14 +90,16 @@ class Partition:
         """Whether this server hands out its records."""
         return self.is_assigned and self.claim is Claim.HELD and self.problem is None
 
-    def due_claim(self) -> Owned | None:
-        """Return a claim that is to be written now."""
+    @property
+    def is_claim_due(self) -> bool:
+        """Whether this server should own the partition, and does not."""
         if not self.is_assigned or not self.is_replayed or self.claim is Claim.HELD:
-            return None
-        now = time.monotonic()
-        if self.claim is not Claim.NONE and now < self._again_at:
-            return None
-        owner = self.state.owner()
+            return False
+        return self.claim is Claim.NONE or time.monotonic() >= self._again_at
+
+    def make_claim(self) -> Owned | None:
+        """Return a claim that is to be written now; None: the topic was recreated."""
+        now, owner = time.monotonic(), self.state.owner()
         if owner is not None and owner.topic_id != self.topic_id:
             self.problem = _recreated(self.tp, expected=owner.topic_id, found=self.topic_id)
             self._again_at, self.claim = now + CLAIM_AGAIN_S, Claim.LOST

@@ -14,10 +14,12 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.relay import groups, upkeep
 from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.tokens import Lease
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import (
     acknowledge,
@@ -60,16 +62,18 @@ def test_a_lease_of_a_partition_that_was_just_added(memory: MemoryWorld) -> None
     async def scenario() -> None:
         async with serving(memory) as old:
             memory.add_partitions("orders", 2)
-            memory.write("orders", 1, 1)
-            # In a group of its own, which gives it both partitions.
-            async with serving(memory, relay_group="other") as new:
-                [lease] = await read_all(new, 1)
-                with pytest.raises(NotReadyError):
-                    await acknowledge(old, [lease])
-                engine = old._engine
-                assert engine is not None
-                engine.post(lambda: setattr(engine._upkeep, "_topics_at", 0.0))
-                await patiently(lambda: acknowledge(old, [lease]))
+            engine = old._engine
+            assert engine is not None
+            assert engine.signer is not None
+            topic_id = engine.server.partitions[memory.tp("orders")].topic_id
+            given = Lease(
+                memory.tp("orders", 1), topic_id, "g", "0" * 32, OffsetSet.of((0, 1)), 2**40
+            )
+            token = engine.signer.token_of(given)
+            with pytest.raises(NotReadyError):
+                await old.acknowledge([(token, None)])
+            engine.post(lambda: setattr(engine._upkeep, "_topics_at", 0.0))
+            await patiently(lambda: old.acknowledge([(token, None)]))
 
     run(scenario())
 

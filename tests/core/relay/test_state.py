@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.relay.log_records import (
     Opened,
     Owned,
     Released,
+    Served,
     decode,
     encode,
 )
@@ -32,6 +33,7 @@ ids = st.integers(0, 9).map(str)
 times = st.integers(1, 100)
 unfinished = st.one_of(
     st.builds(Owned, st.integers(1, 4), st.sampled_from("ab"), st.just("topic id")),
+    st.builds(Served, groups),
     st.builds(Opened, groups, st.integers(0, 9), st.none() | offset_sets),
     st.builds(Extended, groups, ids, times, offset_sets),
     st.builds(Released, groups, ids, offset_sets),
