@@ -6,7 +6,6 @@ import asyncio
 import gc
 import ipaddress
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.relay.access import Tokens
 from kafka_ordered_ops.relay.app import RelayApp
 from kafka_ordered_ops.relay.callers import Callers
+from kafka_ordered_ops.relay.certificates import Certificates
 from kafka_ordered_ops.relay.http_protocol import Connections
 from kafka_ordered_ops.relay.limits import Limits
 from kafka_ordered_ops.relay.metrics import Metrics
@@ -30,7 +30,7 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: For requests in flight, after SIGTERM. Nothing is lost without it: leases run out.
 _STOP_TIMEOUT_S: Final = 2
 _BACKLOG: Final = 256
-#: Between two looks whether the service still runs.
+#: Between two looks whether the service still runs, and whether the certificate was renewed.
 _WATCH_S: Final = 1.0
 
 
@@ -117,23 +117,11 @@ class Listening:
             ) from error
         return made
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context; raise `ConfigError` for files that cannot be used."""
+    def certificates(self) -> Certificates | None:
+        """Return the certificates for TLS; raise `ConfigError` for files that cannot be used."""
         if self.tls_certificate is None:
             return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.tls_certificate, self.tls_key)
-            if self.client_authority is not None:
-                context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            # Which file it is, the error does not say; its own text may show a path or a line, never the key.
-            raise ConfigError(
-                f"the files for TLS cannot be used ({self.tls_certificate}, {self.tls_key}, {self.client_authority}): {error}"
-            ) from error
-        return context
+        return Certificates(self.tls_certificate, self.tls_key, self.client_authority)
 
 
 class RelayServer:
@@ -157,7 +145,7 @@ class RelayServer:
         self._callers = Callers(
             tokens, is_local=listening.is_local and listening.client_authority is None
         )
-        self._tls = listening.tls()
+        self._certificates = listening.certificates()
         self._socket = listening.bound()
         self._server: uvicorn.Server | None = None
 
@@ -166,7 +154,7 @@ class RelayServer:
         """Where clients reach it."""
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+        return f"{'http' if self._certificates is None else 'https'}://{shown}:{port}"
 
     def run(self) -> None:
         """Serve until SIGTERM, Ctrl-C or `stop`; raise the error that ended the service."""
@@ -181,7 +169,7 @@ class RelayServer:
         limits = self._listening.limits
         service = self._make_service()
         app = RelayApp(service, self._callers, Metrics(connections), limits)
-        tls = self._tls
+        tls = None if self._certificates is None else self._certificates.context
         config = uvicorn.Config(
             app,
             http=connections.protocol(),
@@ -214,6 +202,8 @@ class RelayServer:
             await service.start()
             while (error := service.ended_by) is None:
                 await asyncio.sleep(_WATCH_S)
+                if self._certificates is not None:
+                    self._certificates.look()
             raise error
         except BaseException:
             self.stop()

@@ -61,7 +61,7 @@ class Server:
             "--tls-cert",
             metavar="FILE",
             rich_help_panel=LISTENING,
-            help="Certificate with its chain, in PEM. A renewed one is used after a restart.",
+            help="Certificate with its chain, in PEM. It is read again when it changes.",
         ),
     ] = None
     tls_key: Annotated[
