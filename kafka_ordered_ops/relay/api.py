@@ -103,7 +103,7 @@ class _Looks:
         refused: _Responses = {status: _ERRORS[status] for status in (401, 403)}
         status, ready = bodies.StatusAnswer, bodies.ReadyAnswer
         api.get("/v1/status", responses=refused, response_model=status)(self.status)
-        api.get("/v1/groups/{group}", responses=refused, response_model=status)(self.group)
+        api.get("/v1/groups/{group:path}", responses=refused, response_model=status)(self.group)
         api.get("/health")(self.health)
         not_ready: _Responses = {
             503: {"model": ready, "description": "The logs are still being read."}

@@ -105,6 +105,7 @@ class RelayApp:
     ) -> Answer | None:
         """Return the answer; None: the client is gone."""
         try:
+            access.check(post.verb)
             body = await _body(headers, receive, post.bytes_max)
             return await post.run(access, body, headers, receive)
         except ClientGoneError:

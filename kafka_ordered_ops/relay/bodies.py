@@ -73,8 +73,8 @@ _Seconds = Annotated[float, Field(ge=LEASE_S_LEAST, le=LEASE_S_MAX)]
 
 
 class _Body(BaseModel):
-    # A misspelt field must not become a default.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # A misspelt field must not become a default, nor a text or a truth value a number.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ReadBody(_Body):

@@ -119,7 +119,8 @@ class RelayService(Protocol):
 
         Raises:
             UnknownTopicError: this relay does not serve a topic of the plan.
-            ConfigError: the group exists with other offsets.
+            TopicRecreatedError: the plan is about a topic of before.
+            ConfigError: the group exists with other offsets, or the plan does not fit the topics or the relay.
         """
 
     def topic_of(self, token: str) -> str:

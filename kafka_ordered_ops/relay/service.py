@@ -11,6 +11,7 @@ from typing import Any
 from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
 from kafka_ordered_ops.core.errors import (
     ClosedError,
+    ConfigError,
     LeaseError,
     UnknownTopicError,
 )
@@ -150,6 +151,15 @@ class Relay:
         """Begin a group with exactly the offsets of a plan; see `RelayService.open_window`."""
         name = plan.window_id if group is None else group
         check_text(name, what="group", length_max=TEXT_CHARACTERS_MAX)
+        if not plan.partitions:
+            raise ConfigError(
+                f"the plan of window {plan.window_id} has no partitions: nothing can be handed out"
+            )
+        if plan.isolation is not self._options.isolation:
+            raise ConfigError(
+                f"window {plan.window_id} was planned with isolation {plan.isolation}, and this relay reads with isolation "
+                f"{self._options.isolation}: they see different records. Use the same one"
+            )
         if unknown := sorted({part.tp.topic for part in plan} - self.topics):
             raise UnknownTopicError(
                 f"this relay does not serve {', '.join(unknown)} of window {plan.window_id}",

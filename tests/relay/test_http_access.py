@@ -28,7 +28,7 @@ from kafka_ordered_ops.relay.http_server import Listening, RelayServer
 from tests.support.certificates import write_certificates
 from tests.support.relay_fake import FakeService
 from tests.support.relay_fleet import await_true
-from tests.support.relay_server import Running, serving
+from tests.support.relay_server import Running, request_bytes, serving
 
 READ = {"group": "billing"}
 
@@ -203,6 +203,15 @@ def test_verbs(running: Running, file: Path) -> None:
     with with_token(running, file, name="other", verbs=(Verb.ACKNOWLEDGE,)) as http:
         assert http.post("/v1/read", json=READ).status_code == 403
         assert http.post("/v1/acknowledge", json=acknowledged).status_code == 200
+
+
+def test_no_body_is_read_for_a_caller_without_the_right(running: Running, file: Path) -> None:
+    """A plan has room for 16 MiB: whoever may not open windows is refused before the first byte of it."""
+    token = add(file, "reader", (Verb.READ, Verb.ACKNOWLEDGE))
+    sent = request_bytes("/v1/windows", b" " * 1_000_000, token=token)
+    with running.connect() as connection:
+        connection.sendall(sent[: sent.index(b"\r\n\r\n") + 4])
+        assert connection.recv(100).startswith(b"HTTP/1.1 403")
 
 
 def test_topics(running: Running, file: Path) -> None:

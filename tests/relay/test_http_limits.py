@@ -232,7 +232,7 @@ def test_web_pages_cannot_send_requests(running: Running) -> None:
     assert plain.status_code == 415
     for host in ("evil.example", "evil.example:8642", ""):
         assert httpx.post(url, json=READ, headers={"host": host}).status_code == 421
-    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]"):
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "127.0.0.2", "[::1]:8642", "[::1]"):
         assert httpx.post(url, json=READ, headers={"host": host}).status_code == 200
 
 
