@@ -42,8 +42,8 @@ class RelayOptions:
         attempts_max: a record that was leased so often, and not acknowledged, goes to the dead-letter topic; None: without
             a limit.
         dead_letter_topic: an existing topic; None: records are handed out without a limit.
-        on_data_loss: whether records that retention removed before they were read end their partition, or are
-            acknowledged with a warning.
+        on_data_loss: whether records that retention removed before they were read, or that cannot be decoded, end their
+            partition, or are acknowledged with a warning.
         records_max: records that are held of one group in one partition.
         bytes_max: their bytes, about.
         session_timeout_s: after a server died, how long its partitions wait for another one.

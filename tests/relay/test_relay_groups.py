@@ -9,10 +9,12 @@ import pytest
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_records import Acknowledged, Opened, Owned, encode
+from kafka_ordered_ops.kafka.ports import open_internal_topics, open_lookup
 from kafka_ordered_ops.relay import claims
 from kafka_ordered_ops.relay.log import PREFIX
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.service import Relay
+from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import (
     acknowledge,
@@ -24,7 +26,6 @@ from tests.support.relay_servers import (
     serving,
     until,
 )
-from tests.support.worlds import World
 
 
 @pytest.fixture(autouse=True)
@@ -64,26 +65,26 @@ def test_a_server_of_another_group_is_refused(memory: MemoryWorld) -> None:
 
 
 @pytest.mark.slow
-def test_a_group_is_renamed_when_its_servers_are_gone(world: World) -> None:
+def test_a_group_is_renamed_when_its_servers_are_gone(broker: BrokerWorld) -> None:
     """The new group knows everything, also after it cut the log, and the old name is refused from then on."""
-    world.create("orders")
-    world.write("orders", 0, *range(10))
-    renamed = world.named("renamed")
+    broker.create("orders")
+    broker.write("orders", 0, *range(10))
+    renamed = broker.named("renamed")
 
     async def scenario() -> None:
-        async with serving(world) as one:
+        async with serving(broker) as one:
             done = await read_all(one, 4, records_max=4)
             await acknowledge(one, done)
             leased = await read_all(one, 2, records_max=2)
-        async with serving(world, relay_group=renamed, snapshot_records=5) as one:
+        async with serving(broker, relay_group=renamed, snapshot_records=5) as one:
             found = await read_all(one, 4)
             assert not {*places(found)} & {*places(done), *places(leased)}
             await acknowledge(one, leased)
             await acknowledge(one, found)
             engine = one._engine
             assert engine is not None
-            await until(lambda: engine.server.partitions[world.tp("orders")].snapshot_at > 0)
-            async with relay(world) as old:
+            await until(lambda: engine.server.partitions[broker.tp("orders")].snapshot_at > 0)
+            async with relay(broker) as old:
                 assert f"--relay-group {renamed}" in await refused(old)
 
     run(scenario())
@@ -94,24 +95,17 @@ def test_a_log_of_before_is_taken_over(memory: MemoryWorld) -> None:
     memory.create("orders")
     memory.write("orders", 0, *range(4))
 
-    async def topic_id() -> str:
-        async with serving(memory, "others") as one:
-            engine = one._engine
-            assert engine is not None
-            return (
-                engine._requests.topics(frozenset({memory.named("orders")}))
-                .data[memory.named("orders")]
-                .topic_id
-            )
-
-    memory.create("others")
+    name = memory.named("orders")
+    with open_lookup(memory.settings) as lookup, open_internal_topics(memory.settings) as topics:
+        topics.ensure(PREFIX + name, 1, {})
+        topic_id = lookup.topics([name])[name].topic_id
     old = (
-        Owned(7, "before", run(topic_id())),
+        Owned(7, "before", topic_id),
         Opened("g", 0),
         Acknowledged("g", OffsetSet.of((0, 2))),
     )
     for record in old:
-        memory.kafka.produce(PREFIX + memory.named("orders"), partition=0, value=encode(record))
+        memory.kafka.produce(PREFIX + name, partition=0, value=encode(record))
 
     async def scenario() -> None:
         async with serving(memory) as one:

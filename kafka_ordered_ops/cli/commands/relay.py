@@ -181,7 +181,7 @@ class Served:
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do if retention removed records before they were read.",
+            help="What to do if retention removed records before they were read, or one cannot be decoded.",
         ),
     ] = OnDataLoss.FAIL
 
