@@ -127,7 +127,7 @@ class RelayService(Protocol):
         """Return the topic of a lease, to check the caller's rights; raise `LeaseError` for an invalid token."""
 
     def status(self) -> list[PartitionStatus]:
-        """Return what this server knows, by topic, partition and group."""
+        """Return what this server knows, by topic, partition and group; of ended windows only the last ones."""
 
     @property
     def topics(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from heapq import nlargest
 from typing import Final, NamedTuple
 
 from kafka_ordered_ops.core.numpy_later import np
@@ -69,6 +70,11 @@ class PartitionState:
     def groups(self) -> Mapping[str, GroupProgress]:
         """By name: the groups that any record is about."""
         return self._groups
+
+    def latest_groups(self, finished_max: int) -> list[str]:
+        """Return the names of groups, sorted: of windows that have ended, the last `finished_max`."""
+        ended = nlargest(finished_max, self._finished, key=self._finished.__getitem__)
+        return sorted([one for one in self._groups if one not in self._finished] + ended)
 
     def owner(self) -> Owned | None:
         """Return the newest claim that counts."""

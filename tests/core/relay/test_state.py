@@ -52,6 +52,16 @@ finished = st.builds(Finished, st.just("two"), st.integers(0, 9), st.sampled_fro
 Log = list[tuple[int, LogRecord]]
 
 
+def test_the_latest_groups() -> None:
+    """All that go on, and the windows that ended last, by their places in the log and not by when they were read."""
+    state = PartitionState()
+    for name, position in (("third", 30), ("first", 10), ("second", 20)):
+        state.apply(Finished(name, 1, "x"), position)
+    state.apply(Opened("open", 0), 5)
+    assert state.latest_groups(2) == ["open", "second", "third"]
+    assert state.latest_groups(5) == ["first", "open", "second", "third"]
+
+
 def _log(records: list[LogRecord]) -> Log:
     """Give each record its position, and each lease an id; let extensions and releases be of these, or of lost ones."""
     log: Log = []
