@@ -180,7 +180,8 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - given to all who wait
             self._failure = error
             if self.begun.done():
-                _log.exception("the relay has ended")
+                is_bug = not isinstance(error, KafkaOrderedOpsError)
+                _log.error("the relay has ended: %s", error, exc_info=is_bug)
         finally:
             self._end(stack)
             if not self.begun.done():

@@ -63,7 +63,11 @@ class Relay:
         """
         engine = self._engine = Engine(self._settings, self._options, self.server_id)
         engine.start()
-        await asyncio.wrap_future(engine.begun)
+        try:
+            await asyncio.wrap_future(engine.begun)
+        except asyncio.CancelledError:
+            engine.close()
+            raise
 
     async def close(self) -> None:
         """Leave the group; calls that wait fail. May be called twice, and while it starts."""

@@ -15,6 +15,7 @@ import pytest
 
 from kafka_ordered_ops.cli import main
 from kafka_ordered_ops.core.errors import BrokerUnreachableError, NotReadyError
+from kafka_ordered_ops.kafka.ports import open_lookup
 from kafka_ordered_ops.relay import requests
 from kafka_ordered_ops.relay.http_server import Listening, RelayServer
 from kafka_ordered_ops.relay.options import RelayOptions
@@ -107,6 +108,26 @@ def _is_alive(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_a_start_that_is_given_up(memory: MemoryWorld) -> None:
+    """The server takes part in no group afterwards."""
+    memory.create("orders")
+
+    async def scenario() -> None:
+        one = relay(memory)
+        starting = asyncio.create_task(one.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        engine = one._engine
+        assert engine is not None
+        await until(lambda: not engine._thread.is_alive())
+        with open_lookup(memory.settings) as lookup:
+            assert lookup.group_members(memory.named("relay")) == []
+
+    run(scenario())
 
 
 def test_server_is_ready_when_its_service_has_started() -> None:
