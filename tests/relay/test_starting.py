@@ -44,6 +44,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 def test_calls_while_brokers_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is alive and not ready, says so to every call, and ends with the error when its time is over."""
     monkeypatch.setattr(requests, "TIMEOUT_S", 2.0)
