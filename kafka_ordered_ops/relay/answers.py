@@ -14,6 +14,8 @@ from kafka_ordered_ops.core.errors import (
     ConfigError,
     KafkaOrderedOpsError,
     LeaseError,
+    RelayLogRecordError,
+    TopicRecreatedError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.relay.bodies import JSON_TYPE
@@ -93,9 +95,9 @@ def unauthorized(error: AccessDeniedError) -> Answer:
 
 def _status_of(error: KafkaOrderedOpsError) -> int:
     match error:
-        case ConfigError():
+        case ConfigError() | RelayLogRecordError():
             return 400
-        case LeaseError():
+        case LeaseError() | TopicRecreatedError():
             return 409
         case UnknownTopicError():
             return 404

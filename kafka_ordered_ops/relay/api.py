@@ -103,7 +103,7 @@ class _Looks:
         refused: _Responses = {status: _ERRORS[status] for status in (401, 403)}
         status, ready = bodies.StatusAnswer, bodies.ReadyAnswer
         api.get("/v1/status", responses=refused, response_model=status)(self.status)
-        api.get("/v1/groups/{group}", responses=refused, response_model=status)(self.group)
+        api.get("/v1/groups/{group:path}", responses=refused, response_model=status)(self.group)
         api.get("/health")(self.health)
         not_ready: _Responses = {
             503: {"model": ready, "description": "The logs are still being read."}
@@ -133,7 +133,7 @@ class _Looks:
         return bodies.ReadyAnswer(
             ready=is_ready,
             replayed=sum(one.replayed for one in logs),
-            replayed_of=sum(one.replayed_of for one in logs),
+            replayed_of=_sum_or_none(one.replayed_of for one in logs),
         )
 
     async def metrics(self, request: Request) -> Response:
@@ -156,6 +156,13 @@ class _Looks:
             now_ms=time.time_ns() // 1_000_000,
             partitions=[bodies.PartitionAnswer(**asdict(one)) for one in partitions],
         )
+
+
+def _sum_or_none(numbers: Iterable[int | None]) -> int | None:
+    """Return the sum; None if there is no number, or one of them is not known."""
+    found = list(numbers)
+    known = [one for one in found if one is not None]
+    return sum(known) if known and len(known) == len(found) else None
 
 
 async def _http_error(_request: Request, error: Exception) -> Response:

@@ -105,6 +105,7 @@ class RelayApp:
     ) -> Answer | None:
         """Return the answer; None: the client is gone."""
         try:
+            access.check(post.verb)
             body = await _body(headers, receive, post.bytes_max)
             return await post.run(access, body, headers, receive)
         except ClientGoneError:
@@ -135,7 +136,7 @@ class RelayApp:
 async def _body(headers: Mapping[bytes, bytes], receive: Receive, bytes_max: int) -> bytes:
     """Return the body; the connection bounds how long it may take."""
     # A page of another site can send any other type without being asked.
-    if headers.get(b"content-type", b"").partition(b";")[0].strip() != JSON_TYPE.encode():
+    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != JSON_TYPE.encode():
         raise HttpError(415, f"the body must be JSON: send content-type: {JSON_TYPE}", CLOSE)
     if int(headers.get(b"content-length", b"0")) > bytes_max:
         raise _too_large(bytes_max)

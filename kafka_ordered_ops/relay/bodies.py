@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from kafka_ordered_ops.core.arguments import GROUP_LENGTH_MAX
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
+from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.types import INT64_MAX
 from kafka_ordered_ops.relay.limits import (
     LEASE_S_LEAST,
@@ -64,7 +64,7 @@ def _rising(offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 _Group = Annotated[
-    str, Field(min_length=1, max_length=GROUP_LENGTH_MAX), AfterValidator(_printable)
+    str, Field(min_length=1, max_length=TEXT_CHARACTERS_MAX), AfterValidator(_printable)
 ]
 _Token = Annotated[str, Field(min_length=1, max_length=_TOKEN_LENGTH_MAX)]
 _Topic = Annotated[str, Field(min_length=1, max_length=_TOPIC_LENGTH_MAX)]
@@ -73,8 +73,8 @@ _Seconds = Annotated[float, Field(ge=LEASE_S_LEAST, le=LEASE_S_MAX)]
 
 
 class _Body(BaseModel):
-    # A misspelt field must not become a default.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # A misspelt field must not become a default, nor a text or a truth value a number.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ReadBody(_Body):
@@ -195,7 +195,7 @@ class PartitionAnswer(BaseModel):
     base: int | None
     oldest_lease_ms: int | None
     replayed: int
-    replayed_of: int
+    replayed_of: int | None
 
 
 class StatusAnswer(BaseModel):
@@ -211,7 +211,7 @@ class ReadyAnswer(BaseModel):
 
     ready: bool
     replayed: int
-    replayed_of: int
+    replayed_of: int | None = Field(description="Null: not known yet.")
 
 
 class ErrorFacts(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +13,6 @@ from kafka_ordered_ops.relay.answers import HttpError
 
 _AUDIT: Final = logging.getLogger("kafka_ordered_ops.relay.audit")
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Of a path in the log: the caller chose it.
 _SHOWN_LENGTH: Final = 80
 
@@ -62,8 +62,15 @@ class Callers:
         # A page whose name was made to point to this machine can send requests, but not under our name.
         name = host.decode("latin-1").lower()
         name = name if name.endswith("]") else name.rpartition(":")[0] or name
-        if name not in _LOOPBACK:
+        if name != "localhost" and not _is_loopback(name.removeprefix("[").removesuffix("]")):
             raise HttpError(
                 421,
                 "the server listens on this machine only, and the request names another host: use localhost",
             )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.errors import (
     LeaseError,
     NotReadyError,
     RelayUnavailableError,
+    TopicRecreatedError,
 )
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, OffsetSet
 from kafka_ordered_ops.core.relay.log_records import (
@@ -27,6 +28,7 @@ from kafka_ordered_ops.core.relay.log_records import (
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.relay.log import acknowledged
+from kafka_ordered_ops.relay.requests import Topics
 from kafka_ordered_ops.relay.server import Server, now_ms
 from kafka_ordered_ops.relay.tokens import Lease
 
@@ -162,20 +164,42 @@ class Changes:
         """Begin a group with the offsets of a plan, in every partition of its topics."""
         server = self._server
         if not server.is_replayed:
-            self._fail(future, NotReadyError("this server still reads its logs. Call again"))
+            self._fail(future, server.not_ready())
             return
         taken = {part.tp: part.taken for part in plan}
         topics = {tp.topic for tp in taken}
         wanted = {tp: taken.get(tp, EMPTY_SET) for tp in server.partitions if tp.topic in topics}
         if missing := sorted(set(taken) - set(wanted)):
-            self._fail(
-                future, NotReadyError(f"this server does not know {missing[0]} yet. Call again")
-            )
+            self._look_for(missing[0], future)
             return
+        for part in plan:
+            if (found := server.partitions[part.tp].topic_id) != part.topic_id:
+                self._fail(future, _planned_before(part.tp, part.topic_id, found))
+                return
         opening = _Opening(group, wanted, future, time.monotonic() + server.options.timeout_s)
         for record in opening.records.values():
             encode(record)  # One that is too large raises before anything is written.
         self._go_on(opening)
+
+    def _look_for(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
+        """Fail a call about a partition that this server does not know: it was just added, or there is none."""
+        requests, topics = self._server.requests, self._server.options.topics
+
+        def found(topics: Topics) -> None:
+            facts = topics.data[tp.topic]
+            if tp.partition in facts.partitions:
+                self._fail(future, NotReadyError(f"this server does not know {tp} yet. Call again"))
+                return
+            self._fail(
+                future,
+                ConfigError(
+                    f"there is no partition {tp}: the topic has {len(facts.partitions)}. Plan the window again"
+                ),
+            )
+
+        requests.ask(
+            lambda: requests.topics(topics), found, lambda error: self._fail(future, error)
+        )
 
     def look(self) -> None:
         """Go on with windows whose records are read back."""
@@ -268,6 +292,16 @@ def _of_another_topic(lease: Lease) -> LeaseError:
     return LeaseError(
         f"a lease of {lease.tp}, group {lease.group}, is of a topic that was deleted: the topic was recreated since, and "
         "has other records. Read again"
+    )
+
+
+def _planned_before(tp: TopicPartition, expected: str, found: str) -> TopicRecreatedError:
+    return TopicRecreatedError(
+        f"the window was planned with {tp} of the topic with the id {expected}, and the topic has the id {found}: it was "
+        "recreated, or is on another cluster. Plan the window again",
+        topic=tp.topic,
+        expected_id=expected,
+        found_id=found,
     )
 
 

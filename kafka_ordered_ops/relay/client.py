@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import httpx
 
+from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.relay.client_calls import (
     Calls,
@@ -52,7 +53,7 @@ class RelayClient:
         timeout_s: how long a call is repeated.
 
     Raises:
-        ConfigError: a server that is no URL.
+        ConfigError: a server that is no URL, or a token that is none.
     """
 
     def __init__(
@@ -315,7 +316,12 @@ class AsyncRelayClient:
 
 
 def _headers(token: str | None) -> dict[str, str]:
-    found = token or os.environ.get(TOKEN_VARIABLE)
+    # As it is in a file, with the end of its line.
+    found = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
+    if not (found.isascii() and found.isprintable()):
+        raise ConfigError(
+            "the access token has characters that no token has: pass it as relay token printed it"
+        )
     return {"content-type": "application/json"} | (
         {"authorization": f"Bearer {found}"} if found else {}
     )

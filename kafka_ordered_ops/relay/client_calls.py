@@ -9,8 +9,10 @@ import json
 import random
 import time
 from base64 import b64decode
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kafka_ordered_ops.core import errors
@@ -46,6 +48,9 @@ _RANGE_BYTES: Final = 42
 _RANGES_PER_REQUEST: Final = 500
 #: A server takes no more.
 _LEASES_PER_REQUEST: Final = 500
+
+#: Of an answer that cannot be understood.
+_SHOWN_BYTES: Final = 60
 
 _T = TypeVar("_T")
 
@@ -156,6 +161,8 @@ class Calls:
 
     def read(self, body: dict[str, Any], *, accept: str, wait_s: float) -> Steps[Reply]:
         """Ask every server for records; then wait at each for a while."""
+        if not isfinite(wait_s):
+            raise ConfigError(f"wait_s {wait_s} is no time: give seconds")
         ends_at, asked, others = time.monotonic() + wait_s, 0, len(self._servers) - 1
         while True:
             left_s = max(ends_at - time.monotonic(), 0.0)
@@ -166,7 +173,9 @@ class Calls:
             asked += 1
             self._turn += 1
             # Each server knows when a window is done, but hands out the records of its partitions alone.
-            if not _is_empty(reply, accept) or (asked > others and time.monotonic() >= ends_at):
+            if not _understood(reply, partial(_is_empty, accept=accept)) or (
+                asked > others and time.monotonic() >= ends_at
+            ):
                 return reply
 
     def _server(self) -> str:
@@ -178,12 +187,12 @@ class Calls:
     def deliver(self, body: dict[str, Any], wait_s: float) -> Steps[Delivery]:
         """Read records."""
         reply = yield from self.read(body, accept="application/json", wait_s=wait_s)
-        return _delivery(reply.body)
+        return _understood(reply, _delivery)
 
     def table(self, body: dict[str, Any], wait_s: float) -> Steps[tuple[Any, bool]]:
         """Read records as an Arrow table, and whether the window is done."""
         reply = yield from self.read(body, accept=ARROW_TYPE, wait_s=wait_s)
-        return _table_of(reply)
+        return _understood(reply, _table_of)
 
     def change_chosen(
         self, path: str, leases: Sequence[Lease | str], offsets: Iterable[int] | None
@@ -204,14 +213,13 @@ class Calls:
         for part in _requests([(_token(one), None) for one in leases]):
             leases = [one["lease"] for one in part]
             reply = yield from self.call("/v1/extend", {"leases": leases, "lease_s": lease_s})
-            until_ms += json.loads(reply.body)["until_ms"]
+            until_ms += _understood(reply, lambda body: list(json.loads(body)["until_ms"]))
         return until_ms
 
     def window(self, plan: WindowPlan, group: str | None) -> Steps[str]:
         """Begin a window."""
         reply = yield from self.call("/v1/windows", {"plan": plan.to_json(), "group": group})
-        name: str = json.loads(reply.body)["group"]
-        return name
+        return _understood(reply, lambda body: str(json.loads(body)["group"]))
 
 
 def read_body(
@@ -328,6 +336,17 @@ def _requests(
         yield part
 
 
+def _understood(reply: Reply, read: Callable[[bytes], _T]) -> _T:
+    """Return what an answer says; raise `RelayError` for one that no relay gives."""
+    try:
+        return read(reply.body)
+    except (ValueError, TypeError, LookupError) as error:
+        raise RelayError(
+            f"a server answered with what no relay does, {reply.body[:_SHOWN_BYTES]!r}: check its URL, and whether a proxy or a "
+            "login page answers for it"
+        ) from error
+
+
 def _delivery(body: bytes) -> Delivery:
     answer = json.loads(body)
     return Delivery(tuple(_lease(one) for one in answer["leases"]), answer["done"])
@@ -355,18 +374,18 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text)
 
 
-def _is_empty(reply: Reply, accept: str) -> bool:
+def _is_empty(body: bytes, accept: str) -> bool:
     if accept == ARROW_TYPE:
-        table, is_done = _table_of(reply)
+        table, is_done = _table_of(body)
         return not table.num_rows and not is_done
-    return reply.body == b'{"leases":[],"done":false}'
+    return body == b'{"leases":[],"done":false}'
 
 
-def _table_of(reply: Reply) -> tuple[Any, bool]:
+def _table_of(body: bytes) -> tuple[Any, bool]:
     """Return the table of an Arrow stream, and whether every record of the window is acknowledged."""
     import pyarrow as pa
 
-    table = pa.ipc.open_stream(reply.body).read_all()
+    table = pa.ipc.open_stream(body).read_all()
     return table, bool(table.schema.metadata[b"done"] == b"true")
 
 

@@ -12,11 +12,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, Final
 
 from kafka_ordered_ops.core.errors import (
     KafkaOrderedOpsError,
+    NotReadyError,
     RelayUnavailableError,
     UnknownTopicError,
 )
@@ -26,6 +28,7 @@ from kafka_ordered_ops.kafka.ports import MembershipDoor, open_member
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.processing.dead_letters import check_dead_letter_topic
 from kafka_ordered_ops.relay.changes import Changes
+from kafka_ordered_ops.relay.claims import Claims
 from kafka_ordered_ops.relay.groups import Groups
 from kafka_ordered_ops.relay.log import PREFIX, LogWriter
 from kafka_ordered_ops.relay.options import RelayOptions
@@ -33,7 +36,7 @@ from kafka_ordered_ops.relay.partition import Partition
 from kafka_ordered_ops.relay.ports import PartitionStatus
 from kafka_ordered_ops.relay.replay import Replay
 from kafka_ordered_ops.relay.requests import Requests, Topics
-from kafka_ordered_ops.relay.server import Server
+from kafka_ordered_ops.relay.server import STARTING, Server
 from kafka_ordered_ops.relay.tokens import TokenSigner
 from kafka_ordered_ops.relay.upkeep import Upkeep
 
@@ -73,7 +76,9 @@ class Engine:
         #: For tests: it ends like a killed process, which leaves no group.
         self.is_killed = False
         self._failure: BaseException | None = None
-        self._begun = threading.Event()
+        #: Done when it takes part in its group, or failed with what keeps it from that. Nobody can cancel it.
+        self.begun: Future[None] = Future()
+        self.begun.set_running_or_notify_cancel()
         #: Calls that are not answered; of the event loops' threads.
         self._calls: set[asyncio.Future[Any]] = set()
         self._is_over = False
@@ -82,20 +87,19 @@ class Engine:
         self._member: MembershipDoor
         self._replay: Replay
         self._upkeep: Upkeep | None = None
+        self._claims: Claims
         self._group_at = self._look_at = 0.0
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> None:
-        """Begin, and return when the server takes part in its group; raise what keeps it from that."""
+        """Begin; see `begun`."""
         self._thread.start()
-        self._begun.wait()
-        if self._failure is not None:
-            raise self._failure
 
     def close(self) -> None:
         """End; what is not answered fails. May be called twice."""
         self._is_stopped = True
-        if self._thread.is_alive():
+        # Before it has begun, it has no group to leave, and may wait for brokers that are away.
+        if self._thread.is_alive() and self.begun.done():
             self._thread.join(_CLOSE_S)
 
     # --- for other threads ---------------------------------------------------------------------------
@@ -126,16 +130,24 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether reads are served."""
-        return (
-            self._thread.is_alive()
-            and self._begun.is_set()
-            and self.signer is not None
-            and any(one.is_known for one in list(self.server.partitions.values()))
-            and all(
-                one.is_known for one in list(self.server.partitions.values()) if one.is_assigned
-            )
+        """Whether the logs of this server's partitions have been read."""
+        if not self._is_signing:
+            return False
+        partitions = list(self.server.partitions.values())
+        return any(one.is_known for one in partitions) and all(
+            one.is_known for one in partitions if one.is_assigned
         )
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether reads are served: a partition is as soon as its own log has been read."""
+        return self.is_ready or (
+            self._is_signing and any(one.is_mine for one in list(self.server.partitions.values()))
+        )
+
+    @property
+    def _is_signing(self) -> bool:
+        return self._thread.is_alive() and self.begun.done() and self.signer is not None
 
     @property
     def ended_by(self) -> BaseException | None:
@@ -145,7 +157,11 @@ class Engine:
     @property
     def signer(self) -> TokenSigner | None:
         """What signs tokens; None until the secret was read."""
-        return self.server.leasing.signer
+        return self.server.leasing.signer if hasattr(self, "server") else None
+
+    def not_ready(self) -> NotReadyError:
+        """Return the error of a call that comes before reads are served."""
+        return self.server.not_ready() if hasattr(self, "server") else NotReadyError(STARTING)
 
     @property
     def status(self) -> list[PartitionStatus]:
@@ -158,16 +174,18 @@ class Engine:
         stack = ExitStack()
         try:
             self._open(stack)
-            self._begun.set()
+            self.begun.set_result(None)
             while not self._is_stopped:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001 - raised by `start`, or given to all who wait
+        except BaseException as error:  # noqa: BLE001 - given to all who wait
             self._failure = error
-            if self._begun.is_set():
-                _log.exception("the relay has ended")
+            if self.begun.done():
+                is_bug = not isinstance(error, KafkaOrderedOpsError)
+                _log.error("the relay has ended: %s", error, exc_info=is_bug)
         finally:
             self._end(stack)
-            self._begun.set()
+            if not self.begun.done():
+                self.begun.set_exception(self._failure)
 
     def _open(self, stack: ExitStack) -> None:
         options = self._options
@@ -181,6 +199,7 @@ class Engine:
             self._settings, options, self._server_id, self.post, self._requests, log
         )
         self.changes = Changes(self.server)
+        self._claims = Claims(self.server)
         self.groups = Groups(self.server, stack)
         stack.callback(self.groups.close)
         self._replay = Replay(self.server, self.groups.opened)
@@ -280,8 +299,8 @@ class Engine:
         for partition in self.server.partitions.values():
             if not partition.is_assigned and partition.tp in self._member.assignment:
                 partition.gain()
-            if (claim := partition.due_claim()) is not None:
-                self.server.log.append(partition.tp, claim, self._claimed(partition))
+            if partition.is_claim_due:
+                self._claims.claim(partition)
 
     def _change(self, change: MembershipChange) -> None:
         for tp in change.lost:
@@ -299,11 +318,3 @@ class Engine:
         if (partition := self.server.partitions.get(tp)) is not None:
             partition.lose()
             self.server.stop_serving(partition)
-
-    def _claimed(self, partition: Partition) -> Callable[[KafkaOrderedOpsError | None], None]:
-        def report(error: KafkaOrderedOpsError | None) -> None:
-            if error is not None:
-                _log.warning("%s cannot be claimed yet: %s", partition.tp, error)
-                partition.claim_failed()
-
-        return report

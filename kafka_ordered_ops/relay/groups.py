@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from kafka_ordered_ops.core.errors import (
+    CorruptRecordError,
     KafkaOrderedOpsError,
     NotReadyError,
     RecordsLostError,
@@ -294,13 +295,10 @@ class Groups:
         handout = self._server.partitions[tp].handouts.get(group)
         if handout is None or not handout.is_current(number):
             return
-        if isinstance(error, RecordsLostError) and (
-            self._server.options.on_data_loss is OnDataLoss.WARN
-        ):
-            lost = OffsetSet.from_ranges((start, end) for start, end in error.lost[str(tp)])
-            if gone := handout.lose(lost):
-                _log.warning("group %s: %d offsets are lost: %s", group, gone.count, error)
-                return
+        is_passed = self._server.options.on_data_loss is OnDataLoss.WARN
+        if is_passed and (gone := handout.lose(_lost(error, tp))):
+            _log.warning("group %s: %d offsets are lost: %s", group, gone.count, error)
+            return
         _log.error("group %s cannot read %s: %s", group, tp, error)
         handout.failed(error, time.monotonic() + _AGAIN_S)
 
@@ -380,6 +378,16 @@ class Groups:
             self._server.log.append(partition.tp, done, acknowledged)
 
         return report
+
+
+def _lost(error: KafkaOrderedOpsError, tp: TopicPartition) -> OffsetSet:
+    """Return the offsets of a partition that can never be read."""
+    if isinstance(error, RecordsLostError):
+        return OffsetSet.from_ranges((start, end) for start, end in error.lost[str(tp)])
+    place, _, offset = str(error.facts.get("at", "")).rpartition("@")
+    if isinstance(error, CorruptRecordError) and place == str(tp):
+        return OffsetSet.of((int(offset), int(offset) + 1))
+    return EMPTY_SET
 
 
 def _is_window(partition: Partition, group: str) -> bool:

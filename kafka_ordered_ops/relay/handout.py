@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_ordered_ops.core.errors import KafkaOrderedOpsError
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
@@ -80,6 +81,11 @@ class Handout:
     def held(self) -> int:
         """How many records are in memory."""
         return len(self._records)
+
+    @property
+    def record_bytes(self) -> float:
+        """What a record takes, on average."""
+        return self._bytes / max(len(self._records), 1)
 
     def is_current(self, number: int) -> bool:
         """Return whether something that was read is of the present reading."""
@@ -196,14 +202,23 @@ class Handout:
         self._records.update(
             zip(offsets.tolist(), map(tuple, records_of(self.tp, rows)), strict=True)
         )
-        self._bytes += rows.nbytes + rows.num_rows * _RECORD_BYTES
+        self._bytes += _content_bytes(rows) + rows.num_rows * _RECORD_BYTES
 
     def _drop(self, offset: int) -> None:
         found = self._records.pop(offset, None)
         if found is not None:
             record = Record._make(found)
-            size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-            self._bytes = max(self._bytes - size, 0) if self._records else 0
+            named = sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
+            self._bytes -= _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + named
+
+
+def _content_bytes(rows: pa.RecordBatch) -> int:
+    """Return the bytes of all keys, values and headers: exactly those that dropping the records takes off."""
+    parts: list[Any] = [rows.column("key"), rows.column("value")]
+    headers: Any = rows.column("headers")
+    if headers.null_count < len(headers):
+        parts += headers.flatten().flatten()
+    return sum(pc.sum(pc.binary_length(one)).as_py() or 0 for one in parts)
 
 
 def _wanted(progress: GroupProgress) -> OffsetSet:

@@ -6,9 +6,7 @@ import asyncio
 import gc
 import ipaddress
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +17,7 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.relay.access import Tokens
 from kafka_ordered_ops.relay.app import RelayApp
 from kafka_ordered_ops.relay.callers import Callers
+from kafka_ordered_ops.relay.certificates import Certificates
 from kafka_ordered_ops.relay.http_protocol import Connections
 from kafka_ordered_ops.relay.limits import Limits
 from kafka_ordered_ops.relay.metrics import Metrics
@@ -31,7 +30,7 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: For requests in flight, after SIGTERM. Nothing is lost without it: leases run out.
 _STOP_TIMEOUT_S: Final = 2
 _BACKLOG: Final = 256
-#: Between two looks whether the service still runs.
+#: Between two looks whether the service still runs, and whether the certificate was renewed.
 _WATCH_S: Final = 1.0
 
 
@@ -118,23 +117,11 @@ class Listening:
             ) from error
         return made
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context; raise `ConfigError` for files that cannot be used."""
+    def certificates(self) -> Certificates | None:
+        """Return the certificates for TLS; raise `ConfigError` for files that cannot be used."""
         if self.tls_certificate is None:
             return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.tls_certificate, self.tls_key)
-            if self.client_authority is not None:
-                context.load_verify_locations(self.client_authority)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            # Which file it is, the error does not say; its own text may show a path or a line, never the key.
-            raise ConfigError(
-                f"the files for TLS cannot be used ({self.tls_certificate}, {self.tls_key}, {self.client_authority}): {error}"
-            ) from error
-        return context
+        return Certificates(self.tls_certificate, self.tls_key, self.client_authority)
 
 
 class RelayServer:
@@ -142,7 +129,7 @@ class RelayServer:
 
     Args:
         listening: where it listens.
-        service: opens the service behind it, on the server's event loop.
+        service: makes the service behind it, on the server's event loop.
 
     Raises:
         ConfigError: the address, a file for TLS or the tokens file cannot be used.
@@ -151,14 +138,14 @@ class RelayServer:
     def __init__(
         self,
         listening: Listening,
-        service: Callable[[], AbstractAsyncContextManager[RelayService]],
+        service: Callable[[], RelayService],
     ) -> None:
-        self._listening, self._open_service = listening, service
+        self._listening, self._make_service = listening, service
         tokens = None if listening.tokens is None else Tokens(listening.tokens)
         self._callers = Callers(
             tokens, is_local=listening.is_local and listening.client_authority is None
         )
-        self._tls = listening.tls()
+        self._certificates = listening.certificates()
         self._socket = listening.bound()
         self._server: uvicorn.Server | None = None
 
@@ -167,7 +154,7 @@ class RelayServer:
         """Where clients reach it."""
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+        return f"{'http' if self._certificates is None else 'https'}://{shown}:{port}"
 
     def run(self) -> None:
         """Serve until SIGTERM, Ctrl-C or `stop`; raise the error that ended the service."""
@@ -180,40 +167,47 @@ class RelayServer:
         """Serve on the running loop."""
         connections = Connections(self._listening.limits)
         limits = self._listening.limits
-        async with AsyncExitStack() as opened:
-            service = await opened.enter_async_context(self._open_service())
-            app = RelayApp(service, self._callers, Metrics(connections), limits)
-            tls = self._tls
-            config = uvicorn.Config(
-                app,
-                http=connections.protocol(),
-                ws="none",
-                lifespan="off",
-                # The address that a header claims would get into the log, and around the limits.
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=limits.keep_alive_s,
-                timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-                ssl_context_factory=None if tls is None else lambda _config, _default: tls,
-            )
-            self._server = _Server(config, opened.aclose)
-            watching = asyncio.create_task(self._watch(service))
-            try:
-                await self._server.serve(sockets=[self._socket])
-            finally:
-                watching.cancel()
-            if watching.done():
-                raise watching.result()
+        service = self._make_service()
+        app = RelayApp(service, self._callers, Metrics(connections), limits)
+        tls = None if self._certificates is None else self._certificates.context
+        config = uvicorn.Config(
+            app,
+            http=connections.protocol(),
+            ws="none",
+            lifespan="off",
+            # The address that a header claims would get into the log, and around the limits.
+            proxy_headers=False,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=limits.keep_alive_s,
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+        )
+        self._server = _Server(config, service.close)
+        # Callers are answered from the first moment: that it is not ready yet.
+        watching = asyncio.create_task(self._watch(service))
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            await service.close()
+            watching.cancel()
+        if watching.done():
+            watching.result()
 
-    async def _watch(self, service: RelayService) -> BaseException:
-        """Stop the server when the service has ended, for whoever starts it again; return what ended the service."""
-        while (error := service.ended_by) is None:
-            await asyncio.sleep(_WATCH_S)
-        self.stop()
-        return error
+    async def _watch(self, service: RelayService) -> None:
+        """Start the service; when it has ended, stop the server for whoever starts it again, and raise what ended it."""
+        try:
+            await service.start()
+            while (error := service.ended_by) is None:
+                await asyncio.sleep(_WATCH_S)
+                if self._certificates is not None:
+                    self._certificates.look()
+            raise error
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Ask the server to end; from any thread."""

@@ -14,6 +14,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.relay.log_records import Leased, Released
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.relay.handout import Handout
+from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
 from kafka_ordered_ops.relay.log import LogWriter
 from kafka_ordered_ops.relay.partition import Claim, Partition
 from kafka_ordered_ops.relay.ports import Delivered
@@ -116,17 +117,21 @@ class Leasing:
             self._settle(self._open.pop(lease_id).read)
 
     def _lease(self, read: Read, handouts: list[tuple[Partition, Handout]], now_ms: int) -> None:
-        left = read.records_max
+        left, left_bytes = read.records_max, float(READ_BYTES_MAX)
         self._turn += 1
         start = self._turn % len(handouts)
         for partition, handout in handouts[start:] + handouts[:start]:
             if read.topics is not None and handout.tp.topic not in read.topics:
                 continue
-            for attempt, offsets in handout.take(left, now_ms):
+            size = max(handout.record_bytes, 1.0)
+            # The first record comes, however large it is.
+            most = min(left, int(left_bytes / size) or int(not read.open))
+            for attempt, offsets in handout.take(most, now_ms):
                 for part in _parts(offsets):
                     self._write(read, partition, handout, part, attempt, now_ms)
                 left -= offsets.count
-            if left <= 0:
+                left_bytes -= size * offsets.count
+            if left <= 0 or left_bytes <= 0:
                 break
         if read.open:
             self._waiting.leasing(read)

@@ -7,6 +7,8 @@ from typing import Final
 
 #: Of a read: more are no faster, and a server holds them in memory until they are sent.
 RECORDS_MAX: Final = 10_000
+#: Of a read, about: a server has its answer in memory several times until it is sent.
+READ_BYTES_MAX: Final = 16 * 1024**2
 #: Of a waiting read: below what proxies cut.
 WAIT_S_MAX: Final = 30.0
 LEASE_S_LEAST: Final = 1.0

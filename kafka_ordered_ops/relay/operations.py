@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
 
+from kafka_ordered_ops.core import strict_json
 from kafka_ordered_ops.core.errors import (
     AccessDeniedError,
     ConfigError,
@@ -89,9 +90,13 @@ class Operations:
         self, access: Access, body: bytes, _headers: Mapping[bytes, bytes], _receive: Receive
     ) -> Answer:
         """Begin a group with the records of a window."""
-        asked = _parsed(bodies.WindowBody, body)
         try:
+            asked = bodies.WindowBody.model_validate(
+                strict_json.loads(body, limit_bytes=PLAN_BYTES_MAX)
+            )
             plan = WindowPlan.from_json(Fields(asked.plan, "plan"))
+        except ValidationError as error:
+            raise bodies.body_error(error) from None
         except JsonError as error:
             raise ConfigError(f"this is not a window plan: {error}") from error
         access.check(Verb.ADMIN, plan.topics)
@@ -188,6 +193,8 @@ class Post:
     """A POST request that clients may send."""
 
     run: Run
+    #: What its caller must be allowed, to have as much as its body read.
+    verb: Verb
     body: type[BaseModel]
     answer: type[BaseModel]
     bytes_max: int
@@ -202,11 +209,13 @@ def posts(run: Operations, bytes_max: int) -> dict[str, Post]:
     """Return all of them by path; only a plan may have more than `bytes_max`."""
     leases, done = bodies.LeasesBody, bodies.DoneAnswer
     return {
-        "/v1/read": Post(run.read, bodies.ReadBody, bodies.ReadAnswer, bytes_max),
-        "/v1/acknowledge": Post(run.acknowledge, leases, done, bytes_max),
-        "/v1/cancel": Post(run.cancel, leases, done, bytes_max),
-        "/v1/extend": Post(run.extend, bodies.ExtendBody, bodies.ExtendAnswer, bytes_max),
+        "/v1/read": Post(run.read, Verb.READ, bodies.ReadBody, bodies.ReadAnswer, bytes_max),
+        "/v1/acknowledge": Post(run.acknowledge, Verb.ACKNOWLEDGE, leases, done, bytes_max),
+        "/v1/cancel": Post(run.cancel, Verb.ACKNOWLEDGE, leases, done, bytes_max),
+        "/v1/extend": Post(
+            run.extend, Verb.ACKNOWLEDGE, bodies.ExtendBody, bodies.ExtendAnswer, bytes_max
+        ),
         "/v1/windows": Post(
-            run.open_window, bodies.WindowBody, bodies.WindowAnswer, PLAN_BYTES_MAX
+            run.open_window, Verb.ADMIN, bodies.WindowBody, bodies.WindowAnswer, PLAN_BYTES_MAX
         ),
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ordered_ops.core.arguments import check_count, check_group, check_text, check_timeout_s
+from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
 from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.membership import check_member_topics
+from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
 from kafka_ordered_ops.core.types import GroupProtocol, Isolation, OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Bound, Earliest
 from kafka_ordered_ops.relay.handout import BYTES_MAX, RECORDS_MAX
@@ -33,7 +34,7 @@ class RelayOptions:
 
     Args:
         topics: names of existing topics. All servers of a relay serve the same ones.
-        relay_group: the group of the servers.
+        relay_group: the group of the servers. A server ends if another group's servers serve one of its topics.
         server_name: unique among the servers that run, and the same after a restart. A server that was killed and comes back
             under its name within `session_timeout_s` gets its partitions back at once. Only with the protocol ``classic``.
         isolation: under ``read_committed``, aborted records and those of open transactions are not visible.
@@ -41,8 +42,8 @@ class RelayOptions:
         attempts_max: a record that was leased so often, and not acknowledged, goes to the dead-letter topic; None: without
             a limit.
         dead_letter_topic: an existing topic; None: records are handed out without a limit.
-        on_data_loss: whether records that retention removed before they were read end their partition, or are
-            acknowledged with a warning.
+        on_data_loss: whether records that retention removed before they were read, or that cannot be decoded, end their
+            partition, or are acknowledged with a warning.
         records_max: records that are held of one group in one partition.
         bytes_max: their bytes, about.
         session_timeout_s: after a server died, how long its partitions wait for another one.
@@ -70,7 +71,7 @@ class RelayOptions:
 
     def __post_init__(self) -> None:
         check_topics(check_member_topics(self.topics))
-        check_group(self.relay_group)
+        check_text(self.relay_group, what="relay_group", length_max=TEXT_CHARACTERS_MAX)
         if self.server_name is not None:
             check_text(self.server_name, what="server_name", length_max=_NAME_LENGTH_MAX)
             if self.protocol is GroupProtocol.CONSUMER:

@@ -66,6 +66,16 @@ class Partition:
         return self.replay_from is not None and self.position >= self.replay_to
 
     @property
+    def replayed(self) -> int:
+        """How many records of that log have been read."""
+        return max(min(self.position, self.replay_to) - (self.replay_from or 0), 0)
+
+    @property
+    def replayed_of(self) -> int | None:
+        """How many there were; None: not known yet."""
+        return None if self.replay_from is None else max(self.replay_to - self.replay_from, 0)
+
+    @property
     def is_known(self) -> bool:
         """Whether it need not be waited for: its log was read, or it cannot be."""
         return self.is_replayed or self.problem is not None
@@ -80,14 +90,16 @@ class Partition:
         """Whether this server hands out its records."""
         return self.is_assigned and self.claim is Claim.HELD and self.problem is None
 
-    def due_claim(self) -> Owned | None:
-        """Return a claim that is to be written now."""
+    @property
+    def is_claim_due(self) -> bool:
+        """Whether this server should own the partition, and does not."""
         if not self.is_assigned or not self.is_replayed or self.claim is Claim.HELD:
-            return None
-        now = time.monotonic()
-        if self.claim is not Claim.NONE and now < self._again_at:
-            return None
-        owner = self.state.owner()
+            return False
+        return self.claim is Claim.NONE or time.monotonic() >= self._again_at
+
+    def make_claim(self) -> Owned | None:
+        """Return a claim that is to be written now; None: the topic was recreated."""
+        now, owner = time.monotonic(), self.state.owner()
         if owner is not None and owner.topic_id != self.topic_id:
             self.problem = _recreated(self.tp, expected=owner.topic_id, found=self.topic_id)
             self._again_at, self.claim = now + CLAIM_AGAIN_S, Claim.LOST

@@ -51,13 +51,22 @@ class PartitionStatus:
     base: int | None
     #: When the oldest lease ends, in milliseconds since the epoch; None: there is none.
     oldest_lease_ms: int | None
-    #: How many records of the log have been read, and how many there were.
+    #: How many records of the log have been read, and how many there were; None: not known yet.
     replayed: int
-    replayed_of: int
+    replayed_of: int | None
 
 
 class RelayService(Protocol):
-    """One server of the relay. Its methods are called on the event loop that started it, many at a time."""
+    """One server of the relay. Its methods are called on the event loop that started it, many at a time.
+
+    While it starts, calls raise `NotReadyError`.
+    """
+
+    async def start(self) -> None:
+        """Begin; return when it takes part in serving, and raise what keeps it from that. May be cancelled."""
+
+    async def close(self) -> None:
+        """End; calls that wait fail. May be called at any time, and twice."""
 
     async def read(
         self,
@@ -83,7 +92,7 @@ class RelayService(Protocol):
             The records, and whether every offset of a window is acknowledged. Always False for a group without an end.
 
         Raises:
-            NotReadyError: the logs are still being read.
+            NotReadyError: no log of this server's partitions has been read yet.
             UnknownTopicError: this relay does not serve one of `topics`.
         """
 
@@ -110,14 +119,15 @@ class RelayService(Protocol):
 
         Raises:
             UnknownTopicError: this relay does not serve a topic of the plan.
-            ConfigError: the group exists with other offsets.
+            TopicRecreatedError: the plan is about a topic of before.
+            ConfigError: the group exists with other offsets, or the plan does not fit the topics or the relay.
         """
 
     def topic_of(self, token: str) -> str:
         """Return the topic of a lease, to check the caller's rights; raise `LeaseError` for an invalid token."""
 
     def status(self) -> list[PartitionStatus]:
-        """Return what this server knows, by topic, partition and group."""
+        """Return what this server knows, by topic, partition and group; of ended windows only the last ones."""
 
     @property
     def topics(self) -> frozenset[str]:

@@ -102,6 +102,11 @@ class Requests:
             prepare_topics(self._settings, lookup, data, TIMEOUT_S)
             return Topics(data, lookup.existing([PREFIX + name for name in names]))
 
+    def members(self, group: str) -> list[str]:
+        """Return a group's members, described for people; raises `BrokerError`."""
+        with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:
+            return lookup.group_members(group)
+
     def log_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return where logs start and end."""
         with open_lookup(self._settings, timeout_s=TIMEOUT_S) as lookup:

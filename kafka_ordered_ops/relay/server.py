@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from kafka_ordered_ops.core.errors import NotReadyError
 from kafka_ordered_ops.core.types import TopicPartition
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.relay.leasing import Leasing
@@ -14,6 +16,9 @@ from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.partition import Partition
 from kafka_ordered_ops.relay.reads import Answers, Waiting
 from kafka_ordered_ops.relay.requests import Requests
+
+#: To those who call before it is known how much there is to read.
+STARTING: Final = "this server is starting. Call again, or call another server"
 
 
 @dataclass
@@ -43,6 +48,17 @@ class Server:
     def is_replayed(self) -> bool:
         """Whether the logs of all partitions were read to the ends that they had at the start."""
         return all(one.is_replayed for one in self.partitions.values())
+
+    def not_ready(self) -> NotReadyError:
+        """Return the error of a call that comes while logs are still being read, with the progress."""
+        partitions = list(self.partitions.values())
+        read = sum(one.replayed for one in partitions)
+        of = sum(one.replayed_of or 0 for one in partitions)
+        if read >= of or any(one.replayed_of is None for one in partitions):
+            return NotReadyError(STARTING)
+        return NotReadyError(
+            f"this server has read {read:,} of {of:,} records of its logs. Call again, or call another server"
+        )
 
     def stop_serving(self, partition: Partition) -> None:
         """Hand out no more records of a partition."""

@@ -11,8 +11,8 @@ from typing import Any
 from kafka_ordered_ops.core.arguments import check_count, check_text, check_timeout_s
 from kafka_ordered_ops.core.errors import (
     ClosedError,
+    ConfigError,
     LeaseError,
-    NotReadyError,
     UnknownTopicError,
 )
 from kafka_ordered_ops.core.relay.log_records import TEXT_CHARACTERS_MAX
@@ -61,12 +61,16 @@ class Relay:
             UnknownTopicError: a topic does not exist.
             BrokerError: the cluster refuses, or cannot be reached.
         """
-        engine = Engine(self._settings, self._options, self.server_id)
-        await asyncio.to_thread(engine.start)
-        self._engine = engine
+        engine = self._engine = Engine(self._settings, self._options, self.server_id)
+        engine.start()
+        try:
+            await asyncio.wrap_future(engine.begun)
+        except asyncio.CancelledError:
+            engine.close()
+            raise
 
     async def close(self) -> None:
-        """Leave the group; calls that wait fail. May be called twice."""
+        """Leave the group; calls that wait fail. May be called twice, and while it starts."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.close)
@@ -113,10 +117,8 @@ class Relay:
                 f"this relay does not serve {', '.join(unknown)}: it serves {', '.join(sorted(self.topics))}",
                 topics=unknown,
             )
-        if not engine.is_ready:
-            raise NotReadyError(
-                "this server still reads its logs. Call again, or call another server"
-            )
+        if not engine.is_serving:
+            raise engine.not_ready()
         future: asyncio.Future[tuple[list[Delivered], bool]] = self._future()
         read = Read(
             group,
@@ -153,6 +155,15 @@ class Relay:
         """Begin a group with exactly the offsets of a plan; see `RelayService.open_window`."""
         name = plan.window_id if group is None else group
         check_text(name, what="group", length_max=TEXT_CHARACTERS_MAX)
+        if not plan.partitions:
+            raise ConfigError(
+                f"the plan of window {plan.window_id} has no partitions: nothing can be handed out"
+            )
+        if plan.isolation is not self._options.isolation:
+            raise ConfigError(
+                f"window {plan.window_id} was planned with isolation {plan.isolation}, and this relay reads with isolation "
+                f"{self._options.isolation}: they see different records. Use the same one"
+            )
         if unknown := sorted({part.tp.topic for part in plan} - self.topics):
             raise UnknownTopicError(
                 f"this relay does not serve {', '.join(unknown)} of window {plan.window_id}",
@@ -165,8 +176,10 @@ class Relay:
         return opened
 
     async def _call(self, job: Callable[[asyncio.Future[Any]], None]) -> Any:
-        future = self._future()
-        self._open_engine().call(future, lambda: job(future))
+        engine, future = self._open_engine(), self._future()
+        if not engine.begun.done():
+            raise engine.not_ready()
+        engine.call(future, lambda: job(future))
         return await future
 
     def _chosen(self, leases: Sequence[LeasedOffsets]) -> list[Chosen]:
@@ -183,10 +196,10 @@ class Relay:
         return chosen
 
     def _lease_of(self, token: str) -> Lease:
-        signer = self._open_engine().signer
-        if signer is None:
-            raise NotReadyError("this server has just started. Call again")
-        return signer.lease_of(token)
+        engine = self._open_engine()
+        if engine.signer is None:
+            raise engine.not_ready()
+        return engine.signer.lease_of(token)
 
     def _future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()

@@ -21,6 +21,8 @@ from kafka_ordered_ops.relay.server import Server, now_ms
 _STATUS_EVERY_S: Final = 0.5
 _FINISH_EVERY_S: Final = 1.0
 TOPICS_EVERY_S: Final = 10.0
+#: Ended windows in the status, of each partition: 10,000 would take a second each time.
+FINISHED_SHOWN: Final = 100
 #: A snapshot that was not stored is tried again after so many more records.
 _SNAPSHOT_AGAIN: Final = 1_000
 
@@ -196,14 +198,13 @@ class Upkeep:
         for tp in sorted(self._server.partitions):
             partition = self._server.partitions[tp]
             owner = partition.state.owner()
-            groups: list[str | None] = [*sorted(partition.state.groups)]
+            groups: list[str | None] = [*partition.state.latest_groups(FINISHED_SHOWN)]
             for group in groups or [None]:
                 progress = None if group is None else partition.state.groups[group]
                 pending = 0 if progress is None else progress.pending(now).count
                 done = EMPTY_SET if progress is None else progress.acked
                 base = None if progress is None else progress.base
                 oldest_ms = None if progress is None else progress.oldest_until_ms(now)
-                begin = partition.replay_from or 0
                 found.append(
                     PartitionStatus(
                         topic=tp.topic,
@@ -216,8 +217,8 @@ class Upkeep:
                         acknowledged=done.within(base or 0, INT64_MAX).count,
                         base=base,
                         oldest_lease_ms=oldest_ms,
-                        replayed=min(partition.position, partition.replay_to) - begin,
-                        replayed_of=max(partition.replay_to - begin, 0),
+                        replayed=partition.replayed,
+                        replayed_of=partition.replayed_of,
                     )
                 )
         return found

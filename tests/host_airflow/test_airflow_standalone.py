@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -467,7 +468,7 @@ def test_an_example(house: House, orders: Records, hour: datetime, dag_id: str) 
 def test_the_example_with_the_relay(
     house: House, orders: Records, hour: datetime, tmp_path: Path
 ) -> None:
-    """Twenty mapped tasks take the records of three partitions from a server, and the window is committed after them."""
+    """Twenty mapped tasks take each record of three partitions once, and the window is committed after them."""
     command = [
         sys.executable,
         "-m",
@@ -487,8 +488,15 @@ def test_the_example_with_the_relay(
             server.terminate()
             ended = server.wait(60)
     assert ended == 0, (tmp_path / "relay.log").read_text()
-    taken = [house.airflow.xcom(dag_id, "example", "charge", map_index=n) for n in range(20)]
-    assert sum(taken) == len(within(orders, hour))
+    counts = [house.airflow.xcom(dag_id, "example", "charge", map_index=n) for n in range(20)]
+    assert sum(counts) == len(within(orders, hour))
+    logs = [house.airflow.log(dag_id, "example", "charge", 1, n) for n in range(20)]
+    taken = [
+        (int(partition), int(offset))
+        for log in logs
+        for partition, offset in re.findall(rf"orders-{house.run}\[(\d+)]@(\d+) ", log)
+    ]
+    assert sorted(taken) == within(orders, hour)
     facts = house.airflow.xcom(dag_id, "example", "commit")
     with house.windows("orders-by-relay") as windows:
         assert windows.show(facts["window_id"]).status is WindowStatus.PUBLISHED

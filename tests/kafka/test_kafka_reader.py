@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_ordered_ops.core.errors import (
     BrokerUnreachableError,
     ConfigError,
+    CorruptRecordError,
     ReadTimeoutError,
     RecordsLostError,
     UnknownTopicError,
@@ -27,6 +28,7 @@ from kafka_ordered_ops.core.types import Isolation, TopicPartition
 from kafka_ordered_ops.kafka.read.reader import JUMP_OFFSETS_MIN, RangeReader, read_ranges
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from tests.conftest import MakeTopic
+from tests.support.wire import write_batch
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 Wanted = dict[TopicPartition, OffsetSet]
@@ -118,6 +120,23 @@ def test_a_record_comes_back_as_it_was_written(settings: ClientSettings, topic: 
     assert (second["key"], second["value"], second["headers"]) == (None, None, None)
     assert (third["key"], third["value"], third["headers"]) == (b"", b"", None)
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [5, 6, 7]
+
+
+def test_a_header_that_is_no_text(
+    settings: ClientSettings, bootstrap: str, topic: MakeTopic
+) -> None:
+    """The error names its record, the first of several, and the records around it can be read."""
+    name = topic()
+    tp = TopicPartition(name, 0)
+    write(settings, tp, range(3))
+    for _ in range(2):
+        write_batch(bootstrap, name, [1], header=b"\xff\xfe")
+    write(settings, tp, range(3))
+    with pytest.raises(CorruptRecordError, match=rf"{name}\[0]@3 is not UTF-8"):
+        list(read_ranges(settings, "g", COMMITTED, {tp: OffsetSet.of((0, 8))}))
+    around = {tp: OffsetSet.of((0, 3), (5, 8))}
+    table = pa.Table.from_batches(read_ranges(settings, "g", COMMITTED, around))
+    assert table["offset"].to_pylist() == [0, 1, 2, 5, 6, 7]
 
 
 def test_odd_timestamps_are_data(settings: ClientSettings, topic: MakeTopic) -> None:

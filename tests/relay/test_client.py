@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, aclosing
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pyarrow as pa
@@ -22,6 +23,7 @@ from kafka_ordered_ops.core.errors import (
     AccessDeniedError,
     ConfigError,
     LeaseError,
+    RelayError,
     RelayUnavailableError,
     UnknownTopicError,
 )
@@ -224,6 +226,55 @@ def test_server_that_is_down() -> None:
             pytest.raises(RelayUnavailableError, match="no answer"),
         ):
             client.read("billing")
+
+
+STRANGE = {
+    b"<html>please log in</html>": "log in",
+    b"": "b''",
+    b"null": "null",
+    b"{}": "{}",
+    b'{"leases":[{"lease":1}],"done":false}': "lease",
+    b'{"leases":[],"done":false': "leases",
+}
+
+
+@pytest.mark.parametrize("body", STRANGE)
+def test_answers_of_others_than_a_relay(body: bytes) -> None:
+    """A proxy, or whoever listens there, answers with 200 and something else: the error shows its beginning."""
+
+    def only(steps: Any) -> None:
+        assert isinstance(next(steps), Send)
+        steps.send(Reply(200, body))
+
+    calls = Calls("http://a", timeout_s=1)
+    plan = SimpleNamespace(to_json=dict)
+    for steps in (
+        calls.deliver({}, 0.0),
+        calls.table({}, 0.0),
+        calls.extend(["token"], 5.0),
+        calls.window(cast(Any, plan), None),
+    ):
+        with pytest.raises(RelayError, match="no relay") as raised:
+            only(steps)
+        assert STRANGE[body] in str(raised.value)
+
+
+def test_tokens_as_they_are_pasted(running: Running) -> None:
+    """The line break of a file is no part of one; what cannot be one is refused at once, and not shown."""
+    with RelayClient(running.url, token="secret\n") as client:
+        assert client._http.headers["authorization"] == "Bearer secret"
+    for token in ("sec\nret", "sec\u00e9ret", "sec\x00ret"):
+        with pytest.raises(ConfigError) as raised:
+            RelayClient(running.url, token=token)
+        assert "sec" not in str(raised.value)
+
+
+def test_a_wait_without_an_end(running: Running) -> None:
+    """It is refused before anything is sent."""
+    with RelayClient(running.url) as client:
+        for wait_s in (float("nan"), float("inf")):
+            with pytest.raises(ConfigError, match="wait_s"):
+                client.read("g", wait_s=wait_s)
 
 
 def test_records_of_every_server() -> None:

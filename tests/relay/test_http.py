@@ -135,6 +135,9 @@ def test_arrow(running: Running, http: httpx.Client) -> None:
         ("/v1/read", READ | {"leese_s": 5}, 400, "ConfigError"),
         ("/v1/read", READ | {"topics": ["nothing"]}, 404, "UnknownTopicError"),
         ("/v1/read", b'{"group":"a","wait_s":NaN}', 400, "ConfigError"),
+        ("/v1/read", READ | {"records_max": "5"}, 400, "ConfigError"),
+        ("/v1/read", READ | {"records_max": True}, 400, "ConfigError"),
+        ("/v1/read", READ | {"lease_s": "5"}, 400, "ConfigError"),
         ("/v1/read", b"{" * 5_000, 400, "ConfigError"),
         ("/v1/read", b"\xff", 400, "ConfigError"),
         ("/v1/acknowledge", {"leases": []}, 400, "ConfigError"),
@@ -142,7 +145,17 @@ def test_arrow(running: Running, http: httpx.Client) -> None:
         ("/v1/acknowledge", {"leases": [{"lease": "x", "offsets": [[5, 5]]}]}, 400, "ConfigError"),
         ("/v1/acknowledge", {"leases": [{"lease": "x", "offsets": [[-1, 5]]}]}, 400, "ConfigError"),
         ("/v1/extend", {"leases": ["forged"]}, 409, "LeaseError"),
+        (
+            "/v1/acknowledge",
+            {"leases": [{"lease": "x", "offsets": [["1", 5]]}]},
+            400,
+            "ConfigError",
+        ),
         ("/v1/windows", {"plan": {"version": 2}}, 400, "ConfigError"),
+        ("/v1/windows", {"plan": {}, "group": 5}, 400, "ConfigError"),
+        ("/v1/windows", b'{"plan":{"version":NaN}}', 400, "ConfigError"),
+        ("/v1/windows", b'{"plan":{"version":18446744073709551616}}', 400, "ConfigError"),
+        ("/v1/windows", b'{"plan":' + b'{"a":' * 5_000, 400, "ConfigError"),
         ("/v1/elsewhere", {}, 404, "HttpError"),
         ("/v1/status", {}, 405, "HttpError"),
     ],
@@ -196,7 +209,7 @@ def test_failures_of_the_service(
 def test_server_ends_with_its_service() -> None:
     """A server whose service has failed for good ends with that error, so that it is started again."""
     service = FakeService()
-    server = RelayServer(Listening(port=0), service.opened)
+    server = RelayServer(Listening(port=0), lambda: service)
     service.ended_by = RelayUnavailableError("the group is gone")
     with pytest.raises(RelayUnavailableError, match="group is gone"):
         server.run()
@@ -221,7 +234,8 @@ def test_status_and_metrics(running: Running, http: httpx.Client) -> None:
     [found] = http.get("/v1/status").json()["partitions"]
     assert (found["topic"], found["group"], found["pending"]) == ("orders", "billing", 3)
     assert http.get("/v1/groups/billing").json()["partitions"] == [found]
-    assert http.get("/v1/groups/other").json()["partitions"] == []
+    for other in ("other", "a/b", "a%2Fb", "%00"):
+        assert http.get(f"/v1/groups/{other}").json()["partitions"] == []
     answer = http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()

@@ -13,14 +13,22 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from kafka_ordered_ops.core.errors import AccessDeniedError, ConfigError
 from kafka_ordered_ops.core.processing.record import Record
+from kafka_ordered_ops.relay import http_server
 from kafka_ordered_ops.relay.access import Tokens, Verb, add_entry, new_token, read_entries
 from kafka_ordered_ops.relay.http_server import Listening, RelayServer
 from tests.support.certificates import write_certificates
 from tests.support.relay_fake import FakeService
-from tests.support.relay_server import Running, serving
+from tests.support.relay_fleet import await_true
+from tests.support.relay_server import Running, request_bytes, serving
 
 READ = {"group": "billing"}
 
@@ -197,6 +205,15 @@ def test_verbs(running: Running, file: Path) -> None:
         assert http.post("/v1/acknowledge", json=acknowledged).status_code == 200
 
 
+def test_no_body_is_read_for_a_caller_without_the_right(running: Running, file: Path) -> None:
+    """A plan has room for 16 MiB: whoever may not open windows is refused before the first byte of it."""
+    token = add(file, "reader", (Verb.READ, Verb.ACKNOWLEDGE))
+    sent = request_bytes("/v1/windows", b" " * 1_000_000, token=token)
+    with running.connect() as connection:
+        connection.sendall(sent[: sent.index(b"\r\n\r\n") + 4])
+        assert connection.recv(100).startswith(b"HTTP/1.1 403")
+
+
 def test_topics(running: Running, file: Path) -> None:
     """A token sees its topics and nothing of others."""
     running.call(lambda: running.service.add(Record("orders", 0, 1, 1, None, b"")))
@@ -267,10 +284,10 @@ def test_addresses() -> None:
 
 def test_address_in_use(tmp_path: Path) -> None:
     """A second server on the same port is refused before it begins."""
-    server = RelayServer(Listening(port=0), FakeService().opened)
+    server = RelayServer(Listening(port=0), FakeService)
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(ConfigError, match="in use"):
-        RelayServer(Listening(port=port), FakeService().opened)
+        RelayServer(Listening(port=port), FakeService)
     server.close()
 
 
@@ -279,9 +296,19 @@ def test_bad_certificate(tmp_path: Path) -> None:
     for text in ("", "no certificate"):
         (tmp_path / "bad.pem").write_text(text)
         with pytest.raises(ConfigError, match="TLS"):
-            RelayServer(
-                Listening(port=0, tls_certificate=tmp_path / "bad.pem"), FakeService().opened
-            )
+            RelayServer(Listening(port=0, tls_certificate=tmp_path / "bad.pem"), FakeService)
+
+
+def test_key_with_a_password(tmp_path: Path) -> None:
+    """It is refused: OpenSSL would wait for somebody at the terminal."""
+    _, certificate = write_certificates(tmp_path, "127.0.0.1")
+    key = load_pem_private_key(certificate.read_bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    (tmp_path / "key.pem").write_bytes(key)
+    listening = Listening(port=0, tls_certificate=certificate, tls_key=tmp_path / "key.pem")
+    with pytest.raises(ConfigError, match="TLS"):
+        RelayServer(listening, FakeService)
 
 
 def test_tls_with_client_certificates(tmp_path: Path) -> None:
@@ -297,6 +324,34 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
             httpx.get(f"{running.url}/health".replace("https", "http"))
         trusting.load_cert_chain(certificate)
         assert httpx.post(f"{running.url}/v1/read", json=READ, verify=trusting).status_code == 200
+
+
+def test_a_renewed_certificate_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New connections get the new one; one that cannot be used changes nothing, and connections stay."""
+    monkeypatch.setattr(http_server, "_WATCH_S", 0.02)
+    authority, certificate = write_certificates(tmp_path, "127.0.0.1")
+    old = ssl.create_default_context(cafile=authority)
+    with serving(Listening(port=0, tls_certificate=certificate)) as running:
+        url = f"{running.url}/health"
+        with httpx.Client(verify=old) as kept:
+            assert kept.get(url).status_code == 200
+            write_certificates(tmp_path, "127.0.0.1")
+            new = ssl.create_default_context(cafile=authority)
+            await_true(lambda: _trusts(url, new))
+            assert not _trusts(url, old)
+            certificate.write_text("no certificate")
+            await_true(lambda: "stays in use" in caplog.text)
+            assert _trusts(url, new)
+            assert kept.get(url).status_code == 200
+
+
+def _trusts(url: str, context: ssl.SSLContext) -> bool:
+    try:
+        return httpx.get(url, verify=context).status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def test_tokens_file_of_the_loopback_is_optional_and_used(file: Path) -> None:

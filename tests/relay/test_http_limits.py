@@ -230,9 +230,12 @@ def test_web_pages_cannot_send_requests(running: Running) -> None:
     url = f"{running.url}/v1/read"
     plain = httpx.post(url, content=json.dumps(READ), headers={"content-type": "text/plain"})
     assert plain.status_code == 415
+    for kind in ("application/json; charset=utf-8", "Application/JSON"):
+        named = httpx.post(url, content=json.dumps(READ), headers={"content-type": kind})
+        assert named.status_code == 200
     for host in ("evil.example", "evil.example:8642", ""):
         assert httpx.post(url, json=READ, headers={"host": host}).status_code == 421
-    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "[::1]:8642", "[::1]"):
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8642", "127.0.0.2", "[::1]:8642", "[::1]"):
         assert httpx.post(url, json=READ, headers={"host": host}).status_code == 200
 
 

@@ -22,6 +22,7 @@ from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.kafka.ports import open_lookup, read_committed_offsets
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
+from kafka_ordered_ops.relay.limits import READ_BYTES_MAX
 from kafka_ordered_ops.relay.log import log_tp
 from kafka_ordered_ops.relay.options import RelayOptions
 from kafka_ordered_ops.relay.server import now_ms
@@ -334,6 +335,27 @@ def test_few_records_are_read_ahead_for_a_group_that_takes_few(memory: MemoryWor
             assert handout.held <= 1_000 + BATCH_RECORDS
             found += await read_all(one, 15_000 - 1, records_max=2_000)
             assert places(found) == [(0, at) for at in range(15_000)]
+
+    run(scenario())
+
+
+def test_a_read_of_large_records_returns_few(memory: MemoryWorld) -> None:
+    """Its bytes have a limit, and at least one record comes."""
+    memory.create("orders", 2)
+    for partition in range(2):
+        values = [(at, None, bytes(READ_BYTES_MAX // 4), ()) for at in range(6)]
+        memory.write_content("orders", partition, [*values, (6, None, bytes(READ_BYTES_MAX), ())])
+
+    async def scenario() -> None:
+        async with serving(memory) as one:
+            seen: list[tuple[int, int]] = []
+            while len(seen) < 14:
+                found = await read(one, records_max=1_000)
+                sizes = [len(record.value or b"") for each in found for record in each.records]
+                assert sum(sizes) <= READ_BYTES_MAX or len(sizes) == 1
+                seen += places(found)
+                await acknowledge(one, found)
+            assert len(set(seen)) == 14
 
     run(scenario())
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from kafka_ordered_ops.core.errors import (
+    CorruptRecordError,
     NotReadyError,
     RecordsLostError,
     RelayError,
@@ -14,10 +16,13 @@ from kafka_ordered_ops.core.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.types import OnDataLoss
 from kafka_ordered_ops.core.window.bounds import Earliest, Latest
 from kafka_ordered_ops.relay import groups, upkeep
 from kafka_ordered_ops.relay.log import log_tp
+from kafka_ordered_ops.relay.tokens import Lease
+from tests.support.broker_world import BrokerWorld
 from tests.support.memory_world import MemoryWorld
 from tests.support.relay_servers import (
     acknowledge,
@@ -31,6 +36,7 @@ from tests.support.relay_servers import (
     until,
 )
 from tests.support.relay_servers import status as status_of
+from tests.support.wire import write_batch
 
 
 def test_brokers_that_are_away_delay_everything(memory: MemoryWorld) -> None:
@@ -60,16 +66,18 @@ def test_a_lease_of_a_partition_that_was_just_added(memory: MemoryWorld) -> None
     async def scenario() -> None:
         async with serving(memory) as old:
             memory.add_partitions("orders", 2)
-            memory.write("orders", 1, 1)
-            # In a group of its own, which gives it both partitions.
-            async with serving(memory, relay_group="other") as new:
-                [lease] = await read_all(new, 1)
-                with pytest.raises(NotReadyError):
-                    await acknowledge(old, [lease])
-                engine = old._engine
-                assert engine is not None
-                engine.post(lambda: setattr(engine._upkeep, "_topics_at", 0.0))
-                await patiently(lambda: acknowledge(old, [lease]))
+            engine = old._engine
+            assert engine is not None
+            assert engine.signer is not None
+            topic_id = engine.server.partitions[memory.tp("orders")].topic_id
+            given = Lease(
+                memory.tp("orders", 1), topic_id, "g", "0" * 32, OffsetSet.of((0, 1)), 2**40
+            )
+            token = engine.signer.token_of(given)
+            with pytest.raises(NotReadyError):
+                await old.acknowledge([(token, None)])
+            engine.post(lambda: setattr(engine._upkeep, "_topics_at", 0.0))
+            await patiently(lambda: old.acknowledge([(token, None)]))
 
     run(scenario())
 
@@ -92,6 +100,29 @@ def test_lost_records_are_reported_or_passed(memory: MemoryWorld) -> None:
             await until(
                 lambda: (at := status_of(one, 0, memory.named("g"))) is not None and at.base == 5
             )
+
+    run(scenario())
+
+
+@pytest.mark.slow
+def test_a_record_that_cannot_be_decoded_is_passed_if_so_asked(broker: BrokerWorld) -> None:
+    """By default it is an error that names it, to all who read its partition."""
+    broker.create("orders")
+    broker.write("orders", 0, 1, 2)
+    bootstrap, name = str(broker.settings.bootstrap_servers), broker.named("orders")
+    write_batch(bootstrap, name, [1], header=b"\xff")
+    broker.write("orders", 0, 3)
+
+    async def scenario() -> None:
+        async with serving(broker, on_data_loss=OnDataLoss.WARN) as one:
+            assert places(await read_all(one, 3)) == [(0, 0), (0, 1), (0, 3)]
+            engine = one._engine
+            assert engine is not None
+            engine.groups._server.options = replace(
+                engine.server.options, on_data_loss=OnDataLoss.FAIL
+            )
+            with pytest.raises(CorruptRecordError, match=r"\[0]@2"):
+                await read(one, "other", wait_s=1)
 
     run(scenario())
 

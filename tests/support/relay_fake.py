@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from kafka_ordered_ops.core.errors import LeaseError, NotReadyError, UnknownTopicError
 from kafka_ordered_ops.core.processing.record import Record
@@ -30,14 +30,17 @@ class FakeService:
         self.done = False
         self.failure: Exception | None = None
         self.ended_by: BaseException | None = None
+        #: What its start waits for.
+        self.starting: Callable[[], Awaitable[object]] = partial(asyncio.sleep, 0)
         self.readers = 0
         self._arrived = asyncio.Event()
         self._numbers = itertools.count()
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[FakeService]:
-        """It, as servers open a service."""
-        yield self
+    async def start(self) -> None:
+        await self.starting()
+
+    async def close(self) -> None:
+        pass
 
     def add(self, *records: Record) -> None:
         """More to hand out."""

@@ -7,15 +7,15 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kafka_ordered_ops.relay.http_server import Listening, RelayServer
 from kafka_ordered_ops.relay.ports import RelayService
 from tests.support.relay_fake import FakeService
 
-#: Opens a service.
-Opens = Callable[[], AbstractAsyncContextManager[RelayService]]
+#: Makes a service.
+Makes = Callable[[], RelayService]
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 20.0
@@ -51,11 +51,10 @@ class Running:
 
 
 @contextmanager
-def serving(listening: Listening, service: FakeService | Opens | None = None) -> Iterator[Running]:
+def serving(listening: Listening, service: FakeService | Makes | None = None) -> Iterator[Running]:
     """A server of a service, which is a fake one by default."""
-    opens = service if callable(service) else None
     fake = None if callable(service) else service or FakeService()
-    server = RelayServer(listening, opens or (fake or FakeService()).opened)
+    server = RelayServer(listening, service if callable(service) else lambda: fake or FakeService())
     running = Running(server, fake)
     begun = threading.Event()
 

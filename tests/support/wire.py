@@ -35,9 +35,13 @@ def write_batch(
     *,
     partition: int = 0,
     keys: Sequence[bytes] | None = None,
+    header: bytes | None = None,
 ) -> int:
-    """Writes one batch with exactly these timestamps, zero among them; the offset of its first record."""
-    batch = _record_batch(times_ms, keys or [None] * len(times_ms))
+    """Writes one batch with exactly these timestamps, zero among them; the offset of its first record.
+
+    `header` is the name of a header that each record has, of any bytes.
+    """
+    batch = _record_batch(times_ms, keys or [None] * len(times_ms), header)
     body = struct.pack(">hhi", -1, -1, int(_TIMEOUT_S * 1000))  # No transaction; all replicas.
     body += struct.pack(">i", 1) + _text(topic) + struct.pack(">ii", 1, partition)
     body += struct.pack(">i", len(batch)) + batch
@@ -137,12 +141,15 @@ def _call(bootstrap: str, api: int, version: int, body: bytes) -> bytes:
     return answer[4:]
 
 
-def _record_batch(times_ms: Sequence[int], keys: Sequence[bytes | None]) -> bytes:
+def _record_batch(
+    times_ms: Sequence[int], keys: Sequence[bytes | None], header: bytes | None
+) -> bytes:
     base_ms = times_ms[0]
+    headers = _varint(0) if header is None else _varint(1) + _sized(header) + _sized(b"x")
     records = b""
     for number, (time_ms, key) in enumerate(zip(times_ms, keys, strict=True)):
         record = b"\0" + _varint(time_ms - base_ms) + _varint(number)
-        record += _sized(key) + _sized(b"x") + _varint(0)
+        record += _sized(key) + _sized(b"x") + headers
         records += _varint(len(record)) + record
     count = len(times_ms)
     checked = struct.pack(

@@ -61,7 +61,7 @@ class Server:
             "--tls-cert",
             metavar="FILE",
             rich_help_panel=LISTENING,
-            help="Certificate with its chain, in PEM. A renewed one is used after a restart.",
+            help="Certificate with its chain, in PEM. It is read again when it changes.",
         ),
     ] = None
     tls_key: Annotated[
@@ -181,7 +181,7 @@ class Served:
         typer.Option(
             "--on-data-loss",
             rich_help_panel=RECORDS,
-            help="What to do if retention removed records before they were read.",
+            help="What to do if retention removed records before they were read, or one cannot be decoded.",
         ),
     ] = OnDataLoss.FAIL
 

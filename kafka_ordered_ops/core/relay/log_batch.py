@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.relay.log_records import (
     LogRecord,
     Opened,
     Owned,
+    Served,
     Snapshot,
     decode,
 )
@@ -58,7 +59,7 @@ class LogBatch(NamedTuple):
 #: How long the head and group, and the whole record, of one range are: by the head.
 _Lengths = dict[bytes, tuple[int, int]]
 _NO_LENGTHS: Final = (0, 0)
-_NOT_SORTED: Final = (Owned, Opened, Finished, Snapshot)
+_NOT_SORTED: Final = (Owned, Served, Opened, Finished, Snapshot)
 
 
 def sorted_batch(records: Iterable[tuple[int, bytes | None]], end: int) -> LogBatch:

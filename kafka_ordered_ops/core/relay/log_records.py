@@ -65,6 +65,13 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The servers of a relay group serve the partition. The last such record counts; older logs have none."""
+
+    relay_group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A group begins. The first such record of a group counts."""
 
@@ -137,7 +144,9 @@ class Snapshot:
     records: tuple[tuple[int, StateRecord], ...]
 
 
-StateRecord: TypeAlias = Owned | Opened | Leased | Extended | Released | Acknowledged | Finished
+StateRecord: TypeAlias = (
+    Owned | Served | Opened | Leased | Extended | Released | Acknowledged | Finished
+)
 LogRecord: TypeAlias = StateRecord | Snapshot
 
 HEAD_BYTES: Final = 10
@@ -238,6 +247,15 @@ _KINDS: Final[dict[type[StateRecord], _Kind]] = {
         False,
         lambda one: _Parts(one.group, one.digest, (one.base,), EMPTY_SET),
         lambda first, second, numbers, _: Finished(first, numbers[0], second),
+    ),
+    Served: _Kind(
+        9,
+        Struct("<"),
+        (),
+        False,
+        False,
+        lambda one: _Parts(one.relay_group, "", (), EMPTY_SET),
+        lambda first, _, __, ___: Served(first),
     ),
 }
 _BY_NUMBER: Final = {one.number: one for one in _KINDS.values()}

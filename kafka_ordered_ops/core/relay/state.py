@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from heapq import nlargest
 from typing import Final, NamedTuple
 
 from kafka_ordered_ops.core.numpy_later import np
@@ -28,6 +29,7 @@ from kafka_ordered_ops.core.relay.log_records import (
     Opened,
     Owned,
     Released,
+    Served,
     Snapshot,
     StateRecord,
     decode,
@@ -58,6 +60,8 @@ class PartitionState:
         self.position = 0
         #: Both positions and epochs rise.
         self._claims: list[Claim] = []
+        #: With its position.
+        self._served: tuple[int, Served] | None = None
         self._groups: dict[str, GroupProgress] = {}
         #: Where windows have ended, by group.
         self._finished: dict[str, int] = {}
@@ -67,9 +71,19 @@ class PartitionState:
         """By name: the groups that any record is about."""
         return self._groups
 
+    def latest_groups(self, finished_max: int) -> list[str]:
+        """Return the names of groups, sorted: of windows that have ended, the last `finished_max`."""
+        ended = nlargest(finished_max, self._finished, key=self._finished.__getitem__)
+        return sorted([one for one in self._groups if one not in self._finished] + ended)
+
     def owner(self) -> Owned | None:
         """Return the newest claim that counts."""
         return self._claims[-1].owned if self._claims else None
+
+    @property
+    def relay_group(self) -> str | None:
+        """The group of the servers; None: not known, as in an older log."""
+        return None if self._served is None else self._served[1].relay_group
 
     def counts(self, lease_id: str) -> bool:
         """Return whether a lease was read and is not void; one that is fully acknowledged may be forgotten."""
@@ -120,6 +134,8 @@ class PartitionState:
         """Yield records, with positions, whose join is this state; equal states yield the same."""
         for claim in self._claims:
             yield claim.position, claim.owned
+        if self._served is not None:
+            yield self._served
         for name in sorted(self._groups):
             for position, record in self._groups[name].records():
                 yield 0 if position is None else position, record
@@ -147,6 +163,10 @@ class PartitionState:
     def _join(self, record: StateRecord, position: int) -> None:
         if isinstance(record, Owned):
             self._claim(record, position)
+            return
+        if isinstance(record, Served):
+            if self._served is None or position > self._served[0]:
+                self._served = position, record
             return
         group = self._group(record.group)
         match record:
@@ -229,6 +249,8 @@ def _bytes_most(record: StateRecord) -> int:
     """Return an upper bound of the size: characters have up to four bytes, and compression may add a little."""
     if isinstance(record, Owned):
         names, ranges = (record.server_id, record.topic_id), 0
+    elif isinstance(record, Served):
+        names, ranges = (record.relay_group, ""), 0
     elif isinstance(record, Finished):
         names, ranges = (record.group, record.digest), 0
     elif isinstance(record, Opened | Acknowledged):

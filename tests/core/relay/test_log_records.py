@@ -31,6 +31,7 @@ from kafka_ordered_ops.core.relay.log_records import (
     Opened,
     Owned,
     Released,
+    Served,
     Snapshot,
     decode,
     encode,
@@ -52,6 +53,7 @@ state_records = st.one_of(
     st.builds(Released, texts, texts, offsets),
     st.builds(Acknowledged, texts, offsets),
     st.builds(Finished, texts, whole, texts),
+    st.builds(Served, texts),
 )
 snapshots = st.builds(
     Snapshot,

@@ -21,6 +21,7 @@ from kafka_ordered_ops.core.relay.log_records import (
     Opened,
     Owned,
     Released,
+    Served,
     decode,
     encode,
 )
@@ -32,6 +33,7 @@ ids = st.integers(0, 9).map(str)
 times = st.integers(1, 100)
 unfinished = st.one_of(
     st.builds(Owned, st.integers(1, 4), st.sampled_from("ab"), st.just("topic id")),
+    st.builds(Served, groups),
     st.builds(Opened, groups, st.integers(0, 9), st.none() | offset_sets),
     st.builds(Extended, groups, ids, times, offset_sets),
     st.builds(Released, groups, ids, offset_sets),
@@ -48,6 +50,16 @@ unfinished = st.one_of(
 )
 finished = st.builds(Finished, st.just("two"), st.integers(0, 9), st.sampled_from("xy"))
 Log = list[tuple[int, LogRecord]]
+
+
+def test_the_latest_groups() -> None:
+    """All that go on, and the windows that ended last, by their places in the log and not by when they were read."""
+    state = PartitionState()
+    for name, position in (("third", 30), ("first", 10), ("second", 20)):
+        state.apply(Finished(name, 1, "x"), position)
+    state.apply(Opened("open", 0), 5)
+    assert state.latest_groups(2) == ["open", "second", "third"]
+    assert state.latest_groups(5) == ["first", "open", "second", "third"]
 
 
 def _log(records: list[LogRecord]) -> Log:
