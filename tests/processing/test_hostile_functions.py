@@ -264,6 +264,26 @@ def test_an_async_function_that_refuses_to_be_cancelled_passes_its_time_out(
     assert failures(run(memory, refuses, timeout_s=0.2)) == ["FunctionTimeoutError"]
 
 
+@pytest.mark.parametrize("whose", ["its own", "all"])
+def test_a_function_that_cancels_tasks_keeps_nobody_waiting(
+    memory: MemoryWorld, whose: str
+) -> None:
+    """Each record has its result: no worker is lost, and none is interrupted for what another record did."""
+    begun: list[int] = []
+
+    async def cancels(record: Record) -> None:
+        begun.append(record.offset)
+        if record.offset % 5 == 1:
+            task = asyncio.current_task()
+            for one in asyncio.all_tasks() if whose == "all" else {task}:
+                assert one is not None
+                one.cancel()
+        elif whose == "its own":
+            await asyncio.sleep(0)
+
+    assert failures(run(memory, cancels, max_concurrency=2)) == []
+
+
 # --- odd options -------------------------------------------------------------------------------------------------
 
 
