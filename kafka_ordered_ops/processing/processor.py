@@ -229,6 +229,7 @@ class Processor:
             ConfigError: an invalid argument.
             WindowGroupError: the group's commits are those of windows.
             UnknownTopicError: a topic does not exist, or was deleted.
+            TopicRecreatedError: a topic was deleted and created again meanwhile.
             OffsetMapDecodeError: commit metadata cannot be used.
             RecordsLostError: records to be processed are no longer in the log.
             RecordTooLargeError: with `produce`: a returned record is refused. It is not done.
