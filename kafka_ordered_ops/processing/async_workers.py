@@ -37,7 +37,7 @@ class AsyncWorkers(Workers):
             target=self._guarded, args=(self._run,), name="process-async", daemon=True
         )
         self._looked_at = 0.0
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._tasks: dict[int, asyncio.Task[None]] = {}
         #: Coroutines without work.
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -45,6 +45,7 @@ class AsyncWorkers(Workers):
 
     def start(self) -> None:
         """Begin."""
+        self._loop = asyncio.new_event_loop()
         self._queue.on_change(self._on_change)
         self._looked_at = time.monotonic()
         self._thread.start()
@@ -114,7 +115,8 @@ class AsyncWorkers(Workers):
             self._looked_at = time.monotonic()
             self._look()
             self._wake()
-        left = list(self._tasks.values())
+        # Also those that the function has begun and left behind.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         if left:

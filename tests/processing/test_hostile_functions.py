@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from kafka_ordered_ops.core.errors import (
     HungFunctionsError,
     ProcessingError,
     RecordFailedError,
+    UnknownTopicError,
 )
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.window.bounds import Earliest
@@ -282,6 +284,38 @@ def test_a_function_that_cancels_tasks_keeps_nobody_waiting(
             await asyncio.sleep(0)
 
     assert failures(run(memory, cancels, max_concurrency=2)) == []
+
+
+def test_what_an_async_function_leaves_behind_is_cancelled(memory: MemoryWorld) -> None:
+    """As `asyncio.run` does: it can clean up."""
+    cleaned: list[int] = []
+
+    async def background(offset: int) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned.append(offset)
+
+    tasks = []
+
+    async def function(record: Record) -> None:
+        tasks.append(asyncio.create_task(background(record.offset)))
+        await asyncio.sleep(0)
+
+    assert failures(run(memory, function)) == []
+    assert sorted(cleaned) == list(range(RECORDS))
+
+
+def test_an_event_loop_that_is_not_needed_is_not_opened(memory: MemoryWorld) -> None:
+    """Processing ends before it begins."""
+
+    async def function(record: Record) -> None: ...
+
+    results = Processor(memory.settings).subscribe("nowhere", function, group_id="g")
+    with pytest.raises(UnknownTopicError):
+        list(results)
+    del results
+    gc.collect()
 
 
 # --- odd options -------------------------------------------------------------------------------------------------
