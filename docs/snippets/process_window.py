@@ -1,4 +1,4 @@
-"""Charge the orders up to now, and go on after a crash: python process_window.py BOOTSTRAP TOPIC."""
+"""Charge the orders of the last full hour, and go on after a crash: python process_window.py BOOTSTRAP TOPIC."""
 
 import json
 import sys
@@ -19,13 +19,14 @@ def charge(record):
 
 
 # [start window]
-question = Window(topic, cutoff=datetime.now(UTC), starting_offsets="earliest")
+hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+question = Window(topic, cutoff=hour, starting_offsets="earliest")
 with OrderedWindows(bootstrap, group_id=f"{topic}-kept") as windows:
     done = process_window(
         windows,
         question,
         charge,
-        window_id="today",
+        window_id=f"{hour:%Y-%m-%dT%H}",
         processor=Processor(bootstrap, max_concurrency=64),
     )
 print(f"charged {done.succeeded:,} orders, {done.failed:,} failed")

@@ -37,7 +37,7 @@ class AsyncWorkers(Workers):
             target=self._guarded, args=(self._run,), name="process-async", daemon=True
         )
         self._looked_at = 0.0
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._tasks: dict[int, asyncio.Task[None]] = {}
         #: Coroutines without work.
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -45,6 +45,7 @@ class AsyncWorkers(Workers):
 
     def start(self) -> None:
         """Begin."""
+        self._loop = asyncio.new_event_loop()
         self._queue.on_change(self._on_change)
         self._looked_at = time.monotonic()
         self._thread.start()
@@ -109,11 +110,13 @@ class AsyncWorkers(Workers):
             self._start_one()
         # Those that were fenced off and refuse to be cancelled are left behind.
         while any(worker not in self._hung for worker in self._tasks) and not self._is_given_up:
-            await asyncio.sleep(self._look_s)
+            with suppress(asyncio.CancelledError):  # By a function, as below.
+                await asyncio.sleep(self._look_s)
             self._looked_at = time.monotonic()
             self._look()
             self._wake()
-        left = list(self._tasks.values())
+        # Also those that the function has begun and left behind.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         if left:
@@ -124,7 +127,7 @@ class AsyncWorkers(Workers):
         try:
             while not queue.is_stopped:
                 if (turn := self._take(worker, wait=False)) is not None:
-                    await self._work_through(turn)
+                    await self._work_through(turn, self._tasks[worker])
                     if not self._finish(worker, turn):
                         break
                     # Functions that never wait would keep the others from running.
@@ -133,15 +136,29 @@ class AsyncWorkers(Workers):
                     waiting = self._loop.create_future()
                     self._idle.append(waiting)
                     await waiting
+        except asyncio.CancelledError:
+            # By a function that cancels what is not its own. A worker that was fenced off ends above.
+            if not queue.is_stopped:
+                self._start_one()
         except Exception as error:  # noqa: BLE001 - raised by whoever takes the results
             # Its records would never be done.
             queue.stop(error)
         finally:
             del self._tasks[worker]
 
-    async def _work_through(self, turn: Turn) -> None:
+    async def _work_through(self, turn: Turn, task: asyncio.Task[None]) -> None:
         call = self._call
         for records in turn.batches():
             turn.note(await call(records))
+            if task.cancelling():
+                await _uncancel(task)
             if self._queue.is_stopped:
                 return
+
+
+async def _uncancel(task: asyncio.Task[None]) -> None:
+    """A function has cancelled its own task: the next one is not to be interrupted for it."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.cancelling():
+        task.uncancel()

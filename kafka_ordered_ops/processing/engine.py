@@ -5,6 +5,7 @@ It runs in its own thread, so that neither the user's function nor whoever takes
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import ExitStack
 from typing import Final
@@ -13,6 +14,7 @@ from kafka_ordered_ops.core.offset_set import OffsetSet
 from kafka_ordered_ops.core.processing.partition_counts import PartitionCounts
 from kafka_ordered_ops.core.processing.record import records_of
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
+from kafka_ordered_ops.kafka.client.forks import Home
 from kafka_ordered_ops.kafka.ports import ReaderDoor, open_reader
 from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.kafka.settings import ClientSettings
@@ -77,10 +79,32 @@ class Engine:
         self._report_at = self._measure_at = 0.0
         self._is_finite = not source.is_endless
         self._is_draining = False
+        self._drained_by = float("inf")
         self._close_s = _CLOSE_S
+        self._home = Home()
+        self._thread = threading.Thread(target=self._run, name="process-records", daemon=True)
 
-    def drain(self) -> None:
-        """Read no more, and end when everything that was read is done."""
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this process, which may be forked from its own."""
+        return self._home.is_here
+
+    def check_here(self) -> None:
+        """Raise `NotShareableError` in a forked process: nobody works there."""
+        self._home.check("an iterator over results")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end, once the queue is stopped."""
+        self._thread.join(self._stop_timeout_s + self._close_s)
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Read no more, and end when everything that was read is done, or when the time is over."""
+        if timeout_s is not None:
+            self._drained_by = time.monotonic() + timeout_s
         self._is_draining = True
 
     def hurry(self) -> None:
@@ -91,11 +115,6 @@ class Engine:
     def end_within(self, timeout_s: float) -> None:
         """Give up sooner what has begun, once processing ends."""
         self._stop_timeout_s = min(self._stop_timeout_s, timeout_s)
-
-    @property
-    def end_timeout_s(self) -> float:
-        """How long `run` may take once the queue is stopped."""
-        return self._stop_timeout_s + self._close_s
 
     @property
     def counts(self) -> Counts:
@@ -114,7 +133,7 @@ class Engine:
             if tp in wanted
         )
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Process until the end of a plan, or until the queue is stopped."""
         try:
             with ExitStack() as stack:
@@ -126,9 +145,7 @@ class Engine:
                     self._queue.stop(error)
                 self._queue.stop()
                 self._workers.join(self._stop_timeout_s)
-                self._bury()
-                if self._dead_letters is not None:
-                    self._dead_letters.finish(self._stop_timeout_s)
+                self._bury_last()
                 self._source.commit_at_end(self._close_s / 2)
                 self._source.report()
         except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
@@ -172,6 +189,9 @@ class Engine:
         self._workers.start()
 
     def _is_done(self) -> bool:
+        if self._is_draining and time.monotonic() >= self._drained_by:
+            self.end_within(0.0)
+            return True
         reads_on = not self._is_draining and (self._unread or not self._is_finite)
         return not (reads_on or self._queue.records)
 
@@ -243,3 +263,12 @@ class Engine:
             for lane, result in self._queue.take_dead():
                 self._dead_letters.add(lane, result)
             self._dead_letters.turn()
+
+    def _bury_last(self) -> None:
+        """Write the last dead letters; if that fails, what is done is still kept."""
+        try:
+            self._bury()
+            if self._dead_letters is not None:
+                self._dead_letters.finish(self._stop_timeout_s)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever takes the results
+            self._queue.stop(error)

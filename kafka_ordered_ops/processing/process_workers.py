@@ -45,7 +45,7 @@ class ProcessWorkers(Threads):
     def join(self, timeout_s: float) -> bool:
         """Wait until all have ended, once the queue is stopped; end those that have not."""
         super().join(timeout_s)
-        for process in tuple(self._processes.values()):
+        for process in self._processes.copy().values():
             process.kill()
         return super().join(_END_TIMEOUT_S)
 
@@ -61,6 +61,9 @@ class ProcessWorkers(Threads):
         try:
             process.start()
             self._work(worker, process.call)
+        except WorkerDiedError:
+            if not process.is_killed:
+                raise
         finally:
             process.close()
             self._processes.pop(worker, None)
@@ -75,6 +78,8 @@ class _Process:
     def __init__(self, function: bytes, in_batches: bool, produces: bool) -> None:
         self._arguments = function, in_batches, produces
         self._process: SpawnProcess | None = None
+        #: There will be no other one.
+        self.is_killed = False
         self._pipe: Connection
 
     def start(self) -> None:
@@ -118,8 +123,9 @@ class _Process:
                 + (f" and {len(records) - 1} more" if len(records) > 1 else ""),
                 exit_code=None if self._process is None else self._process.exitcode,
             )
-            self.close()
-            self.start()
+            if not self.is_killed:
+                self.close()
+                self.start()
             return failed(records, error)
         try:
             answers = pickle.loads(answered)
@@ -128,7 +134,8 @@ class _Process:
         return [Result(record, *answer) for record, answer in zip(records, answers, strict=True)]
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, and for good."""
+        self.is_killed = True
         if (process := self._process) is not None:
             process.kill()
 
@@ -138,7 +145,7 @@ class _Process:
             return
         self._pipe.close()
         self._process.join(_END_TIMEOUT_S)
-        self.kill()
+        self._process.kill()
 
     def _ended(self) -> str:
         if self._process is None:

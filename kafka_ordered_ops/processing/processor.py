@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
@@ -60,7 +59,7 @@ _POLL_S: Final = 0.2
 class Processor:
     """Runs records through a function, many at a time, in order where an order is asked for.
 
-    As a context manager it stops what runs when the block ends.
+    As a context manager it stops what runs when the block ends, and waits for it.
 
     Args:
         settings: the bootstrap servers, or a mapping of client settings.
@@ -79,7 +78,8 @@ class Processor:
         when_exhausted: what to do with a record that failed in its last attempt: ``stop``, ``skip`` or ``dead-letter``.
         dead_letter_topic: an existing topic for such records.
         held_records_max: records that may be read and not done; also bounds how many are processed at the same time.
-        held_bytes_max: bytes of their keys and values, with which reading pauses; what one read brings may go beyond.
+        held_bytes_max: bytes of their keys and values, with which reading pauses; what one read brings may go beyond. Results
+            that wait to be taken have a limit of their own of the same size.
         stall_timeout_s: how long the cluster may bring nothing of what is there, or refuse a dead letter.
         stop_timeout_s: how long calls may go on once processing ends.
 
@@ -133,8 +133,19 @@ class Processor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        # An iterator whose variable outlives the block would still be at work.
+        running = self._running
         self.stop()
+        for _, engine in running:
+            if kind is KeyboardInterrupt:
+                engine.hurry()
+            engine.wait()
+
+    @property
+    def _running(self) -> tuple[tuple[WorkQueue, Engine], ...]:
+        """What runs in this process: nothing of what ran before a fork."""
+        return tuple(one for one in self._engines.copy().items() if one[1].is_here)
 
     def run(
         self,
@@ -218,6 +229,7 @@ class Processor:
             ConfigError: an invalid argument.
             WindowGroupError: the group's commits are those of windows.
             UnknownTopicError: a topic does not exist, or was deleted.
+            TopicRecreatedError: a topic was deleted and created again meanwhile.
             OffsetMapDecodeError: commit metadata cannot be used.
             RecordsLostError: records to be processed are no longer in the log.
             RecordTooLargeError: with `produce`: a returned record is refused. It is not done.
@@ -250,41 +262,45 @@ class Processor:
         return self._results(GroupSource(self._settings, asked), function, batch_size, produce)
 
     def stop(self, *, drain: bool = False, timeout_s: float | None = None) -> None:
-        """Begin no more records. What is being processed ends and is kept, and then the iterators end; any thread may ask.
+        """Begin no more records. What is being processed ends and is kept, and then the iterators end.
+
+        Any thread may ask, or a signal's handler.
 
         Args:
-            drain: read no more, and end when all that was read is done.
-            timeout_s: how long calls may go on, at most; None: `stop_timeout_s`.
+            drain: read no more, and end when all that was read is done; a pause ends.
+            timeout_s: how long calls may go on, at most; None: `stop_timeout_s`. With `drain`, how long all that was read may
+                take; None: without a limit.
         """
         if timeout_s:
             check_timeout_s(timeout_s, what="timeout_s")
-        for queue, engine in tuple(self._engines.items()):
+        for queue, engine in self._running:
+            if drain:
+                engine.drain(timeout_s)
+                queue.resume()
+                continue
             if timeout_s is not None:
                 engine.end_within(timeout_s)
-            if drain:
-                engine.drain()
-            else:
-                queue.stop()
+            queue.stop()
 
     def pause(self) -> None:
         """Begin no more records until `resume`; a group keeps its partitions."""
-        for queue in tuple(self._engines):
+        for queue, _ in self._running:
             queue.pause()
 
     def resume(self) -> None:
         """Begin records again."""
-        for queue in tuple(self._engines):
+        for queue, _ in self._running:
             queue.resume()
 
     @property
     def counts(self) -> tuple[Counts, ...]:
         """How far each of the running iterators is."""
-        return tuple(queue.counts for queue in tuple(self._engines))
+        return tuple(queue.counts for queue, _ in self._running)
 
     @property
     def partitions(self) -> tuple[PartitionCounts, ...]:
         """How far each partition of the running iterators is: what is done, what is incomplete, and the lag."""
-        return tuple(one for engine in tuple(self._engines.values()) for one in engine.partitions)
+        return tuple(one for _, engine in self._running for one in engine.partitions)
 
     def turns(
         self,
@@ -338,6 +354,7 @@ class Processor:
             self._options.ordering,
             self._options.policy,
             results_max=RESULTS_MAX,
+            results_bytes_max=self._bytes_max,
             batch_size=batch_size,
             outputs=Outputs(outputs_of) if produce else None,
         )
@@ -352,19 +369,20 @@ class Processor:
             stall_timeout_s=self._stall_timeout_s,
             stop_timeout_s=self._stop_timeout_s,
         )
-        thread = threading.Thread(target=engine.run, name="process-records", daemon=True)
         self._engines[queue] = engine
-        thread.start()
+        engine.start()
         try:
             while (found := queue.take_results(_POLL_S)) is not None:
                 yield found
+                engine.check_here()
         except KeyboardInterrupt:
             engine.hurry()
             raise
         finally:
             del self._engines[queue]
-            queue.stop()
-            thread.join(engine.end_timeout_s)
+            if engine.is_here:
+                queue.stop()
+                engine.wait()
         if queue.failure is not None:
             raise queue.failure
 

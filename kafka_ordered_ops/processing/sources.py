@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from kafka_ordered_ops.core.cluster_facts import CommittedOffset
-from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, invariant
+from kafka_ordered_ops.core.errors import KafkaOrderedOpsError, TopicRecreatedError, invariant
 from kafka_ordered_ops.core.membership import check_not_of_windows
 from kafka_ordered_ops.core.offset_map.fitting import fitted_map, is_nearly_full
 from kafka_ordered_ops.core.offset_map.reading import DecodePolicy, read_committed_progress
@@ -151,6 +151,9 @@ class GroupSource:
         self._limits: dict[TopicPartition, int] = {}
         #: Partitions whose maps did not fit, as the log has it.
         self._reported: set[TopicPartition] = set()
+        #: Asked before each commit whether its topics are still the same.
+        self._lookup: LookupDoor
+        self._topic_ids: Mapping[str, str]
         self._due_at = self._begin_at = self._look_at = time.monotonic()
         self.on_commit: Callable[[float], None] | None = None
 
@@ -159,6 +162,8 @@ class GroupSource:
         asked, self._queue = self._asked, queue
         with open_lookup(self._settings, timeout_s=self._timeout_s) as lookup:
             topics = lookup.topics(asked.topics)
+        self._topic_ids = {name: facts.topic_id for name, facts in topics.items()}
+        self._lookup = stack.enter_context(open_lookup(self._settings, timeout_s=_COMMIT_TIMEOUT_S))
         self._at_open = frozenset(
             TopicPartition(name, number) for name in topics for number in topics[name].partitions
         )
@@ -343,6 +348,7 @@ class GroupSource:
         if not moved:
             return
         began = time.monotonic()
+        self._check_same_topics({tp.topic for tp in moved})
         if self._transactions is None:
             self._member.commit(moved, timeout_s=_COMMIT_TIMEOUT_S)
         else:
@@ -350,6 +356,18 @@ class GroupSource:
         self._committed |= moved
         if self.on_commit is not None:
             self.on_commit(time.monotonic() - began)
+
+    def _check_same_topics(self, names: Collection[str]) -> None:
+        """Raise `TopicRecreatedError` for a new topic, whose first records would be skipped for ever."""
+        for name, facts in self._lookup.topics(names).items():
+            if facts.topic_id != (known := self._topic_ids[name]):
+                raise TopicRecreatedError(
+                    f"group {self.group_id}: topic {name} was deleted and created again while it was processed, and its "
+                    "offsets start over. Nothing of it is committed. Subscribe again",
+                    topic=name,
+                    expected_id=known,
+                    found_id=facts.topic_id,
+                )
 
     def _commit_of(self, tp: TopicPartition, snapshot: Snapshot) -> _Commit:
         metadata, left_out = fitted_map(snapshot.base, snapshot.beyond)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import Final
 
 import numpy as np
@@ -55,6 +55,7 @@ class WorkQueue:
         ordering: which records keep their order.
         policy: what happens to failed records.
         results_max: results that wait to be taken; with more, no record is begun.
+        results_bytes_max: the same for the keys and values of their records.
         batch_size: how many records a function gets at once, at most.
         outputs: keeps what done records write in transactions, dead letters included; None: they write nothing.
     """
@@ -65,6 +66,7 @@ class WorkQueue:
         policy: FailurePolicy,
         *,
         results_max: int,
+        results_bytes_max: int = INT64_MAX,
         batch_size: int = 1,
         outputs: Outputs | None = None,
     ) -> None:
@@ -72,7 +74,8 @@ class WorkQueue:
         self._progress: dict[TopicPartition, Progress] = {}
         self._policy = policy
         self._results: deque[Result] = deque()
-        self._results_max = results_max
+        self._results_bytes = 0
+        self._results_max, self._results_bytes_max = results_max, results_bytes_max
         self._outputs = outputs
         #: Failed for the last time, to be written to the dead-letter topic.
         self._dead: list[tuple[Lane, Result]] = []
@@ -80,7 +83,8 @@ class WorkQueue:
         self._is_stopped = self._is_over = self._is_paused = False
         self._counts = Counts()
         self._batch_size = batch_size
-        self._lock = Lock()
+        #: A signal's handler may ask for something while its own thread is inside.
+        self._lock = RLock()
         #: Something is ready, or there is nothing more to do.
         self._work = Condition(self._lock)
         #: There are results, or somebody waits for the last record of a partition.
@@ -330,6 +334,7 @@ class WorkQueue:
                 return None if self._is_over else []
             found = list(self._results)
             self._results.clear()
+            self._results_bytes = 0
             self._wake_workers()
             return found
 
@@ -350,12 +355,14 @@ class WorkQueue:
     def _may_begin(self) -> bool:
         if self._is_paused or len(self._results) >= self._results_max:
             return False
+        if self._results_bytes >= self._results_bytes_max:
+            return False
         return self._outputs is None or not self._outputs.is_far_above
 
     def _done(self, lane: Lane, results: Sequence[Result]) -> None:
         if lane.is_dropped or not results:
             return
-        self._scheduler.done(lane, [one.record for one in results])
+        self._results_bytes += self._scheduler.done(lane, [one.record for one in results])
         self._progress[lane.tp].done([one.record.offset for one in results])
         if self._outputs is not None:
             self._outputs.add(lane.tp, results)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import threading
 import traceback
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +22,7 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
     """Process what comes until the pipe is closed, also by the other process's death."""
     # Ctrl-C goes to every process of a terminal; the first one decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="ends-with-parent", daemon=True).start()
     call = call_of(pickle.loads(function), in_batches=in_batches, produces=produces)
     pipe.send_bytes(READY)
     while True:
@@ -31,6 +35,13 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
             pipe.send_bytes(_pickled(answers))
         except BrokenPipeError:
             return
+
+
+def _end_with_parent() -> None:
+    """End with the other process, also in the middle of a call: whoever goes on with its records begins them anew."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _pickled(answers: list[tuple[Any, BaseException | None]]) -> bytes:

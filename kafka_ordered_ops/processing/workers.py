@@ -38,7 +38,8 @@ class Workers(ABC):
     ) -> None:
         self._concurrency, self._queue = concurrency, queue
         self._batch_size, self._timeout_s = batch_size, timeout_s
-        #: What each worker is at, by its number. Each sets and removes its own.
+        #: What each worker is at, by its number. Each sets and removes its own; others look at a copy, for a tuple of the
+        #: items may be interrupted while it is made.
         self._turns: dict[int, Turn] = {}
         self._numbers = count()
         #: Workers that were fenced off, and whose call has not ended.
@@ -72,7 +73,7 @@ class Workers(ABC):
     def _look(self) -> None:
         """Let nothing wait for a slow record, and no record take longer than it may."""
         now = time.monotonic()
-        for worker, turn in tuple(self._turns.items()):
+        for worker, turn in self._turns.copy().items():
             if self._timeout_s is not None:
                 self._fence(worker, turn, now - self._timeout_s)
             if now - turn.began_at > self._look_s:
@@ -82,7 +83,10 @@ class Workers(ABC):
         self._queue.look()
 
     def _fence(self, worker: int, turn: Turn, began_before: float) -> None:
+        # Before: its call may end at the same moment, and the worker then takes itself out.
+        self._hung.add(worker)
         if not (records := turn.fence(began_before)):
+            self._hung.discard(worker)
             return
         results, left = turn.take_out()
         error = FunctionTimeoutError(
@@ -91,7 +95,6 @@ class Workers(ABC):
             + ": speed it up, or give a longer timeout_s",
             timeout_s=self._timeout_s,
         )
-        self._hung.add(worker)
         self._turns.pop(worker, None)
         self._replace(worker)
         self._queue.finish(turn.lane, results + failed(records, error), left)
@@ -127,7 +130,7 @@ class Workers(ABC):
 
     def _abandon(self) -> None:
         """Nothing counts any more that comes of calls that have not ended."""
-        for turn in tuple(self._turns.values()):
+        for turn in self._turns.copy().values():
             turn.fence(float("inf"))
 
 
@@ -152,14 +155,14 @@ class Threads(Workers):
     def join(self, timeout_s: float) -> bool:
         """Wait until all have ended, once the queue is stopped; return whether they have."""
         ends_at = time.monotonic() + timeout_s
-        for worker, thread in tuple(self._threads.items()):
+        for worker, thread in self._threads.copy().items():
             while thread.is_alive() and worker not in self._hung:
                 if (left_s := ends_at - time.monotonic()) <= 0:
                     break
                 thread.join(min(left_s, 10 * LOOK_S))
         self._is_joined.set()
         self._abandon()
-        return not any(thread.is_alive() for thread in tuple(self._threads.values()))
+        return not any(thread.is_alive() for thread in self._threads.copy().values())
 
     def _replace(self, worker: int) -> None:
         if not self._queue.is_stopped:

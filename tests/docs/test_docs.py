@@ -62,6 +62,17 @@ def test_a_snippet_of_the_documentation_runs(bootstrap: str, tmp_path: Path, nam
 
 
 @pytest.mark.slow
+def test_the_snippet_that_goes_on_after_a_crash_may_be_run_again(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """It asks for the same window, or in the next hour for the next one."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    run("fill_topic.py", bootstrap, topic, tmp_path)
+    for _ in range(2):
+        assert run("process_window.py", bootstrap, topic, tmp_path).startswith("charged")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["test_hourly.py", "test_orders_asset.py"])
 def test_the_examples_of_tests_pass(tmp_path: Path, name: str) -> None:
     """They are files of tests, and need no broker."""

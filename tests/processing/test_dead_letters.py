@@ -160,6 +160,23 @@ def test_a_topic_that_goes_away_ends_processing_and_its_record_is_not_done(world
     assert not [one for one in results if one.error]
 
 
+def test_what_is_done_is_kept_when_a_dead_letter_is_refused(world: World) -> None:
+    """The records that are done are not processed again."""
+    world.create("orders")
+    world.create("dead", max_message_bytes="1000")
+    good = [(1.0, b"%d" % number, b"good", ()) for number in range(10)]
+    world.write_content("orders", 0, [(1.0, b"a", b"bad" + b"x" * 900, ()), *good])
+    plan = world.plan("w", 1_000, starting_offsets=Earliest())
+    assert plan is not None
+    processor = Processor(
+        world.settings, retries=0, stall_timeout_s=1, dead_letter_topic=world.named("dead")
+    )
+    with pytest.raises(RecordTooLargeError):
+        list(processor.run(plan, poisoned, keep=world.windows()))
+    [kept] = world.windows().processed(plan).values()
+    assert list(kept) == [(1, 11)]
+
+
 def test_a_record_that_its_headers_make_too_large_is_not_done(world: World) -> None:
     """It fits into its own topic, and not into the other one with what is added."""
     world.create("orders")

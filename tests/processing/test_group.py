@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kafka_ordered_ops.core.errors import (
     CommitRefusedError,
     ConfigError,
     OffsetMapDecodeError,
+    TopicRecreatedError,
     UnknownTopicError,
     WindowGroupError,
 )
@@ -260,6 +262,24 @@ def test_a_map_past_the_end_of_the_log_is_not_believed(world: World) -> None:
     world.foreign_commit("live", "orders", {0: 2}, metadata)
     with pytest.raises(OffsetMapDecodeError, match="the log ends at 5"), Worker(world) as worker:
         worker.until(lambda: False)
+
+
+@pytest.mark.parametrize("produce", [False, True])
+def test_a_topic_that_is_created_again_is_not_skipped(world: World, produce: bool) -> None:
+    """Its first records have offsets that the old one's had: the next member begins with them."""
+    world.create("orders")
+    world.write("orders", 0, *range(20))
+    first = Worker(world, produce=produce)
+    with suppress(TopicRecreatedError, UnknownTopicError), first:
+        until_committed(first, world, *places(range(20)))
+        world.delete("orders")
+        world.create("orders")
+        world.write("orders", 0, *range(30))
+        first.until(lambda: False)
+    assert isinstance(first.failure, TopicRecreatedError | UnknownTopicError)
+    with Worker(world, produce=produce) as second:
+        until_committed(second, world, *places(range(30)))
+    assert sorted(second.begun) == places(range(30))
 
 
 def test_a_group_of_windows_is_refused(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kafka_ordered_ops.core.processing.record import Record
 from kafka_ordered_ops.core.window.plan import WindowPlan
 from kafka_ordered_ops.core.window.window import Window
 from kafka_ordered_ops.processing.processor import Processor
+from tests.support.processing_groups import wait_until
 from tests.support.windows_support import at
 from tests.support.worlds import World
 
@@ -65,6 +67,19 @@ def test_reading_pauses_with_so_many_bytes(
     turn = 10
     most = held_most(world, plan, None, held_bytes_max=held_bytes_max, held_records_max=4 * turn)
     assert (most - turn) * len(VALUE) < held_bytes_max
+
+
+def test_results_that_wait_have_the_same_limit(world: World, plan: WindowPlan) -> None:
+    """Of bytes, whoever takes them; no record is begun beyond it."""
+    processor = Processor(world.settings, held_bytes_max=20 * len(VALUE), max_concurrency=1)
+    results = processor.run(plan, lambda record: time.sleep(0.001))
+    next(results)
+    wait_until(lambda: processor.counts[0].succeeded >= 20)
+    time.sleep(0.05)
+    [counts] = processor.counts
+    # One result was taken, and a worker may have had some records in its hands.
+    assert counts.succeeded < 60
+    assert len(list(results)) == RECORDS - 1
 
 
 @pytest.mark.parametrize("name", ["held_records_max", "held_bytes_max"])

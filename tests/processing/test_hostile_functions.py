@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from kafka_ordered_ops.core.errors import (
     HungFunctionsError,
     ProcessingError,
     RecordFailedError,
+    UnknownTopicError,
 )
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.window.bounds import Earliest
@@ -262,6 +264,58 @@ def test_an_async_function_that_refuses_to_be_cancelled_passes_its_time_out(
                 await asyncio.sleep(1)
 
     assert failures(run(memory, refuses, timeout_s=0.2)) == ["FunctionTimeoutError"]
+
+
+@pytest.mark.parametrize("whose", ["its own", "all"])
+def test_a_function_that_cancels_tasks_keeps_nobody_waiting(
+    memory: MemoryWorld, whose: str
+) -> None:
+    """Each record has its result: no worker is lost, and none is interrupted for what another record did."""
+    begun: list[int] = []
+
+    async def cancels(record: Record) -> None:
+        begun.append(record.offset)
+        if record.offset % 5 == 1:
+            task = asyncio.current_task()
+            for one in asyncio.all_tasks() if whose == "all" else {task}:
+                assert one is not None
+                one.cancel()
+        elif whose == "its own":
+            await asyncio.sleep(0)
+
+    assert failures(run(memory, cancels, max_concurrency=2)) == []
+
+
+def test_what_an_async_function_leaves_behind_is_cancelled(memory: MemoryWorld) -> None:
+    """As `asyncio.run` does: it can clean up."""
+    cleaned: list[int] = []
+
+    async def background(offset: int) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned.append(offset)
+
+    tasks = []
+
+    async def function(record: Record) -> None:
+        tasks.append(asyncio.create_task(background(record.offset)))
+        await asyncio.sleep(0)
+
+    assert failures(run(memory, function)) == []
+    assert sorted(cleaned) == list(range(RECORDS))
+
+
+def test_an_event_loop_that_is_not_needed_is_not_opened(memory: MemoryWorld) -> None:
+    """Processing ends before it begins."""
+
+    async def function(record: Record) -> None: ...
+
+    results = Processor(memory.settings).subscribe("nowhere", function, group_id="g")
+    with pytest.raises(UnknownTopicError):
+        list(results)
+    del results
+    gc.collect()
 
 
 # --- odd options -------------------------------------------------------------------------------------------------

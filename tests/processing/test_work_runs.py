@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from kafka_ordered_ops.core.errors import (
     ConfigError,
+    NotShareableError,
     ProcessingStoppedError,
     RecordFailedError,
 )
@@ -143,6 +148,104 @@ def test_a_pause_and_what_is_counted(world: World, plan: WindowPlan) -> None:
     assert processor.counts == ()
 
 
+def test_draining_ends_a_pause(world: World, plan: WindowPlan) -> None:
+    """What was read could not be finished in it."""
+    processor = Processor(world.settings)
+    results = processor.run(plan, lambda record: time.sleep(0.0005))
+    next(results)
+    processor.pause()
+    processor.stop(drain=True)
+    with suppress(ProcessingStoppedError):
+        list(results)
+    assert processor.counts == ()
+
+
+def test_draining_has_a_limit(world: World, plan: WindowPlan) -> None:
+    """One record fails for ever; the others are done."""
+
+    def fails(record: Record) -> None:
+        if (record.partition, record.offset) == (0, 3):
+            raise ValueError
+
+    processor = Processor(world.settings, ordering="unordered", retries=None)
+    results = processor.run(plan, fails)
+    for _ in range(RECORDS - 1):
+        next(results)
+    processor.stop(drain=True, timeout_s=0.2)
+    with pytest.raises(ProcessingStoppedError) as caught:
+        next(results)
+    assert caught.value.left == 1
+
+
+@pytest.mark.parametrize("interrupt", [ValueError, KeyboardInterrupt])
+def test_the_end_of_the_block_waits_for_what_is_kept(
+    world: World, plan: WindowPlan, interrupt: type[BaseException]
+) -> None:
+    """Though somebody still holds the iterator."""
+    windows = world.windows()
+    processor = Processor(world.settings)
+    results = processor.run(plan, lambda record: time.sleep(0.0005), keep=windows)
+
+    def take_some() -> None:
+        with processor:
+            for _ in range(50):
+                next(results)
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        take_some()
+    assert sum(one.count for one in windows.processed(plan).values()) >= 50
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_a_signal_may_come_at_any_line(memory_plan_of_some: tuple[World, WindowPlan]) -> None:
+    """Its handler may ask the processor for anything."""
+    world, plan = memory_plan_of_some
+    processor = Processor(world.settings, max_concurrency=2)
+
+    def handler(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename.endswith(("work_queue.py", "progress.py")):
+            processor.pause()
+            processor.resume()
+            assert len(processor.counts) <= 1
+            assert len(processor.partitions) <= 1
+        return handler
+
+    results = processor.run(plan, lambda record: time.sleep(0.0005))
+    next(results)
+    before = sys.gettrace()
+    sys.settrace(handler)
+    try:
+        rest = sum(1 for _ in results if processor.partitions)
+    finally:
+        sys.settrace(before)
+    assert rest + 1 == RECORDS
+
+
+def test_a_forked_process_is_refused(
+    memory_plan_of_some: tuple[World, WindowPlan],
+) -> None:
+    """Nobody works there, and it would wait for ever; the parent goes on."""
+    world, plan = memory_plan_of_some
+    processor = Processor(world.settings)
+    results = processor.run(plan, lambda record: time.sleep(0.0005))
+    next(results)
+    child = os.fork()
+    if child == 0:
+        # Ends it if it hangs.
+        signal.alarm(20)
+        try:
+            list(results)
+        except NotShareableError:
+            processor.stop()
+            results.close()  # type: ignore[attr-defined]
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(results)) == RECORDS - 1
+
+
 def test_ctrl_c_ends_within_a_second(world: World, plan: WindowPlan) -> None:
     """Whatever the function is at."""
     hold = threading.Event()
@@ -171,6 +274,8 @@ def test_ctrl_c_ends_within_a_second(world: World, plan: WindowPlan) -> None:
         {"retries": -1},
         {"when_exhausted": "dead-letter"},
         {"backoff": 3},
+        {"backoff": 0},
+        {"backoff": ""},
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
@@ -187,6 +292,20 @@ def test_bad_batches_are_refused(memory_plan: WindowPlan, ordering: str, batch_s
     with pytest.raises(ConfigError, match="batch_size"):
         Processor("nowhere:1", ordering=ordering).run(
             memory_plan, lambda records: None, batch_size=batch_size
+        )
+
+
+@pytest.fixture
+def memory_plan_of_some() -> Iterator[tuple[World, WindowPlan]]:
+    """A plan of some hundred records."""
+    with MemoryWorld() as world:
+        world.create("orders")
+        world.write_content("orders", 0, [(1.0, None, b"v", ())] * RECORDS)
+        yield (
+            world,
+            world.windows().plan(
+                Window(world.named("orders"), cutoff=at(2), starting_offsets="earliest")
+            ),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
 import time
@@ -27,8 +28,11 @@ from kafka_ordered_ops.core.processing.progress import Progress
 from kafka_ordered_ops.core.processing.record import Record, Result
 from kafka_ordered_ops.core.processing.scheduling import Ordering
 from kafka_ordered_ops.core.types import TopicPartition
+from kafka_ordered_ops.processing import process_workers
 from kafka_ordered_ops.processing.crew import WorkerKind, crew_of
+from kafka_ordered_ops.processing.turns import Turn
 from kafka_ordered_ops.processing.work_queue import WorkQueue
+from kafka_ordered_ops.processing.workers import Workers
 from tests.support.work_functions import answer, burn, lengths
 
 TPS = [TopicPartition("t", number) for number in range(3)]
@@ -39,8 +43,8 @@ SKIP = FailurePolicy(2, FixedBackoff(0.001), WhenExhausted.SKIP)
 class Work:
     """A queue, its workers, and what came of records so far."""
 
-    def __init__(self, queue: WorkQueue) -> None:
-        self.queue = queue
+    def __init__(self, queue: WorkQueue, workers: Workers) -> None:
+        self.queue, self.workers = queue, workers
         self.results: list[Result] = []
 
     def add(self, tp: TopicPartition, values: Sequence[bytes], *, keys: int = 5) -> None:
@@ -85,7 +89,7 @@ def working(
     workers = make(queue)
     workers.start()
     try:
-        yield Work(queue)
+        yield Work(queue, workers)
     finally:
         queue.stop()
         began = time.monotonic()
@@ -367,6 +371,82 @@ def test_a_process_fails_exactly_the_record_it_was_at(
     assert [(one.record.offset, one.record.attempt, type(one.error)) for one in failed] == [
         (5, 2, kind)
     ]
+
+
+def test_a_process_that_hangs_at_the_end_has_no_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed with its worker, and nothing is left."""
+    started: list[object] = []
+    start = process_workers._Process.start
+
+    def noted(process: process_workers._Process) -> None:
+        started.append(process)
+        start(process)
+
+    monkeypatch.setattr(process_workers._Process, "start", noted)
+    before = set(threading.enumerate())
+    with working(answer, kind=WorkerKind.PROCESSES, concurrency=1, join_s=0.1) as work:
+        until(lambda: len(started) == 1)
+        work.add(TPS[0], [b"hang"])
+        until(lambda: work.queue.counts.in_flight == 1)
+    until(lambda: not set(threading.enumerate()) - before)
+    assert len(started) == 1
+
+
+def test_workers_may_end_while_they_are_looked_at() -> None:
+    """Collecting garbage lets other threads in, wherever something is allocated."""
+    threshold = gc.get_threshold()
+
+    def let_others_in(*_: object) -> None:
+        time.sleep(0)
+
+    with working(lambda _: None, concurrency=300, timeout_s=DEADLINE_S) as work:
+        work.add(TPS[0], [b""] * 500, keys=1_000)
+        work.take(500)
+        gc.callbacks.append(let_others_in)
+        gc.set_threshold(1)
+        try:
+            work.queue.stop()
+            until(lambda: work.workers.join(0.01))
+        finally:
+            gc.set_threshold(*threshold)
+            gc.callbacks.remove(let_others_in)
+    assert work.queue.failure is None
+
+
+def test_a_call_that_ends_while_it_is_given_up_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not counted among those that hang, however often it happens."""
+    ended = threading.Semaphore(0)
+    fence = Turn.fence
+
+    def slow_fence(turn: Turn, began_before: float) -> list[Record]:
+        if found := fence(turn, began_before):
+            release.set()
+            assert ended.acquire(timeout=DEADLINE_S)
+        return found
+
+    release = threading.Event()
+
+    def function(record: Record) -> None:
+        release.wait(DEADLINE_S)
+        release.clear()
+
+    finish = Workers._finish
+
+    def noted_finish(workers: Workers, worker: int, turn: Turn) -> bool:
+        goes_on = finish(workers, worker, turn)
+        if turn.is_fenced:
+            ended.release()
+        return goes_on
+
+    monkeypatch.setattr(Turn, "fence", slow_fence)
+    monkeypatch.setattr(Workers, "_finish", noted_finish)
+    policy = FailurePolicy(0, FixedBackoff(0), WhenExhausted.SKIP)
+    with working(function, policy, concurrency=1, timeout_s=0.01) as work:
+        work.add(TPS[0], [b""] * 20)
+        results = work.take(20)
+    assert {type(one.error) for one in results} == {FunctionTimeoutError}
 
 
 def test_only_functions_that_reach_a_process_are_taken() -> None:

@@ -81,8 +81,8 @@ class FailurePolicy:
             check_count(self.retries, what="retries", least=0, greatest=RETRIES_MAX)
         if not callable(self.backoff):
             raise ConfigError(
-                f"backoff is {shown(self.backoff)}: give FixedBackoff, ExponentialBackoff, or a function of record "
-                "and error"
+                f"backoff is {shown(self.backoff)}: give a function of record and error that returns seconds, such as "
+                f"FixedBackoff or ExponentialBackoff of {__name__}"
             )
 
     def retry_after_s(self, record: Record, error: BaseException) -> float | None:

@@ -74,7 +74,9 @@ class ProcessorOptions:
             max_concurrency=max_concurrency,
             workers=check_choice(workers, WorkerKind, what="workers"),
             timeout_s=timeout_s,
-            policy=FailurePolicy(retries, backoff or ExponentialBackoff(), last),
+            policy=FailurePolicy(
+                retries, ExponentialBackoff() if backoff is None else backoff, last
+            ),
             dead_letter_topic=dead_letter_topic,
         )
 

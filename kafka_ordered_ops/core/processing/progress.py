@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from kafka_ordered_ops.core.offset_set import EMPTY_SET, Int64Array, OffsetSet
+
+#: With so many done records that nobody asked about, they are summed up: memory does not grow with what is done.
+_DONE_MAX: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +24,26 @@ class Snapshot:
     beyond: OffsetSet
 
 
+class _Open(NamedTuple):
+    """Records that were read and are not done."""
+
+    #: Rising; what follows is not in it yet.
+    offsets: Int64Array
+    arrived: list[Int64Array]
+    done: list[int]
+
+    def summed_up(self) -> _Open:
+        """Return the same in one array."""
+        left = np.concatenate([self.offsets, *self.arrived])
+        if self.done:
+            left = np.setdiff1d(left, np.array(self.done, dtype=np.int64), assume_unique=True)
+        return _Open(left, [], [])
+
+
 class Progress:
     """Which offsets are done, between where reading began and where it is. Not safe for threads; its owner locks it.
+
+    A signal's handler may ask for a snapshot while its own thread takes one.
 
     Offsets without a record (transaction markers, aborted records, compacted holes) are done once reading has passed
     them.
@@ -35,33 +57,32 @@ class Progress:
         self.position = start
         #: Done before, and not reached by reading.
         self._ahead = done
-        #: Read and not done, rising; `_arrived` and `_done` are not in it yet.
-        self._open: Int64Array = np.empty(0, dtype=np.int64)
-        self._arrived: list[Int64Array] = []
-        self._done: list[int] = []
+        #: Replaced as a whole: a handler may come between any two lines.
+        self._open = _Open(np.empty(0, dtype=np.int64), [], [])
 
     def read(self, offsets: Int64Array, position: int) -> None:
         """Take note of records that were read, and of where reading is."""
         if offsets.size:
-            self._arrived.append(offsets)
+            self._open.arrived.append(offsets)
         self.position = max(self.position, position)
 
     def done(self, offsets: Iterable[int]) -> None:
         """Take note of records that are done."""
-        self._done.extend(offsets)
+        done = self._open.done
+        done.extend(offsets)
+        if len(done) >= _DONE_MAX:
+            self._open = self._open.summed_up()
 
     @property
     def open(self) -> int:
         """How many records were read and are not done."""
-        return self._open.size + sum(one.size for one in self._arrived) - len(self._done)
+        offsets, arrived, done = self._open
+        return offsets.size + sum(one.size for one in arrived) - len(done)
 
     def snapshot(self) -> Snapshot:
         """Return what is done now."""
-        left = np.concatenate([self._open, *self._arrived])
-        if self._done:
-            left = np.setdiff1d(left, np.array(self._done, dtype=np.int64), assume_unique=True)
-        self._open, self._arrived, self._done = left, [], []
-        read = OffsetSet.of((0, self.position)) - OffsetSet.from_offsets(left)
+        left = self._open = self._open.summed_up()
+        read = OffsetSet.of((0, self.position)) - OffsetSet.from_offsets(left.offsets)
         done = read | self._ahead
         base = done.first_missing(0)
         self._ahead = self._ahead - OffsetSet.of((0, self.position))

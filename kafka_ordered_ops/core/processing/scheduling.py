@@ -174,10 +174,10 @@ class Scheduler:
             self._turns.append(lane)
         return lane, taken
 
-    def done(self, lane: Lane, records: Sequence[Record]) -> None:
-        """Records that were taken are done with, whatever came of them."""
+    def done(self, lane: Lane, records: Sequence[Record]) -> int:
+        """Records that were taken are done with, whatever came of them; return the bytes that are held no longer."""
         if lane.is_dropped:
-            return
+            return 0
         ready = len(lane.ready)
         done_bytes = content_bytes(records)
         lane.done(records)
@@ -186,6 +186,7 @@ class Scheduler:
         self.records -= len(records)
         self.in_flight -= len(records)
         self._changed(lane, ready)
+        return done_bytes
 
     def give_back(self, lane: Lane, records: Sequence[Record]) -> None:
         """Records that were taken were not begun: they are ready again, before the others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,3 +64,16 @@ def test_a_position_never_goes_back(first: int, second: int) -> None:
     for position in (first, second):
         progress.read(np.empty(0, dtype=np.int64), position)
     assert progress.snapshot().base == progress.position == max(first, second)
+
+
+def test_memory_does_not_grow_with_what_is_done() -> None:
+    """Though nobody asks for a snapshot."""
+    progress = Progress(0)
+    tracemalloc.start()
+    for position in range(0, 400_000, 1_000):
+        progress.read(np.arange(position, position + 1_000, dtype=np.int64), position + 1_000)
+        progress.done(range(position, position + 1_000))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 5_000_000
+    assert progress.snapshot().base == 400_000
