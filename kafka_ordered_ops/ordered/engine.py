@@ -34,7 +34,6 @@ from kafka_ordered_ops.kafka.ports import (
     open_member,
     open_reader,
 )
-from kafka_ordered_ops.kafka.read.reader import BATCH_RECORDS
 from kafka_ordered_ops.kafka.settings import ClientSettings
 from kafka_ordered_ops.ordered.commits import Commits
 from kafka_ordered_ops.ordered.folder import temporary_folder
@@ -48,6 +47,8 @@ from kafka_ordered_ops.ordered.watch import EVERY_S, EVERY_S_MIN, Seen, Watch
 
 #: Names a read without a group in quotas and logs of brokers; it is never joined.
 NO_GROUP: Final = "kafka-ordered-ops-read"
+#: Records taken in one turn: fewer cost more a record on their way through the order.
+TURN_RECORDS: Final = 4_000
 #: While records come without a pause, they are released once so many have come.
 RELEASE_RECORDS: Final = 32_768
 #: A record stamped so far after now is an error of a clock.
@@ -138,6 +139,10 @@ class Engine:
                 group,
                 asked.isolation,
                 wanted,
+                columns=[
+                    name for name in RECORD_SCHEMA.names if name in self._release.columns.fed.names
+                ],
+                batch_records=TURN_RECORDS,
                 stall_timeout_s=asked.stall_timeout_s,
             )
         )
@@ -213,7 +218,7 @@ class Engine:
                 self._begin_new()
                 taken = self._read()
             waiting += taken
-            if taken >= BATCH_RECORDS and waiting < RELEASE_RECORDS and not self._release.is_full:
+            if taken >= TURN_RECORDS and waiting < RELEASE_RECORDS and not self._release.is_full:
                 continue
             waiting = 0
             yield from self._released()

@@ -264,7 +264,7 @@ def test_what_memory_may_not_hold_waits_on_disk(
     world: World, tiny: dict[str, int], tmp_path: Any
 ) -> None:
     """The result is the same, and nothing is left behind."""
-    logs = fill(world, "orders", 3, 2_500, seed=4)
+    logs = fill(world, "orders", 3, 5_000, seed=4)
     found = read(world, "orders", temporary_folder=tmp_path / "made", **tiny)
     assert found == sorted(row for log in logs for row in log)
     assert list((tmp_path / "made").iterdir()) == []
@@ -272,7 +272,7 @@ def test_what_memory_may_not_hold_waits_on_disk(
 
 def test_without_a_disk_the_error_names_the_partition(world: World) -> None:
     """And what to change."""
-    fill(world, "orders", 3, 2_500, seed=5)
+    fill(world, "orders", 3, 5_000, seed=5)
     with (
         OrderedReader(
             world.settings, world.named("orders"), held_records_max=50, spilled_bytes_max=0

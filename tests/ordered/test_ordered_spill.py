@@ -236,8 +236,8 @@ from kafka_ordered_ops.testing import InMemoryKafka
 folder, what, limit = sys.argv[1:]
 with InMemoryKafka() as kafka:
     kafka.create_topic("orders", 2)
-    for n in range(8_000):
-        kafka.produce("orders", partition=n % 2, timestamp_ms=10**12 - n * 7919 % 8_000, value=b"%d" % n * 60)
+    for n in range(16_000):
+        kafka.produce("orders", partition=n % 2, timestamp_ms=10**12 - n * 7919 % 16_000, value=b"%d" % n * 60)
     options = {"temporary_folder": folder, "held_records_max": 100}
     if what == "limit":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
@@ -258,7 +258,7 @@ with InMemoryKafka() as kafka:
 @pytest.mark.slow
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A `SpillError` that names the file; nothing is left, and with room again everything comes."""
-    for what, limit, wanted in (("limit", 5_000, "SpillError"), ("no", 0, "8000")):
+    for what, limit, wanted in (("limit", 5_000, "SpillError"), ("no", 0, "16000")):
         done = subprocess.run(
             [sys.executable, "-c", _SPILLS, str(tmp_path), what, str(limit)],
             capture_output=True,

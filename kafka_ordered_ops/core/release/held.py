@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.release.lanes import EVERYTHING, Bound, Lane
-from kafka_ordered_ops.core.release.sorting import Batch, Piece, count_by_lane, in_order
+from kafka_ordered_ops.core.release.sorting import Batch, Piece, in_order
 from kafka_ordered_ops.core.release.spilled import KEY_COLUMN, LANE_COLUMN, Spill, SpilledRun
+from kafka_ordered_ops.core.types import INT64_MAX
 
 #: Runs on disk. Each has a batch in memory while it is merged; when there are more, some become one.
 SPILLED_RUNS_MAX: Final = 64
 RUNS_MERGED: Final = 16
 #: A batch of a run on disk.
 SPILL_BATCH_BYTES: Final = 2 * 1024**2
+#: About so many records are sorted at once on their way to disk. Every so manieth key tells where they end.
+STEP_RECORDS: Final = 65_536
+STEP_EVERY: Final = 64
 
 
 class Held:
@@ -26,6 +31,8 @@ class Held:
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
         self._runs: list[SpilledRun] = []
+        #: How many records memory holds, and the size of their Arrow data.
+        self.records_in_memory = self.nbytes_in_memory = 0
 
     def add_lane(self) -> None:
         """Add the next lane."""
@@ -35,22 +42,16 @@ class Held:
         self, lane: int, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int
     ) -> None:
         """Hold records of a lane, by offset."""
-        self._lanes[lane].add(keys, rows, offset_min, row_bytes)
+        one = self._lanes[lane]
+        before = one.nbytes
+        one.add(keys, rows, offset_min, row_bytes)
+        self.records_in_memory += keys.size
+        self.nbytes_in_memory += one.nbytes - before
 
     @property
     def records(self) -> int:
         """How many records are held."""
         return self.records_in_memory + sum(run.records for run in self._runs)
-
-    @property
-    def records_in_memory(self) -> int:
-        """How many records memory holds."""
-        return sum(lane.records for lane in self._lanes)
-
-    @property
-    def nbytes_in_memory(self) -> int:
-        """The size of their Arrow data."""
-        return sum(lane.nbytes for lane in self._lanes)
 
     @property
     def nbytes_on_disk(self) -> int:
@@ -76,12 +77,14 @@ class Held:
             in_memory = step if decider is None else _just_below(step)
             for lane in self._lanes:
                 pieces += lane.take(in_memory, int(ranks[lane.number]))
+            self._count()
             if pieces:
                 yield pieces
             if decider is None:
                 break
         for lane in self._lanes:
             lane.compact()
+        self._count()
 
     def to_disk(self, spill: Spill, ranks: Int64Array) -> None:
         """Move what memory holds to one more run; merge runs if there are too many.
@@ -89,18 +92,18 @@ class Held:
         Raises:
             SpillError: writing fails.
         """
-        pieces: list[Piece] = []
-        offsets_min: dict[int, int] = {}
-        for lane in self._lanes:
-            if (least := lane.offset_min) is not None:
-                offsets_min[lane.number] = least
-                pieces += lane.take(EVERYTHING, int(ranks[lane.number]))
-        if not pieces:
+        counts = np.array([lane.records for lane in self._lanes], dtype=np.int64)
+        if not counts.any():
             return
+        offsets_min = {
+            lane.number: least for lane in self._lanes if (least := lane.offset_min) is not None
+        }
+        first_key = min(int(keys[0]) for lane in self._lanes for keys in lane.rising_keys())
+        steps = (in_order(one, ranks, bytes_max=SPILL_BATCH_BYTES) for one in self._steps(ranks))
         run = SpilledRun(
-            spill.write(map(_for_disk, in_order(pieces, ranks, bytes_max=SPILL_BATCH_BYTES))),
-            first_key=min(int(piece.keys[0]) for piece in pieces),
-            counts=count_by_lane(pieces, len(self._lanes)),
+            spill.write(map(_for_disk, chain.from_iterable(steps))),
+            first_key=first_key,
+            counts=counts,
             offsets_min=offsets_min,
         )
         self._runs.append(run)
@@ -115,6 +118,7 @@ class Held:
     def drop(self, lane: int) -> None:
         """Forget what a lane holds."""
         self._lanes[lane] = Lane(lane)
+        self._count()
         for run in self._runs:
             run.drop(lane)
         self._runs = [run for run in self._runs if run.records]
@@ -124,6 +128,26 @@ class Held:
         runs, self._runs = self._runs, []
         for run in runs:
             run.remove()
+
+    def _steps(self, ranks: Int64Array) -> Iterator[list[Piece]]:
+        """Take what memory holds, step by step in order: to sort a little at a time stays in the caches."""
+        some = np.sort(
+            np.concatenate(
+                [keys[::STEP_EVERY] for lane in self._lanes for keys in lane.rising_keys()]
+            )
+        )
+        ends = np.unique(some[:: STEP_RECORDS // STEP_EVERY][1:]).tolist()
+        for bound in [*(Bound(key, INT64_MAX) for key in ends), EVERYTHING]:
+            pieces = [
+                piece for lane in self._lanes for piece in lane.take(bound, int(ranks[lane.number]))
+            ]
+            self._count()
+            if pieces:
+                yield pieces
+
+    def _count(self) -> None:
+        self.records_in_memory = sum(lane.records for lane in self._lanes)
+        self.nbytes_in_memory = sum(lane.nbytes for lane in self._lanes)
 
 
 def _step(runs: Sequence[SpilledRun], bound: Bound, ranks: Int64Array) -> tuple[Bound, int | None]:
@@ -186,6 +210,7 @@ def _merged(spill: Spill, runs: Sequence[SpilledRun], ranks: Int64Array) -> Spil
 
 def _for_disk(batch: Batch) -> pa.RecordBatch:
     rows = batch.rows()
-    for name, values in {KEY_COLUMN: batch.keys, LANE_COLUMN: batch.lanes}.items():
-        rows = rows.append_column(name, cast("pa.Array[pa.Int64Scalar]", pa.array(values)))
+    added: dict[str, Any] = {KEY_COLUMN: batch.keys, LANE_COLUMN: batch.lanes.astype(np.int32)}
+    for name, values in added.items():
+        rows = rows.append_column(name, pa.array(values))
     return rows

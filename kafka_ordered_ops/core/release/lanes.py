@@ -102,6 +102,10 @@ class Lane:
         """An offset at or below all that are held; None: nothing is held."""
         return min((chunk.offset_min for run in self._runs for chunk in run.chunks), default=None)
 
+    def rising_keys(self) -> Iterator[Int64Array]:
+        """Yield the keys of its records, each time some that do not fall."""
+        return (chunk.piece.keys for run in self._runs for chunk in run.chunks)
+
     def add(self, keys: Int64Array, rows: pa.RecordBatch, offset_min: int, row_bytes: int) -> None:
         """Hold records that came in this order."""
         places = None

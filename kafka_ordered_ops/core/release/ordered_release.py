@@ -8,7 +8,7 @@ sorted runs, and are merged while they are released.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, cast
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from kafka_ordered_ops.core.errors import ConfigError, HeldLimitError
 from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
+from kafka_ordered_ops.core.release.columns import Columns
 from kafka_ordered_ops.core.release.frontier import Frontier, Source
 from kafka_ordered_ops.core.release.held import Held
 from kafka_ordered_ops.core.release.sorting import BATCH_BYTES, Batch, Piece, in_order, row_bytes_of
@@ -82,7 +83,8 @@ class OrderedRelease:
         limits: Limits | None = None,
         spill: Spill | None = None,
     ) -> None:
-        self.schema = schema
+        #: Of the records that are fed, held and released.
+        self.columns = Columns(schema, keys_are_times=order is Order.TIMESTAMP)
         self._order = order
         self._slack_ms = 0 if order is Order.PARTITION else max_out_of_orderness_ms
         self._limits = limits or Limits()
@@ -104,6 +106,7 @@ class OrderedRelease:
         source = self._frontier.add(tp)
         if source.lane == len(self._names):
             self._names.append(tp)
+            self.columns.add(tp)
             self._held.add_lane()
 
     def feed(
@@ -113,7 +116,7 @@ class OrderedRelease:
 
         Args:
             tp: a partition that was added.
-            rows: the partition's next records, by offset.
+            rows: the partition's next records, by offset; their topic and partition may be left out.
             newest_ms: a timestamp after it is an error of a clock. It moves nothing on, and in the order of timestamps
                 its record is released at once, as a late one.
 
@@ -122,12 +125,13 @@ class OrderedRelease:
         """
         if not rows.num_rows:
             return
-        if not rows.schema.equals(self.schema):
+        columns = self.columns
+        if not (rows.schema.equals(columns.fed) or rows.schema.equals(columns.schema)):
             raise ConfigError(
-                f"records of {tp} have the columns {rows.schema}; needed: {self.schema}"
+                f"records of {tp} have the columns {rows.schema}; needed: {columns.schema}"
             )
+        times, rows = _int64(rows, "timestamp"), columns.to_hold(rows)
         source, row_bytes = self._frontier[tp], row_bytes_of(rows)
-        times = _int64(rows, "timestamp")
         offset_min = int(_int64(rows, "offset")[0])
         sane = times if newest_ms is None else times[times <= newest_ms]
         earlier_ms = source.greatest_ms
@@ -186,15 +190,14 @@ class OrderedRelease:
         Raises:
             SpillError: runs on disk cannot be read.
         """
-        ranks = self._frontier.ranks
         if self._late:
             late, self._late = self._late, []
-            yield from self._leave(in_order(late, ranks, bytes_max=bytes_max), is_late=True)
+            yield from self._leave(self._sorted(late, bytes_max), is_late=True)
         bound = self._frontier.bound()
         if bound is None:
             return
-        for pieces in self._held.below(bound, ranks):
-            yield from self._leave(in_order(pieces, ranks, bytes_max=bytes_max), is_late=False)
+        for pieces in self._held.below(bound, self._frontier.ranks):
+            yield from self._leave(self._sorted(pieces, bytes_max), is_late=False)
 
     def relieve(self) -> None:
         """Move held records to disk if there are too many in memory.
@@ -262,6 +265,10 @@ class OrderedRelease:
             return np.zeros(keys.size, dtype=np.bool_)
         key, last = self._passed
         return keys <= key if tp < last else keys < key
+
+    def _sorted(self, pieces: Sequence[Piece], bytes_max: int) -> Iterator[Batch]:
+        ranks = self._frontier.ranks
+        return in_order(pieces, ranks, bytes_max=bytes_max, columns=self.columns)
 
     def _leave(self, batches: Iterable[Batch], *, is_late: bool) -> Iterator[Released]:
         self._leaving.extend(batches)

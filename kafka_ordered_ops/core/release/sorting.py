@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from kafka_ordered_ops.core.offset_set import Int64Array
+from kafka_ordered_ops.core.offset_set import BoolArray, Int64Array
+from kafka_ordered_ops.core.release.columns import Columns
 from kafka_ordered_ops.core.types import INT64_MAX
 
 #: Records of one batch that is handed out, and their size: few calls, and a small part of what is held.
@@ -22,6 +23,10 @@ BATCH_BYTES: Final = 8 * 1024**2
 #: A batch from more parts than these is gathered from joined ones, of so many bytes.
 _PARTS_MAX: Final = 48
 _JOINED_BYTES: Final = 64 * 1024**2
+#: Slices that have up to so many times the rows that are wanted are copied whole: that costs less than to sort places.
+_NEAR: Final = 2
+#: A key; often it is the timestamp, which is no column then.
+_KEY_BYTES: Final = 8
 
 
 class Piece(NamedTuple):
@@ -69,22 +74,37 @@ class _Rows:
 
     def take(self, places: Int64Array) -> pa.RecordBatch:
         """Return the rows at these places; any thread may do it."""
-        if _is_run(places):
-            low, high = int(places[0]), int(places[-1])
-            first, last = np.searchsorted(self.starts, (low, high), side="right").tolist()
-            if first == last:
-                part: pa.RecordBatch = self._parts[first - 1]
-                return part.slice(low - int(self.starts[first - 1]), places.size)
+        if len(self._parts) == 1:
+            return _rows_at(self._parts[0], places)
+        parts, low, counts = self._spans(places)
+        used = np.flatnonzero(counts).tolist()
+        if len(used) == 1:
+            return _rows_at(self._parts[used[0]], places - self.starts[used[0]])
+        if int(counts.sum()) <= _NEAR * places.size:
+            slices = [
+                self._parts[n].slice(int(low[n] - self.starts[n]), int(counts[n])) for n in used
+            ]
+            # From a place to the same one among the slices.
+            moved = np.cumsum(counts) - counts - low
+            return _gathered(slices, places + moved[parts])
         by_place = np.argsort(places, kind="stable")
         rising = places[by_place]
         bounds = np.searchsorted(rising, self.starts)
-        parts = [
-            _rows_of(self._parts[n], rising[bounds[n] : bounds[n + 1]] - self.starts[n])
-            for n in np.flatnonzero(np.diff(bounds)).tolist()
+        chosen = [
+            _rows_at(self._parts[n], rising[bounds[n] : bounds[n + 1]] - self.starts[n])
+            for n in used
         ]
         back = np.empty_like(by_place)
         back[by_place] = np.arange(by_place.size)
-        return joined_rows(parts).take(back)
+        return _gathered(chosen, back)
+
+    def _spans(self, places: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Return each place's part; and for each part the first place, and how many there are up to the last one."""
+        parts = np.searchsorted(self.starts, places, side="right") - 1
+        low, high = self.starts[1:].copy(), self.starts[:-1] - 1
+        np.minimum.at(low, parts, places)
+        np.maximum.at(high, parts, places)
+        return parts, low, np.maximum(high + 1 - low, 0)
 
     def offsets(self, places: Int64Array) -> Int64Array:
         """Return the offsets of the rows at these places."""
@@ -116,6 +136,8 @@ class Batch(NamedTuple):
     lanes: Int64Array
     #: About the size of their Arrow data.
     nbytes: int
+    #: What the records are completed to; None: they stay as they are held.
+    columns: Columns | None
 
     @property
     def num_rows(self) -> int:
@@ -129,7 +151,8 @@ class Batch(NamedTuple):
 
     def rows(self) -> pa.RecordBatch:
         """Return the records; any thread may do it."""
-        return self.source.take(self.places)
+        rows = self.source.take(self.places)
+        return rows if self.columns is None else self.columns.whole(rows, self.keys, self.lanes)
 
     def offset_min_of(self, lane: int) -> int | None:
         """Return the lowest offset of a lane's records; None: it has none."""
@@ -142,22 +165,17 @@ class Batch(NamedTuple):
         if kept.all():
             return self
         nbytes = self.nbytes * int(np.count_nonzero(kept)) // self.num_rows
-        return Batch(self.source, self.places[kept], self.keys[kept], self.lanes[kept], nbytes)
+        return self._at(kept, nbytes)
 
     def split(self, count: int) -> tuple[Batch, Batch]:
         """Return the first records, and the others."""
         nbytes = self.nbytes * count // self.num_rows
-        low, high = slice(None, count), slice(count, None)
-        return (
-            Batch(self.source, self.places[low], self.keys[low], self.lanes[low], nbytes),
-            Batch(
-                self.source,
-                self.places[high],
-                self.keys[high],
-                self.lanes[high],
-                self.nbytes - nbytes,
-            ),
-        )
+        high = self._at(slice(count, None), self.nbytes - nbytes)
+        return self._at(slice(None, count), nbytes), high
+
+    def _at(self, chosen: slice | BoolArray, nbytes: int) -> Batch:
+        places, keys, lanes = self.places[chosen], self.keys[chosen], self.lanes[chosen]
+        return Batch(self.source, places, keys, lanes, nbytes, self.columns)
 
 
 def in_order(
@@ -166,6 +184,7 @@ def in_order(
     *,
     rows_max: int = BATCH_ROWS,
     bytes_max: int = BATCH_BYTES,
+    columns: Columns | None = None,
 ) -> Iterator[Batch]:
     """Yield all records of some pieces in order; `ranks` has each lane's place among the partitions."""
     if not pieces:
@@ -173,25 +192,27 @@ def in_order(
     source = _Rows([piece.rows for piece in pieces])
     keys = np.concatenate([piece.keys for piece in pieces])
     lanes = np.concatenate([_lanes_of(piece) for piece in pieces])
-    order = _sorted(keys, ranks[lanes])
-    places = np.concatenate(
-        [start + _places_of(piece) for start, piece in zip(source.starts, pieces, strict=False)]
-    )
-    keys, lanes, places = keys[order], lanes[order], places[order]
-    row_bytes = np.array([piece.row_bytes for piece in pieces])
-    parts = np.repeat(np.arange(len(pieces)), [piece.keys.size for piece in pieces])[order]
-    bytes_up_to = np.cumsum(row_bytes[parts])
-    cuts = list(_cuts(bytes_up_to, rows_max, bytes_max))
-    middle = cuts[len(cuts) // 2]
-    source.join_if_scattered(places[middle[0] : middle[1]])
-    for first, end in cuts:
-        nbytes = int(bytes_up_to[end - 1]) - (int(bytes_up_to[first - 1]) if first else 0)
-        yield Batch(source, places[first:end], keys[first:end], lanes[first:end], nbytes)
+    order = np.arange(keys.size)
+    if len(pieces) > 1:
+        order = _sorted(keys, ranks[lanes])
+        keys, lanes = keys[order], lanes[order]
+    places = order
+    if any(piece.places is not None for piece in pieces):
+        starts = source.starts[:-1]
+        found = [start + _places_of(one) for start, one in zip(starts, pieces, strict=True)]
+        places = np.concatenate(found)[order]
+    cuts = _cuts(pieces, order, rows_max, bytes_max)
+    if len(cuts) > 1:
+        first, end, _ = cuts[len(cuts) // 2]
+        source.join_if_scattered(places[first:end])
+    for first, end, nbytes in cuts:
+        yield Batch(source, places[first:end], keys[first:end], lanes[first:end], nbytes, columns)
 
 
 def row_bytes_of(rows: pa.RecordBatch) -> int:
-    """Return about the size of one row."""
-    return -(-rows.nbytes // rows.num_rows)
+    """Return about the size of one row and its key."""
+    # `nbytes` looks into each column, which takes as long as to read some of the rows.
+    return -(-rows.get_total_buffer_size() // rows.num_rows) + _KEY_BYTES
 
 
 def count_by_lane(pieces: Sequence[Piece], lanes: int) -> Int64Array:
@@ -214,15 +235,24 @@ def _sorted(keys: Int64Array, ranks: Int64Array) -> Int64Array:
     return np.lexsort((ranks, keys))
 
 
-def _cuts(bytes_up_to: Int64Array, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows that keep both limits; a row larger than the limit is alone."""
-    first, rows = 0, len(bytes_up_to)
+def _cuts(
+    pieces: Sequence[Piece], order: Int64Array, rows_max: int, bytes_max: int
+) -> list[tuple[int, int, int]]:
+    """Return ranges of rows that keep both limits, and their bytes; a row larger than the limit is alone."""
+    rows, nbytes = order.size, sum(piece.nbytes for piece in pieces)
+    if rows <= rows_max and nbytes <= bytes_max:
+        return [(0, rows, nbytes)]
+    row_bytes = np.array([piece.row_bytes for piece in pieces])
+    bytes_up_to = np.cumsum(np.repeat(row_bytes, [piece.keys.size for piece in pieces])[order])
+    cuts: list[tuple[int, int, int]] = []
+    first = before = 0
     while first < rows:
-        before = int(bytes_up_to[first - 1]) if first else 0
         fitting = int(np.searchsorted(bytes_up_to, before + bytes_max, side="right"))
         end = max(first + 1, min(fitting, first + rows_max, rows))
-        yield first, end
-        first = end
+        up_to = int(bytes_up_to[end - 1])
+        cuts.append((first, end, up_to - before))
+        first, before = end, up_to
+    return cuts
 
 
 def _lanes_of(piece: Piece) -> Int64Array:
@@ -235,9 +265,11 @@ def _places_of(piece: Piece) -> Int64Array:
     return np.arange(piece.keys.size) if piece.places is None else piece.places
 
 
-def _rows_of(rows: pa.RecordBatch, rising: Int64Array) -> pa.RecordBatch:
+def _rows_at(rows: pa.RecordBatch, places: Int64Array) -> pa.RecordBatch:
     # No copy: where times rise, a batch has runs of each partition.
-    return rows.slice(int(rising[0]), rising.size) if _is_run(rising) else rows.take(rising)
+    if _is_run(places):
+        return rows.slice(int(places[0]), places.size)
+    return _gathered([rows], places)
 
 
 def _is_run(places: Int64Array) -> bool:
@@ -249,9 +281,21 @@ def _is_run(places: Int64Array) -> bool:
 
 def joined_rows(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows of several batches as one batch."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: list[Any] = [
-        pa.concat_arrays([part.column(n) for part in parts]) for n in range(parts[0].num_columns)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
+    return parts[0] if len(parts) == 1 else _gathered(parts, None)
+
+
+def _gathered(parts: Sequence[pa.RecordBatch], places: Int64Array | None) -> pa.RecordBatch:
+    """Return the rows at these places of several batches; None: all, as they lie."""
+    schema = parts[0].schema
+    rows = sum(part.num_rows for part in parts) if places is None else places.size
+    indices: Any = None if places is None else pa.array(places)
+    columns: list[Any] = []
+    for n, kind in enumerate(cast(list[Any], schema.types)):
+        arrays = [part.column(n) for part in parts]
+        if all(one.null_count == len(one) for one in arrays):
+            # Headers, most of the time.
+            columns.append(pa.nulls(rows, kind))
+            continue
+        joined: Any = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        columns.append(joined if indices is None else joined.take(indices))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

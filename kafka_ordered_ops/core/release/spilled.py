@@ -87,7 +87,7 @@ class SpilledRun:
             batch = self._batches.batch(self._next)
             self._next += 1
             keys = cast(Int64Array, batch.column(KEY_COLUMN).to_numpy())
-            lanes = cast(Int64Array, batch.column(LANE_COLUMN).to_numpy())
+            lanes = batch.column(LANE_COLUMN).to_numpy().astype(np.int64)
             rows = batch.drop_columns([KEY_COLUMN, LANE_COLUMN])
             self._head = Piece(keys, lanes, rows, row_bytes_of(rows))
             self.first_key = int(keys[0])

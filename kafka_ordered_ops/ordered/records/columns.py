@@ -14,9 +14,11 @@ from kafka_ordered_ops.core.record_schema import RECORD_SCHEMA
 from kafka_ordered_ops.core.types import INT64_MAX, TopicPartition
 from kafka_ordered_ops.ordered.records.pieces import Piece
 
+_LATE: Final = pa.field("late", pa.bool_(), nullable=False)
+
 #: `RECORD_SCHEMA` and ``late``: whether the record was written after the window that its time belongs to had
 #: been planned.
-STAGE_SCHEMA: Final = RECORD_SCHEMA.append(pa.field("late", pa.bool_(), nullable=False))
+STAGE_SCHEMA: Final = RECORD_SCHEMA.append(_LATE)
 
 _SPARK_TYPES: dict[str, Any] = {
     "topic": pa.string(),
@@ -76,12 +78,11 @@ def timestamps_ms_of(batch: pa.RecordBatch) -> Int64Array:
 
 
 def judged(batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, Int64Array]:
-    """Return a batch of `STAGE_SCHEMA` from one of `RECORD_SCHEMA`, and for each record the number of its share."""
+    """Return a batch with its column ``late``, and for each record the number of its share."""
     offsets = offsets_of(batch)
     owners = piece.owners_of(offsets)
     late = piece.late_of(owners, offsets, timestamps_ms_of(batch))
-    columns = [*batch.columns, pa.array(late)]
-    return pa.RecordBatch.from_arrays(columns, schema=STAGE_SCHEMA), owners
+    return batch.append_column(_LATE, pa.array(late)), owners
 
 
 class OffsetsDone:

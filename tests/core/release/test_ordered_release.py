@@ -25,6 +25,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_module, "SPILLED_RUNS_MAX", 3)
     monkeypatch.setattr(held_module, "RUNS_MERGED", 2)
     monkeypatch.setattr(held_module, "SPILL_BATCH_BYTES", 150)
+    monkeypatch.setattr(held_module, "STEP_RECORDS", 6)
+    monkeypatch.setattr(held_module, "STEP_EVERY", 2)
 
 
 @given(logs=some_logs(), draw=st.data(), limit=st.integers(1, 60))

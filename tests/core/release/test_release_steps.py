@@ -45,6 +45,24 @@ def test_a_partition_that_has_delivered_nothing_holds_the_others_back() -> None:
     ]
 
 
+@pytest.mark.parametrize("order", list(Order))
+def test_topic_and_partition_need_not_be_fed(order: Order) -> None:
+    """They come out all the same: the partition tells them, here those of several topics."""
+    release = OrderedRelease(SCHEMA, order=order)
+    other = TopicPartition("other", 7)
+    for tp in (A, other):
+        release.add(tp)
+        rows = rows_at(tp, [0, 1], [10, 20])
+        release.feed(tp, rows.drop_columns(["topic", "partition"]))
+        release.finish(tp)
+    assert [row for row, _ in taken(release)] == [
+        (10, "other", 7, 0),
+        (10, "t", 0, 0),
+        (20, "other", 7, 1),
+        (20, "t", 0, 1),
+    ]
+
+
 def test_of_equal_times_the_lower_partition_waits_for_no_other() -> None:
     """The higher one does: the lower may bring one more of the same time."""
     release = _two()
