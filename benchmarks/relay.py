@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import subprocess
 import sys
 import time
@@ -157,8 +158,10 @@ def _await_ready(port: int) -> None:
     while time.monotonic() < end:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
         try:
-            connection.request("GET", "/ready")
-            if connection.getresponse().status == http.client.OK:
+            connection.request("GET", "/v1/status")
+            status = json.load(connection.getresponse())
+            # It also takes the log over from the server of the run before.
+            if status.get("ready") and all(one["is_mine"] for one in status["partitions"]):
                 return
         except ConnectionRefusedError:
             pass  # It listens before it serves.

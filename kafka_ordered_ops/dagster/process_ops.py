@@ -54,7 +54,7 @@ def build_process_window_op(
     workers: WorkerKind | str = WorkerKind.THREADS,
     timeout_s: float | None = None,
     retries: int | None = RETRIES,
-    backoff: Backoff | None = None,
+    backoff: Backoff | float | None = None,
     when_exhausted: WhenExhausted | str | None = None,
     dead_letter_topic: str | None = None,
     batch_size: int | None = None,
@@ -93,7 +93,8 @@ def build_process_window_op(
         workers: ``threads``, or ``processes``, for functions that compute, at the top level of a module.
         timeout_s: how long the function may take for a record or a batch, which otherwise counts as failed.
         retries: attempts for a record after the first one; None: without a limit.
-        backoff: seconds before the next attempt, from the record and its error; default: from 0.2 s, doubled up to 60 s.
+        backoff: seconds before the next attempt, or a function of the record and its error that returns them; default: from
+            0.2 s, doubled up to 60 s.
         when_exhausted: what to do with a record that failed in its last attempt: ``stop`` fails the step, ``skip``, or
             ``dead-letter``.
         dead_letter_topic: an existing topic for such records.

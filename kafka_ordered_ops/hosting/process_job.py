@@ -34,7 +34,7 @@ class ProcessJob:
     workers: WorkerKind | str = WorkerKind.THREADS
     timeout_s: float | None = None
     retries: int | None = RETRIES
-    backoff: Backoff | None = None
+    backoff: Backoff | float | None = None
     when_exhausted: WhenExhausted | str | None = None
     dead_letter_topic: str | None = None
     batch_size: int | None = None

@@ -74,7 +74,8 @@ class Processor:
             does may overlap with the next attempt, but its result counts for nothing. A coroutine that blocks its event
             loop ends processing.
         retries: attempts after the first one; None: without a limit.
-        backoff: seconds before the next attempt, from the record and its error; default: from 0.2 s, doubled up to 60 s.
+        backoff: seconds before the next attempt, or a function of the record and its error that returns them; default: from
+            0.2 s, doubled up to 60 s.
         when_exhausted: what to do with a record that failed in its last attempt: ``stop``, ``skip`` or ``dead-letter``.
         dead_letter_topic: an existing topic for such records.
         held_records_max: records that may be read and not done; also bounds how many are processed at the same time.
@@ -96,7 +97,7 @@ class Processor:
         workers: WorkerKind | str = WorkerKind.THREADS,
         timeout_s: float | None = None,
         retries: int | None = RETRIES,
-        backoff: Backoff | None = None,
+        backoff: Backoff | float | None = None,
         when_exhausted: WhenExhausted | str | None = None,
         dead_letter_topic: str | None = None,
         held_records_max: int = RECORDS_MAX,

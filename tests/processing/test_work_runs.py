@@ -273,8 +273,10 @@ def test_ctrl_c_ends_within_a_second(world: World, plan: WindowPlan) -> None:
         {"timeout_s": 0},
         {"retries": -1},
         {"when_exhausted": "dead-letter"},
-        {"backoff": 3},
-        {"backoff": 0},
+        {"backoff": -1},
+        {"backoff": float("nan")},
+        {"backoff": False},
+        {"backoff": []},
         {"backoff": ""},
     ],
 )

@@ -71,7 +71,8 @@ class ProcessWindowOperator(DeliverTask):
             DAG's file.
         timeout_s: how long the function may take for a record or a batch, which otherwise counts as failed.
         record_retries: attempts for a record after the first one; None: without a limit. (`retries` is the task's.)
-        backoff: seconds before the next attempt, from the record and its error; default: from 0.2 s, doubled up to 60 s.
+        backoff: seconds before the next attempt, or a function of the record and its error that returns them; default: from
+            0.2 s, doubled up to 60 s.
         when_exhausted: what to do with a record that failed in its last attempt: ``stop`` fails the task, ``skip``, or
             ``dead-letter``.
         dead_letter_topic: an existing topic for such records. (templated)
@@ -127,7 +128,7 @@ class ProcessWindowOperator(DeliverTask):
         workers: WorkerKind | str = WorkerKind.THREADS,
         timeout_s: float | None = None,
         record_retries: int | None = RETRIES,
-        backoff: Backoff | None = None,
+        backoff: Backoff | float | None = None,
         when_exhausted: WhenExhausted | str | None = None,
         dead_letter_topic: str | None = None,
         batch_size: int | None = None,

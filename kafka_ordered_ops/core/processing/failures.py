@@ -67,6 +67,20 @@ class ExponentialBackoff:
         return min(self.limit_s, self.first_s * 2.0 ** min(record.attempt - 1, 62))
 
 
+def backoff_of(given: Backoff | float | None) -> Backoff:
+    """Return the function for what a user gave: a function, a number of seconds, or None for the default."""
+    if given is None:
+        return ExponentialBackoff()
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        _check_seconds(given, what="backoff")
+        return FixedBackoff(given)
+    if not callable(given):
+        raise ConfigError(
+            f"backoff is {shown(given)}: give seconds, or a function of record and error that returns seconds"
+        )
+    return given
+
+
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
     """How often a record is tried, and what happens then."""
@@ -79,11 +93,6 @@ class FailurePolicy:
     def __post_init__(self) -> None:
         if self.retries is not None:
             check_count(self.retries, what="retries", least=0, greatest=RETRIES_MAX)
-        if not callable(self.backoff):
-            raise ConfigError(
-                f"backoff is {shown(self.backoff)}: give a function of record and error that returns seconds, such as "
-                f"FixedBackoff or ExponentialBackoff of {__name__}"
-            )
 
     def retry_after_s(self, record: Record, error: BaseException) -> float | None:
         """Return after how many seconds to try again; None: no more."""

@@ -11,9 +11,9 @@ from kafka_ordered_ops.core.errors import ConfigError
 from kafka_ordered_ops.core.processing.failures import (
     RETRIES,
     Backoff,
-    ExponentialBackoff,
     FailurePolicy,
     WhenExhausted,
+    backoff_of,
 )
 from kafka_ordered_ops.core.processing.scheduling import Ordering
 
@@ -51,7 +51,7 @@ class ProcessorOptions:
         workers: WorkerKind | str = WorkerKind.THREADS,
         timeout_s: float | None = None,
         retries: int | None = RETRIES,
-        backoff: Backoff | None = None,
+        backoff: Backoff | float | None = None,
         when_exhausted: WhenExhausted | str | None = None,
         dead_letter_topic: str | None = None,
     ) -> ProcessorOptions:
@@ -74,9 +74,7 @@ class ProcessorOptions:
             max_concurrency=max_concurrency,
             workers=check_choice(workers, WorkerKind, what="workers"),
             timeout_s=timeout_s,
-            policy=FailurePolicy(
-                retries, ExponentialBackoff() if backoff is None else backoff, last
-            ),
+            policy=FailurePolicy(retries, backoff_of(backoff), last),
             dead_letter_topic=dead_letter_topic,
         )
 

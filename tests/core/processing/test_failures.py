@@ -15,6 +15,7 @@ from kafka_ordered_ops.core.processing.failures import (
     ExponentialBackoff,
     FailurePolicy,
     FixedBackoff,
+    backoff_of,
 )
 from kafka_ordered_ops.core.processing.record import Record
 
@@ -72,10 +73,16 @@ def test_whatever_a_function_tells_is_a_time(told: float, waited: float) -> None
         lambda: ExponentialBackoff("1"),  # type: ignore[arg-type]
         lambda: FailurePolicy(-1),
         lambda: FailurePolicy(1.5),  # type: ignore[arg-type]
-        lambda: FailurePolicy(1, 2.0),  # type: ignore[arg-type]
+        lambda: backoff_of("2.0"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_numbers_are_refused(make: Any) -> None:
     """Before anything is processed."""
     with pytest.raises(ConfigError):
         make()
+
+
+def test_seconds_are_a_fixed_backoff() -> None:
+    """A number is as good as a function, nothing stands for the default, and 0 for no pause."""
+    assert backoff_of(None) == ExponentialBackoff()
+    assert [backoff_of(given)(RECORD, ERROR) for given in (0, 2.5)] == [0, 2.5]
