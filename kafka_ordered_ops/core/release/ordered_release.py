@@ -146,8 +146,9 @@ class OrderedRelease:
             late = late | (times > newest_ms)
         if late.any():
             source.late += int(np.count_nonzero(late))
-            found = rows.filter(pa.array(late))
-            self._late.append(Piece(keys[late], source.lane, found, row_bytes))
+            found, passed = rows.filter(pa.array(late)), keys[late]
+            places = np.argsort(passed, kind="stable")
+            self._late.append(Piece(passed[places], source.lane, found, row_bytes, places))
             keys, rows = keys[~late], rows.filter(pa.array(~late))
         if keys.size:
             self._held.add(source.lane, keys, rows, offset_min, row_bytes)

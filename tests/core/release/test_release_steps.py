@@ -109,6 +109,21 @@ def test_a_clock_s_error_holds_nothing_back() -> None:
     assert release.source(A).greatest_ms == 11
 
 
+def test_late_records_are_in_order_among_one_another() -> None:
+    """However they lay in their log, and of one partition or several."""
+    release = _two()
+    _fed(release, A, 100)
+    _fed(release, B, 100)
+    rows = rows_at(A, [1, 2, 3, 4], [30, 10, 20, 10])
+    release.feed(A, rows)
+    wanted = [(10, "t", 0, 2), (10, "t", 0, 4), (20, "t", 0, 3), (30, "t", 0, 1)]
+    assert list(taken(release)) == [(row, True) for row in wanted]
+    release.feed(B, rows_at(B, [1, 2], [25, 15]))
+    release.feed(A, rows_at(A, [5, 6], [20, 15]))
+    wanted = [(15, "t", 0, 6), (15, "t", 1, 2), (20, "t", 0, 5), (25, "t", 1, 1)]
+    assert list(taken(release)) == [(row, True) for row in wanted]
+
+
 def test_a_partition_that_is_added_later_is_waited_for() -> None:
     """Its records come in order from then on."""
     release = _two()
