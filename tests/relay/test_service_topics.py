@@ -122,7 +122,7 @@ def test_a_record_that_cannot_be_decoded_is_passed_if_so_asked(broker: BrokerWor
                 engine.server.options, on_data_loss=OnDataLoss.FAIL
             )
             with pytest.raises(CorruptRecordError, match=r"\[0]@2"):
-                await read(one, "other", wait_s=1)
+                await read_all(one, 4, "other")
 
     run(scenario())
 

@@ -46,14 +46,16 @@ async def serving(world: World, *topics: str, **options: Any) -> AsyncIterator[R
 
 
 def all_owned(*servers: Relay) -> bool:
-    """Whether each partition has exactly one owner among the servers, who knows it."""
+    """Whether each partition has exactly one owner among the servers, who knows it and is ready."""
     owned: dict[Place, int] = {}
     for server in servers:
         for one in server.status():
             key = hash(one.topic), one.partition
             owned.setdefault(key, 0)
-        for key in {(hash(one.topic), one.partition) for one in server.status() if one.is_mine}:
-            owned[key] += 1
+        if server.is_ready:
+            mine = {(hash(one.topic), one.partition) for one in server.status() if one.is_mine}
+            for key in mine:
+                owned[key] += 1
     return bool(owned) and all(count == 1 for count in owned.values())
 
 
