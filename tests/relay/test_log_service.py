@@ -134,6 +134,6 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(
             assert {record.partition for each in found for record in each.records} == {1}
             await acknowledge(one, found)
             with pytest.raises(RelayError, match=named):
-                await read(one, wait_s=1.0)
+                await read_all(one, 1)
 
     run(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -92,7 +91,7 @@ def test_lost_records_are_reported_or_passed(memory: MemoryWorld) -> None:
     async def scenario() -> None:
         async with serving(memory) as one:
             with pytest.raises(RecordsLostError):
-                await read(one, memory.named("g"), wait_s=2)
+                await read_all(one, 1, memory.named("g"))
         async with serving(memory, on_data_loss=OnDataLoss.WARN) as one:
             found = await read_all(one, 2, memory.named("g"))
             assert places(found) == [(0, 3), (0, 4)]
@@ -141,7 +140,7 @@ def test_a_recreated_topic_is_refused(memory: MemoryWorld) -> None:
         async with relay(memory) as one:
             await until(lambda: one.is_ready)
             with pytest.raises(TopicRecreatedError):
-                await read(one, wait_s=0.5)
+                await read_all(one, 1)
 
     run(scenario())
 
@@ -166,11 +165,12 @@ def test_topics_change_while_they_are_served(
             await acknowledge(one, found)
             memory.delete("orders")
             with pytest.raises(UnknownTopicError):
-                await read(one, wait_s=1.0, topics=topic)
+                await read_all(one, 1, topics=topic)
             memory.create("orders")
-            await asyncio.sleep(0.6)
+            parts = one._engine.server.partitions  # type: ignore[union-attr]
+            await until(lambda: isinstance(parts[memory.tp("orders")].problem, TopicRecreatedError))
             with pytest.raises(TopicRecreatedError):
-                await read(one, wait_s=1.0, topics=topic)
+                await read_all(one, 1, topics=topic)
             memory.write("returns", 0, 2)
             assert places(await read_all(one, 1)) == [(0, 1)]
 
@@ -212,6 +212,6 @@ def test_a_lost_log_is_an_error(memory: MemoryWorld) -> None:
             await acknowledge(one, await read_all(one, 1, records_max=1))
             memory.kafka.delete_topic(log_tp(memory.tp("orders")).topic)
             with pytest.raises(RelayError, match="cannot be read"):
-                await read(one, wait_s=1.0)
+                await read_all(one, 1)
 
     run(scenario())
