@@ -38,7 +38,7 @@ def serve(pipe: Connection, function: bytes, in_batches: bool, produces: bool) -
 
 
 def _end_with_parent() -> None:
-    """End with the other process, also in the middle of a call: whoever goes on with its records begins them anew."""
+    """End with the other process, also in the middle of a call: its records are begun again by whoever processes them next."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)

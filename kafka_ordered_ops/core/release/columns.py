@@ -10,7 +10,7 @@ import pyarrow as pa
 from kafka_ordered_ops.core.offset_set import Int64Array
 from kafka_ordered_ops.core.types import TopicPartition
 
-#: What every partition tells by itself.
+#: The same for all records of a partition.
 _OF_PARTITION: Final = frozenset({"topic", "partition"})
 #: The topic of so many records is made at once, and used again and again.
 _TOPIC_ROWS: Final = 65_536

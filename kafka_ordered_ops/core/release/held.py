@@ -20,7 +20,7 @@ SPILLED_RUNS_MAX: Final = 64
 RUNS_MERGED: Final = 16
 #: A batch of a run on disk.
 SPILL_BATCH_BYTES: Final = 2 * 1024**2
-#: About so many records are sorted at once on their way to disk. Every so manieth key tells where they end.
+#: Records that are sorted at a time on their way to disk, about; and of how many keys one is looked at to find the ends.
 STEP_RECORDS: Final = 65_536
 STEP_EVERY: Final = 64
 
